@@ -1,0 +1,1 @@
+//! Microbenchmarks against named rivals.

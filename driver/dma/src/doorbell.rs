@@ -1,0 +1,62 @@
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{DmaMemory, Mmio, order};
+
+/// Whoever reads a doorbell that lies in ordinary memory, and may be asleep.
+pub trait Wake: Send + Sync {
+    /// Called after the doorbell's store is ordered; returns quickly when the reader is awake.
+    fn wake(&self);
+}
+
+/// One doorbell register (NVMe Base 2.0, 3.1.4; NVMe 1.4, 3.1.24): write-only, 32 bits.
+#[derive(Clone)]
+pub struct Doorbell(Place);
+
+#[derive(Clone)]
+enum Place {
+    Mmio { region: Mmio, offset: usize },
+    Memory { memory: DmaMemory, offset: usize, reader: Option<Arc<dyn Wake>> },
+}
+
+impl fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Mmio { offset, .. } => write!(f, "Doorbell(BAR0 + {offset:#x})"),
+            Place::Memory { offset, .. } => write!(f, "Doorbell(memory + {offset:#x})"),
+        }
+    }
+}
+
+impl Doorbell {
+    /// A doorbell in a device's BAR. `None` if `offset` is misaligned or outside the region.
+    pub fn mmio(region: Mmio, offset: usize) -> Option<Self> {
+        region.holds(offset, 4).then_some(Self(Place::Mmio { region, offset }))
+    }
+
+    /// A doorbell in ordinary memory, as of a controller in this process or behind a vfio-user socket; `reader` is told
+    /// after each store. `None` if `offset` is misaligned or outside the memory.
+    pub fn memory(memory: DmaMemory, offset: usize, reader: Option<Arc<dyn Wake>>) -> Option<Self> {
+        (offset.is_multiple_of(4) && offset.checked_add(4)? <= memory.len()).then_some(Self(Place::Memory {
+            memory,
+            offset,
+            reader,
+        }))
+    }
+
+    /// Makes all earlier stores visible to the device, then stores `value`.
+    #[inline]
+    pub fn ring(&self, value: u32) {
+        order::before_doorbell();
+        match &self.0 {
+            Place::Mmio { region, offset } => region.write_u32(*offset, value),
+            Place::Memory { memory, offset, reader } => {
+                memory.store_u32(*offset, value.to_le());
+                if let Some(reader) = reader {
+                    order::between_doorbell_and_sleep();
+                    reader.wake();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{DmaMemory, Doorbell};
+
+/// What can go wrong between the driver and a PCIe function.
+#[derive(Debug, thiserror::Error)]
+pub enum FunctionError {
+    /// The function no longer answers: a register read returned all ones, or its transport is closed.
+    #[error("{function}: the device is gone (removed, powered off, or its transport closed)")]
+    Gone {
+        /// The function's name.
+        function: String,
+    },
+    /// A register, doorbell or range that the function's BAR does not have.
+    #[error("{function}: {what} at offset {offset:#x} lies outside its BAR")]
+    OutsideBar {
+        /// The function's name.
+        function: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Offset in BAR0, bytes.
+        offset: u64,
+    },
+    /// Memory could not be made visible to the device.
+    #[error("{function}: cannot map {len} bytes for DMA: {why}")]
+    Map {
+        /// The function's name.
+        function: String,
+        /// Length of the memory, bytes.
+        len: usize,
+        /// The cause and its remedy.
+        why: String,
+    },
+    /// An operating system call of the transport failed.
+    #[error("{function}: {what}: {source}")]
+    Os {
+        /// The function's name.
+        function: String,
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The transport cannot do this.
+    #[error("{function}: {what} is not supported by this transport")]
+    Unsupported {
+        /// The function's name.
+        function: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+}
+
+/// A PCIe function that carries an NVMe controller, as its driver sees it: BAR0, DMA, and a few switches of its
+/// configuration space. Implemented by VFIO, and by the software controller.
+pub trait Function: Send + Sync + fmt::Debug {
+    /// What people call it: a PCI address, or a URI. Stands in every error.
+    fn name(&self) -> &str;
+
+    /// Loads a 32-bit register of BAR0. A device that is gone is an error, not all ones, wherever the transport can
+    /// tell (no NVMe register reads all ones in use).
+    fn read_u32(&self, offset: u64) -> Result<u32, FunctionError>;
+
+    /// Loads a 64-bit register of BAR0, by one access or two of 32 bits, lower first (NVMe Base 2.0, 3.1.1).
+    fn read_u64(&self, offset: u64) -> Result<u64, FunctionError>;
+
+    /// Stores a 32-bit register of BAR0.
+    fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError>;
+
+    /// Stores a 64-bit register of BAR0, by one access or two of 32 bits, lower first.
+    fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError>;
+
+    /// The doorbell register at `offset` of BAR0, for writing without further checks.
+    fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError>;
+
+    /// Makes `memory` visible to the device, contiguously, and returns its I/O virtual address (page-aligned).
+    /// Prefer [`Mapped`], which undoes it.
+    fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError>;
+
+    /// Ends what [`map`](Self::map) began. The caller has made sure that the device no longer uses the memory.
+    fn unmap(&self, iova: u64) -> Result<(), FunctionError>;
+
+    /// Lets the function start DMA, or stops it (PCI command register, bus master enable).
+    fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError>;
+
+    /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master.
+    fn reset(&self) -> Result<(), FunctionError>;
+}
+
+/// Memory that a device can reach, for as long as this value lives.
+#[derive(Debug)]
+pub struct Mapped {
+    function: Arc<dyn Function>,
+    memory: DmaMemory,
+    iova: u64,
+}
+
+impl Mapped {
+    /// Maps `memory` for `function`.
+    pub fn new(function: Arc<dyn Function>, memory: DmaMemory) -> Result<Self, FunctionError> {
+        let iova = function.map(&memory)?;
+        Ok(Self { function, memory, iova })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &DmaMemory {
+        &self.memory
+    }
+
+    /// Where the device sees its first byte.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // A failure leaves the memory mapped in the device's address space; it must then never be used again.
+        if self.function.unmap(self.iova).is_err() {
+            std::mem::forget(self.memory.clone());
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What a driver and a device share: memory, registers, doorbells, and the rules of their order.
+//!
+//! Everything here that both a CPU and a device may touch is reached by raw volatile or atomic accesses, never through
+//! a Rust reference. This is the only crate of the driver (beside the VFIO transport) that contains `unsafe` code; its
+//! public face is safe.
+
+mod clock;
+mod doorbell;
+mod file_mapping;
+mod function;
+mod memory;
+mod mmio;
+pub mod order;
+
+pub use clock::{Clock, SystemClock};
+pub use doorbell::{Doorbell, Wake};
+pub use file_mapping::FileMapping;
+pub use function::{Function, FunctionError, Mapped};
+pub use memory::{AllocateError, Backing, DmaMemory, HUGE_PAGE, PAGE};
+pub use mmio::Mmio;

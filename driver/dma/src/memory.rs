@@ -1,0 +1,378 @@
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+/// A page as the driver and the software controller use it, bytes.
+pub const PAGE: usize = 4096;
+/// A huge page, bytes.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// What memory for DMA is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Backing {
+    /// 2 MiB huge pages where the system has them reserved and the length is at least one of them, else anonymous.
+    #[default]
+    Auto,
+    /// Anonymous pages.
+    Anonymous,
+    /// 2 MiB huge pages, or an error.
+    HugePages,
+    /// A memfd, which another process can map.
+    Memfd,
+}
+
+/// Memory for DMA could not be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot allocate {len} bytes of DMA memory ({backing:?}): {source}{}", remedy(*.backing))]
+pub struct AllocateError {
+    /// Length asked for, bytes.
+    pub len: usize,
+    /// What it was to be made of.
+    pub backing: Backing,
+    /// The system's answer.
+    pub source: std::io::Error,
+}
+
+fn remedy(backing: Backing) -> &'static str {
+    match backing {
+        Backing::HugePages => "; reserve huge pages: echo 512 > /proc/sys/vm/nr_hugepages",
+        _ => "",
+    }
+}
+
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    fd: Option<OwnedFd>,
+    huge: bool,
+    _map: MmapRaw,
+}
+
+// SAFETY: the memory is only reached through atomic accesses of raw pointers, from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Zeroed, page-aligned memory of this process that a device may read and write at any time. Cloning shares it.
+///
+/// Every access is atomic and relaxed, so that a device, real or a thread of this process, may race with it without
+/// undefined behaviour; order comes from [`crate::order`]. Offsets and lengths are in bytes; an access outside the
+/// memory, or misaligned, panics as a slice does. Whoever takes an offset from a device checks it first
+/// ([`contains`](Self::contains)).
+#[derive(Clone)]
+pub struct DmaMemory(Arc<Mapping>);
+
+impl fmt::Debug for DmaMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaMemory").field("len", &self.0.len).field("huge", &self.0.huge).finish_non_exhaustive()
+    }
+}
+
+impl DmaMemory {
+    /// Allocates at least `len` bytes (at least one page), rounded up to whole pages of the backing.
+    pub fn allocate(len: usize, backing: Backing) -> Result<Self, AllocateError> {
+        let error = |source| AllocateError { len, backing, source };
+        let page = if backing == Backing::HugePages { HUGE_PAGE } else { PAGE };
+        let rounded = len
+            .max(1)
+            .checked_next_multiple_of(page)
+            .filter(|&len| isize::try_from(len).is_ok())
+            .ok_or_else(|| error(std::io::ErrorKind::OutOfMemory.into()))?;
+        match backing {
+            Backing::Anonymous => Ok(Self::new(anonymous(rounded).map_err(error)?.into(), None, false)),
+            Backing::HugePages => Ok(Self::new(huge(rounded).map_err(error)?.into(), None, true)),
+            Backing::Auto => {
+                let wanted = if rounded >= HUGE_PAGE { rounded.checked_next_multiple_of(HUGE_PAGE) } else { None };
+                match wanted.and_then(|len| huge(len).ok()) {
+                    Some(map) => Ok(Self::new(map.into(), None, true)),
+                    None => Self::allocate(len, Backing::Anonymous),
+                }
+            }
+            Backing::Memfd => {
+                let fd = memfd_create("warprow-dma", MFdFlags::MFD_CLOEXEC).map_err(|e| error(e.into()))?;
+                nix::unistd::ftruncate(&fd, rounded as i64).map_err(|e| error(e.into()))?;
+                let map = MmapOptions::new().len(rounded).map_raw(&fd).map_err(error)?;
+                Ok(Self::new(map, Some(fd), false))
+            }
+        }
+    }
+
+    fn new(map: MmapRaw, fd: Option<OwnedFd>, huge: bool) -> Self {
+        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+        Self(Arc::new(Mapping { base, len: map.len(), fd, huge, _map: map }))
+    }
+
+    /// Length in bytes, a multiple of [`PAGE`].
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it is made of huge pages.
+    pub fn is_huge(&self) -> bool {
+        self.0.huge
+    }
+
+    /// Where it lies in this process, for handing it to the kernel or to CUDA. Never make a reference of it.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+
+    /// Its file descriptor, if it is a memfd.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline(always)]
+    pub fn contains(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.0.len)
+    }
+
+    #[inline(always)]
+    fn check(&self, offset: usize, len: usize, align: usize) {
+        assert!(
+            self.contains(offset, len) && offset & (align - 1) == 0,
+            "{len} bytes at {offset:#x}, aligned to {align}, are not inside {:#x} bytes of DMA memory",
+            self.0.len
+        );
+    }
+
+    #[inline(always)]
+    fn u8(&self, offset: usize) -> &AtomicU8 {
+        self.check(offset, 1, 1);
+        // SAFETY: in bounds (checked), valid for as long as `self`; all accesses to this memory are atomic. A
+        // reference to an atomic has interior mutability, so another writer breaks no rule of aliasing.
+        unsafe { AtomicU8::from_ptr(self.0.base.as_ptr().add(offset)) }
+    }
+
+    #[inline(always)]
+    fn u32(&self, offset: usize) -> &AtomicU32 {
+        self.check(offset, 4, 4);
+        // SAFETY: as in `u8`; aligned because the base is page-aligned and the offset was checked.
+        unsafe { AtomicU32::from_ptr(self.0.base.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn u64(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8, 8);
+        // SAFETY: as in `u32`.
+        unsafe { AtomicU64::from_ptr(self.0.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Loads a byte.
+    #[inline(always)]
+    pub fn load_u8(&self, offset: usize) -> u8 {
+        self.u8(offset).load(Ordering::Relaxed)
+    }
+
+    /// Stores a byte.
+    #[inline(always)]
+    pub fn store_u8(&self, offset: usize, value: u8) {
+        self.u8(offset).store(value, Ordering::Relaxed);
+    }
+
+    /// Loads a 4-byte-aligned word.
+    #[inline(always)]
+    pub fn load_u32(&self, offset: usize) -> u32 {
+        self.u32(offset).load(Ordering::Relaxed)
+    }
+
+    /// Stores a 4-byte-aligned word.
+    #[inline(always)]
+    pub fn store_u32(&self, offset: usize, value: u32) {
+        self.u32(offset).store(value, Ordering::Relaxed);
+    }
+
+    /// Loads an 8-byte-aligned word.
+    #[inline(always)]
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.u64(offset).load(Ordering::Relaxed)
+    }
+
+    /// Stores an 8-byte-aligned word.
+    #[inline(always)]
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.u64(offset).store(value, Ordering::Relaxed);
+    }
+
+    /// Loads `N` 8-byte-aligned words, in order of address.
+    #[inline(always)]
+    pub fn load_words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        self.check(offset, N * 8, 8);
+        // SAFETY: as in `u64`, for all N words at once.
+        let words = unsafe { std::slice::from_raw_parts(self.0.base.as_ptr().add(offset).cast::<AtomicU64>(), N) };
+        std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+    }
+
+    /// Stores `N` 8-byte-aligned words, in order of address.
+    #[inline(always)]
+    pub fn store_words<const N: usize>(&self, offset: usize, values: [u64; N]) {
+        self.check(offset, N * 8, 8);
+        // SAFETY: as in `u64`, for all N words at once.
+        let words = unsafe { std::slice::from_raw_parts(self.0.base.as_ptr().add(offset).cast::<AtomicU64>(), N) };
+        for (word, value) in words.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies out of the memory. A device may write at the same time: bytes may then be of before or after.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        self.check(offset, into.len(), 1);
+        let head = offset.wrapping_neg() % 8;
+        let (first, rest) = into.split_at_mut(head.min(into.len()));
+        for (i, byte) in first.iter_mut().enumerate() {
+            *byte = self.load_u8(offset + i);
+        }
+        let start = offset + first.len();
+        let (words, last) = rest.as_chunks_mut::<8>();
+        // SAFETY: as in `u64`: checked above, and `start` is 8-byte aligned if there is any word.
+        let source = unsafe { atomics(self, start, words.len()) };
+        for (word, atomic) in words.iter_mut().zip(source) {
+            *word = atomic.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        let start = start + words.len() * 8;
+        for (i, byte) in last.iter_mut().enumerate() {
+            *byte = self.load_u8(start + i);
+        }
+    }
+
+    /// Copies into the memory.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len(), 1);
+        let head = offset.wrapping_neg() % 8;
+        let (first, rest) = from.split_at(head.min(from.len()));
+        for (i, &byte) in first.iter().enumerate() {
+            self.store_u8(offset + i, byte);
+        }
+        let start = offset + first.len();
+        let (words, last) = rest.as_chunks::<8>();
+        // SAFETY: as in `read`.
+        let target = unsafe { atomics(self, start, words.len()) };
+        for (word, atomic) in words.iter().zip(target) {
+            atomic.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        let start = start + words.len() * 8;
+        for (i, &byte) in last.iter().enumerate() {
+            self.store_u8(start + i, byte);
+        }
+    }
+
+    /// Sets `len` bytes to `byte`.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        self.check(offset, len, 1);
+        let block = [byte; 4096];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(block.len());
+            self.write(offset + done, &block[..n]);
+            done += n;
+        }
+    }
+
+    /// Copies `len` bytes to `target`, from one DMA memory into another. The two ranges do not overlap (if they do,
+    /// the result mixes both).
+    pub fn copy_to(&self, offset: usize, target: &DmaMemory, target_offset: usize, len: usize) {
+        self.check(offset, len, 1);
+        target.check(target_offset, len, 1);
+        if (offset | target_offset | len) & 7 == 0 {
+            // SAFETY: both ranges were checked, both are 8-byte aligned.
+            let (from, to) = unsafe { (atomics(self, offset, len / 8), atomics(target, target_offset, len / 8)) };
+            for (from, to) in from.iter().zip(to) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        } else {
+            let mut block = [0; 512];
+            let mut done = 0;
+            while done < len {
+                let n = (len - done).min(block.len());
+                self.read(offset + done, &mut block[..n]);
+                target.write(target_offset + done, &block[..n]);
+                done += n;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `offset` is 8-byte aligned unless `count` is 0, and the words lie inside `memory`.
+#[inline(always)]
+unsafe fn atomics(memory: &DmaMemory, offset: usize, count: usize) -> &[AtomicU64] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: in bounds and aligned as promised; atomics have interior mutability, so that a device may write.
+    unsafe { std::slice::from_raw_parts(memory.0.base.as_ptr().add(offset).cast(), count) }
+}
+
+fn anonymous(len: usize) -> std::io::Result<MmapMut> {
+    let map = MmapOptions::new().len(len).map_anon()?;
+    #[cfg(target_os = "linux")]
+    if len >= HUGE_PAGE {
+        // Transparent huge pages are a kindness of the kernel: fine without.
+        let _ = map.advise(memmap2::Advice::HugePage);
+    }
+    Ok(map)
+}
+
+fn huge(len: usize) -> std::io::Result<MmapMut> {
+    MmapOptions::new().len(len).huge(Some(21)).map_anon()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_backing_is_zeroed_and_writable() {
+        for backing in [Backing::Auto, Backing::Anonymous, Backing::Memfd] {
+            let memory = DmaMemory::allocate(3 * PAGE + 1, backing).unwrap();
+            assert_eq!(memory.len(), 4 * PAGE);
+            assert_eq!(memory.load_u64(4 * PAGE - 8), 0);
+            memory.store_u64(8, 0x0102_0304_0506_0708);
+            assert_eq!(memory.load_u32(8), 0x0506_0708);
+            assert_eq!(memory.fd().is_some(), backing == Backing::Memfd);
+        }
+    }
+
+    #[test]
+    fn impossible_lengths_are_errors() {
+        assert!(DmaMemory::allocate(usize::MAX, Backing::Anonymous).is_err());
+        assert!(DmaMemory::allocate(isize::MAX as usize, Backing::Memfd).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "not inside")]
+    fn access_past_the_end_panics() {
+        DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap().load_u32(PAGE - 2);
+    }
+
+    proptest! {
+        #[test]
+        fn copies_match_a_plain_vector(
+            data in proptest::collection::vec(any::<u8>(), 0..700),
+            offset in 0usize..1000, target in 0usize..1000,
+        ) {
+            let a = DmaMemory::allocate(2 * PAGE, Backing::Anonymous).unwrap();
+            let b = DmaMemory::allocate(2 * PAGE, Backing::Anonymous).unwrap();
+            a.fill(0, a.len(), 0xa5);
+            b.fill(0, b.len(), 0x5a);
+            a.write(offset, &data);
+            a.copy_to(offset, &b, target, data.len());
+            let mut want = vec![0x5a; 2 * PAGE];
+            want[target..target + data.len()].copy_from_slice(&data);
+            let mut got = vec![0; 2 * PAGE];
+            b.read(0, &mut got);
+            prop_assert_eq!(&got, &want);
+            let mut part = vec![0; data.len()];
+            b.read(target, &mut part);
+            prop_assert_eq!(part, data);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! NVMe driver core: bring-up, admin commands, host-driven queue pairs.

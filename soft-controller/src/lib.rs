@@ -1,0 +1,1 @@
+//! A complete NVMe controller model.

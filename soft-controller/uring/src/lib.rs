@@ -1,0 +1,1 @@
+//! io_uring reads and writes between files and DMA memory.

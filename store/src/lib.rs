@@ -1,0 +1,1 @@
+//! Open a store, look rows up.
