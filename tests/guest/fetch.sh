@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Prepares the guest once: fetches QEMU, a kernel and busybox as Debian packages into a private folder, unpacks them there and
+# builds the base initrd. Prints the folder's path. Nothing is installed, no privilege is needed; QEMU runs with the
+# fetched C library. Exit code 77 and one line "guest tier skipped: ..." where this machine cannot do it.
+#
+#   WARPROW_GUEST_DIR      where to keep it (default: target/guest); about 200 MB
+#   WARPROW_DEBIAN_MIRROR  a Debian mirror, where the machine's own apt sources name none
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${WARPROW_GUEST_DIR:-$here/../../target/guest}
+suite=bookworm
+# QEMU 10 comes from the backports; lz4 unpacks the kernel image.
+packages=(qemu-system-x86 busybox-static lz4)
+kernel_pattern='^linux-image-6\.1\.0-[0-9]+-cloud-amd64$'
+
+skip() {
+    echo "guest tier skipped: $*" >&2
+    exit 77
+}
+fail() {
+    echo "guest: $*" >&2
+    exit 1
+}
+trap 'fail "fetch.sh failed at line $LINENO"' ERR
+
+[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || skip "it needs an x86-64 Linux machine"
+for tool in apt-get apt-cache dpkg-deb flock sha256sum; do
+    command -v "$tool" >/dev/null || skip "$tool is missing (the guest is fetched with Debian's own tools)"
+done
+
+# The folder is named after this script's content: a changed recipe builds anew, and never under a running guest.
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-12)
+ready=$cache/$key
+exec 9>"$cache/lock"
+flock -w 900 9 || skip "another process has held $cache/lock for 15 minutes"
+[ -e "$ready/base.cpio" ] && { echo "$ready"; exit; }
+work=$cache/$key.part
+rm -rf "$work"
+mkdir -p "$work"/apt/{state/lists/partial,cache/archives/partial} "$work"/{root,base/bin}
+log=$work/log
+
+# The mirror is whatever this machine already fetches Debian from, of any release: mirrors carry them all.
+mirror() {
+    local uri release keyring
+    # shellcheck disable=SC2016 # the placeholders are apt's
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(SIGNED_BY)' 'Created-By: Packages' 2>>"$log" |
+        while read -r uri release keyring; do
+            case $release in bookworm | trixie | forky | sid | oldstable | stable | testing | unstable) ;; *) continue ;; esac
+            case $keyring in \$*) keyring= ;; esac
+            echo "$uri $keyring"
+            break
+        done
+}
+read -r uri keyring <<<"${WARPROW_DEBIAN_MIRROR:-$(mirror)}" || true
+[ -n "$uri" ] || skip "no Debian mirror in this machine's apt sources (set WARPROW_DEBIAN_MIRROR)"
+if [ -z "$keyring" ] && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
+    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+fi
+for pocket in "$suite" "$suite-backports"; do
+    echo "deb [arch=amd64${keyring:+ signed-by=$keyring}] $uri $pocket main"
+done >"$work/apt/sources.list"
+
+# A private apt that believes nothing is installed, so that QEMU's libraries come too, the C library among them.
+: >"$work/apt/status"
+cat >"$work/apt/conf" <<CONF
+#clear APT::Architectures;
+#clear APT::Update;
+#clear DPkg;
+APT::Architecture "amd64";
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::http::Timeout "20";
+Acquire::https::Timeout "20";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+Dir::State "$work/apt/state";
+Dir::State::status "$work/apt/status";
+Dir::Cache "$work/apt/cache";
+Dir::Etc::sourcelist "$work/apt/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+CONF
+private() { "$1" -c "$work/apt/conf" "${@:2}" >>"$log" 2>&1; }
+offline() { skip "$1 (details: $log)"; }
+
+private apt-get update || offline "the Debian mirror of this machine's apt sources does not answer"
+private apt-get install -y -d -t "$suite-backports" "${packages[@]}" || offline "QEMU's packages could not be fetched"
+kernel=$(apt-cache -c "$work/apt/conf" pkgnames linux-image-6.1.0- | grep -E "$kernel_pattern" | sort -V | tail -1) ||
+    skip "the mirror has no 6.1 cloud kernel"
+(cd "$work/apt/cache/archives" && private apt-get download "$kernel") || offline "$kernel could not be fetched"
+for package in "$work"/apt/cache/archives/*.deb; do
+    dpkg-deb -x "$package" "$work/root" || fail "$package could not be unpacked (is the disk full?)"
+done
+
+# The kernel as an uncompressed ELF file: QEMU enters it by PVH and the guest decompresses nothing. The boot protocol's
+# header says where the lz4 payload lies: setup sectors at 1f1h, payload offset and length at 248h.
+root=$work/root
+bz=$(echo "$root"/boot/vmlinuz-*)
+sectors=$(od -An -tu1 -j $((0x1f1)) -N1 "$bz")
+read -r offset length < <(od -An -tu4 -j $((0x248)) -N8 "$bz")
+libraries=$root/lib/x86_64-linux-gnu
+# The payload's last four bytes are its uncompressed length, no part of the lz4 stream.
+dd if="$bz" bs=1M iflag=skip_bytes,count_bytes skip=$(((sectors + 1) * 512 + offset)) count=$((length - 4)) status=none |
+    "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries:$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/lz4" -dc \
+        >"$work/vmlinux" 2>>"$log" || fail "$kernel is not compressed with lz4 as expected (details: $log)"
+
+# Base initrd: busybox and the VFIO modules. The init script and the test ride in a second archive (run.sh).
+busybox=$root/bin/busybox
+version=$(basename "$root"/lib/modules/*)
+modules=$work/base/lib/modules/$version
+mkdir -p "$modules"
+cp "$busybox" "$work/base/bin/"
+(cd "$root/lib/modules/$version" && cp --parents -r kernel/drivers/vfio kernel/virt/lib/irqbypass.ko "$modules")
+"$busybox" depmod -b "$work/base" "$version"
+(cd "$work/base" && find . | "$busybox" cpio -o -H newc 2>>"$log") >"$work/base.cpio"
+
+rm -rf "$work"/{apt,base} "${root:?}"/{boot,lib/modules,usr/share/doc,usr/share/man,usr/share/locale}
+mv "$work" "$ready"
+echo "$ready"

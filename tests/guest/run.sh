@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Runs a static x86-64 binary in the guest, as an ordinary user, with every NVMe function bound to vfio-pci and their PCI
+# addresses in $NVME_FUNCTIONS. The guest's console comes out on stdout.
+#
+#   run.sh [options] BINARY [argument...]
+#     --drive SIZE[+SIZE...][,property=value...]
+#                     one NVMe controller with a namespace of each SIZE (a sparse file), and properties of QEMU's nvme
+#                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
+#                     namespace. Repeatable; without any: --drive 64M
+#     --qemu ARG      one more argument for QEMU; repeatable
+#     --limit S       seconds the binary may run (default 60); the boot gets 30 more
+#     --cpus N        virtual processors (default 1)
+#     --memory MIB    guest memory (default 512)
+#     --memlock KIB   RLIMIT_MEMLOCK of the binary (default 65536)
+#
+# Exit code: the binary's own (137: it ran into the limit); 77: the tier cannot run here; 2: wrong usage;
+# 120 to 122: the guest could not be prepared; 125: the guest ended twice without reporting any code.
+# WARPROW_GUEST_ACCEL=tcg|kvm overrides the choice of accelerator.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+usage() {
+    sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+}
+
+drives=() extra=() limit=60 cpus=1 memory=512 memlock=65536
+while [[ ${1:-} == --* ]]; do
+    [ $# -ge 2 ] || usage
+    case $1 in
+        --drive) drives+=("$2") ;;
+        --qemu) extra+=("$2") ;;
+        --limit) limit=$2 ;;
+        --cpus) cpus=$2 ;;
+        --memory) memory=$2 ;;
+        --memlock) memlock=$2 ;;
+        *) usage ;;
+    esac
+    shift 2
+done
+[ $# -ge 1 ] || usage
+binary=$1
+shift
+[ -x "$binary" ] || { echo "guest: $binary is not an executable file" >&2; exit 2; }
+[ ${#drives[@]} -gt 0 ] || drives=(64M)
+
+guest=$("$here/fetch.sh")
+root=$guest/root
+libraries=$root/lib/x86_64-linux-gnu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The kernel unpacks concatenated archives in order: the base, then what belongs to this run.
+mkdir "$work/top"
+cp "$here/init" "$work/top/init"
+cp "$binary" "$work/top/test"
+printf 'LIMIT=%s MEMLOCK_KIB=%s\n' "$limit" "$memlock" >"$work/top/settings"
+: >"$work/top/arguments"
+[ $# -eq 0 ] || printf '%s\n' "$@" >"$work/top/arguments"
+{
+    cat "$guest/base.cpio"
+    (cd "$work/top" && find . -type f | "$root/bin/busybox" cpio -o -H newc 2>/dev/null)
+} >"$work/initrd"
+
+# Fresh, empty drives for each attempt; sets the array devices.
+make_drives() {
+    local number namespace spec property properties errors file
+    devices=()
+    for number in "${!drives[@]}"; do
+        spec=${drives[number]} properties='' errors=''
+        for property in $(tr ',' ' ' <<<"${spec#"${spec%%,*}"}"); do
+            case $property in errors=*) errors=$(realpath "${property#errors=}") ;; *) properties+=,$property ;; esac
+        done
+        devices+=(-device "nvme,id=nvme$number,serial=WARPROW$number$properties")
+        namespace=0
+        for size in $(tr '+' ' ' <<<"${spec%%,*}"); do
+            namespace=$((namespace + 1))
+            file=$work/drive$number-$namespace
+            rm -f "$file"
+            truncate -s "$size" "$file"
+            [ -z "$errors" ] || file=blkdebug:$errors:$file errors=
+            devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe"
+                -device "nvme-ns,drive=d$number-$namespace,bus=nvme$number,nsid=$namespace")
+        done
+    done
+}
+
+# boot ACCELERATOR: one guest; its console to stdout and to $work/console.
+boot() {
+    make_drives
+    timeout -k 5 $((limit + 30)) \
+        "$libraries/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu:$libraries" \
+        "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
+        -nodefaults -no-user-config -display none -no-reboot -serial stdio \
+        -machine "q35,accel=$1,kernel-irqchip=split" -cpu max -smp "$cpus" -m "${memory}M" \
+        -device intel-iommu,intremap=on,caching-mode=on "${devices[@]}" "${extra[@]}" \
+        -kernel "$guest/vmlinux" -initrd "$work/initrd" \
+        -append "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off" \
+        </dev/null 2>&1 | tr -d '\r' | tee "$work/console" || true
+    code=$(sed -n 's/^GUEST_EXIT_CODE=\([0-9]*\).*/\1/p' "$work/console" | tail -1)
+}
+
+# KVM only where the processor really has it: some machines carry a /dev/kvm in which no guest starts.
+accelerator=tcg
+if [ -w /dev/kvm ] && grep -q -w -E 'vmx|svm' /proc/cpuinfo; then accelerator=kvm; fi
+accelerator=${WARPROW_GUEST_ACCEL:-$accelerator}
+
+boot "$accelerator"
+if [ -z "$code" ]; then
+    echo "guest: no exit code from the guest under $accelerator; once more under tcg" >&2
+    boot tcg
+fi
+if [ -z "$code" ]; then
+    echo "guest: no exit code again: the guest died or ran past $((limit + 30)) s" >&2
+    code=125
+fi
+exit "$code"
