@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{DmaMemory, Doorbell};
+use crate::{AllocateError, Backing, DmaMemory, Doorbell};
 
 /// What can go wrong between the driver and a PCIe function.
 #[derive(Debug, thiserror::Error)]
@@ -74,14 +74,21 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// The doorbell register at `offset` of BAR0, for writing without further checks.
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError>;
 
+    /// Allocates zeroed memory of a kind that this function can reach, at least `len` bytes.
+    fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
+        DmaMemory::allocate(len, Backing::Auto)
+    }
+
     /// Makes `memory` visible to the device, contiguously, and returns its I/O virtual address (page-aligned).
     /// Prefer [`Mapped`], which undoes it.
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError>;
 
-    /// Ends what [`map`](Self::map) began. The caller has made sure that the device no longer uses the memory.
+    /// Ends what [`map`](Self::map) began. After it returns, no access of the device reaches the memory any more. The
+    /// caller has made sure that no outstanding command names it: its address may be given to other memory next.
     fn unmap(&self, iova: u64) -> Result<(), FunctionError>;
 
-    /// Lets the function start DMA, or stops it (PCI command register, bus master enable).
+    /// Lets the function start DMA, or stops it (PCI command register, bus master enable). After it returns from
+    /// stopping, no access of the device reaches memory any more.
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError>;
 
     /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// A page as the driver and the software controller use it, bytes.
@@ -60,8 +61,11 @@ unsafe impl Sync for Mapping {}
 
 /// Zeroed, page-aligned memory of this process that a device may read and write at any time. Cloning shares it.
 ///
-/// Every access is atomic and relaxed, so that a device, real or a thread of this process, may race with it without
-/// undefined behaviour; order comes from [`crate::order`]. Offsets and lengths are in bytes; an access outside the
+/// Every access is atomic and relaxed, so that a device, real or a thread of this process, may race with it: the worst
+/// outcome is a stale or mixed value. Order comes from [`crate::order`]. Words that two sides use to synchronise (the
+/// phase word of a CQE, 64 bits; doorbells, 32 bits) have one width on both. Racing accesses of different widths
+/// (a copy against a late DMA) are outside what the language defines for threads; they happen only after a protocol
+/// error, on memory whose contents are then discarded, and we rely on compilers treating them as the hardware does. Offsets and lengths are in bytes; an access outside the
 /// memory, or misaligned, panics as a slice does. Whoever takes an offset from a device checks it first
 /// ([`contains`](Self::contains)).
 #[derive(Clone)]
@@ -94,8 +98,12 @@ impl DmaMemory {
                 }
             }
             Backing::Memfd => {
-                let fd = memfd_create("warprow-dma", MFdFlags::MFD_CLOEXEC).map_err(|e| error(e.into()))?;
+                let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+                let fd = memfd_create("warprow-dma", flags).map_err(|e| error(e.into()))?;
                 nix::unistd::ftruncate(&fd, rounded as i64).map_err(|e| error(e.into()))?;
+                // Whoever gets the descriptor cannot shrink the file under our feet.
+                let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+                fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).map_err(|e| error(e.into()))?;
                 let map = MmapOptions::new().len(rounded).map_raw(&fd).map_err(error)?;
                 Ok(Self::new(map, Some(fd), false))
             }
@@ -103,6 +111,9 @@ impl DmaMemory {
     }
 
     fn new(map: MmapRaw, fd: Option<OwnedFd>, huge: bool) -> Self {
+        // A child must not share pages that a device writes, nor move them by copy-on-write. Best effort: kernels
+        // since 5.12 keep pinned pages in place by themselves.
+        let _ = map.advise(memmap2::Advice::DontFork);
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
         Self(Arc::new(Mapping { base, len: map.len(), fd, huge, _map: map }))
     }

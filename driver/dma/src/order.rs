@@ -7,6 +7,9 @@
 //! The device's side of an in-process controller mirrors it: load the doorbell, [`after_doorbell`], load the SQEs; store
 //! the data and the CQE's other words, [`before_phase`], store the word with the phase bit.
 //! (NVMe Base 2.0, 3.3.1.2; NVMe 1.4, 4.1 and 7.2.1.)
+//!
+//! Doorbells in a BAR are mapped uncached, never write-combining: a fence would not flush a write-combining buffer in
+//! order on every machine.
 
 #[cfg(loom)]
 use loom::sync::atomic::{Ordering, fence};
@@ -17,11 +20,18 @@ use std::sync::atomic::{Ordering, fence};
 #[inline(always)]
 pub fn before_doorbell() {
     fence(Ordering::Release);
-    // A release fence orders stores to normal memory among the cores; a device's registers are outside that domain.
+    // A release fence orders accesses of normal memory among the cores. A device's registers are outside that domain,
+    // and earlier loads count too: a doorbell may give the memory they read back to the device.
     #[cfg(all(target_arch = "aarch64", not(loom)))]
     // SAFETY: a barrier instruction; it touches no memory and no registers.
     unsafe {
-        core::arch::asm!("dmb oshst", options(nostack, preserves_flags))
+        core::arch::asm!("dmb osh", options(nostack, preserves_flags))
+    };
+    // The doorbell of a BAR is a volatile store, which a fence alone does not bind for the compiler.
+    #[cfg(all(not(target_arch = "aarch64"), not(loom)))]
+    // SAFETY: no instruction at all; the compiler must assume that memory is touched here.
+    unsafe {
+        core::arch::asm!("", options(nostack, preserves_flags))
     };
 }
 
@@ -32,7 +42,7 @@ pub fn after_phase() {
     #[cfg(all(target_arch = "aarch64", not(loom)))]
     // SAFETY: a barrier instruction; it touches no memory and no registers.
     unsafe {
-        core::arch::asm!("dmb oshld", options(nostack, preserves_flags))
+        core::arch::asm!("dmb osh", options(nostack, preserves_flags))
     };
 }
 
