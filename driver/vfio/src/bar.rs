@@ -1,0 +1,100 @@
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::MmapOptions;
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_REGION_INFO_FLAG_MMAP};
+use vfio_ioctls::{VfioDevice, VfioRegionInfoCap};
+use warprow_dma::Mmio;
+
+/// Controller registers (NVMe Base 2.0, 3.1.3) and one pair of doorbells.
+const LEAST: u64 = 0x1008;
+/// More than the largest doorbell stride and queue count can reach ((2 × 65536) × 4 << 15 B, NVMe Base 2.0, 3.1.4).
+const MOST: u64 = 1 << 36;
+
+/// BAR0 of a function: mapped where the kernel allows it, read and written through the file elsewhere.
+pub(crate) struct Bar {
+    size: u64,
+    /// Where the region begins in the device's file.
+    file_offset: u64,
+    /// Start in the BAR, and the mapping.
+    areas: Vec<(u64, Mmio)>,
+}
+
+impl Bar {
+    /// Maps all that may be mapped. The inner error is what is wrong with the BAR.
+    pub(crate) fn open(device: &VfioDevice, file: &File) -> Result<Self, String> {
+        let index = VFIO_PCI_BAR0_REGION_INDEX;
+        let size = device.get_region_size(index);
+        let file_offset = device.get_region_offset(index);
+        if !(LEAST..=MOST).contains(&size) {
+            return Err(format!("BAR0 has {size:#x} bytes; an NVMe controller's has {LEAST:#x} to {MOST:#x}"));
+        }
+        if device.get_region_flags(index) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
+            return Err(
+                "the kernel does not let BAR0 be mapped (is it smaller than a page, or shared with another device's?)"
+                    .to_owned(),
+            );
+        }
+        // Without a list of areas the whole BAR may be mapped.
+        let sparse = device.get_region_caps(index).into_iter().find_map(|cap| match cap {
+            VfioRegionInfoCap::SparseMmap(sparse) => Some(sparse.areas.iter().map(|a| (a.offset, a.size)).collect()),
+            _ => None,
+        });
+        let mut areas = Vec::new();
+        for (start, len) in sparse.unwrap_or_else(|| vec![(0, size)]) {
+            if start.checked_add(len).is_none_or(|end| end > size) {
+                return Err(format!("the kernel lists {len:#x} bytes at {start:#x} of a BAR0 of {size:#x}"));
+            }
+            if len != 0 {
+                let mmio = map(file, file_offset + start, len as usize).map_err(|e| format!("cannot map BAR0: {e}"))?;
+                areas.push((start, mmio));
+            }
+        }
+        Ok(Self { size, file_offset, areas })
+    }
+
+    /// Whether an aligned register of `width` bytes at `offset` lies in the BAR.
+    pub(crate) fn holds(&self, offset: u64, width: u64) -> bool {
+        offset.is_multiple_of(width) && offset.checked_add(width).is_some_and(|end| end <= self.size)
+    }
+
+    /// The mapping that holds a 32-bit register, and its offset in there.
+    pub(crate) fn mapped(&self, offset: u64) -> Option<(&Mmio, usize)> {
+        self.areas.iter().find_map(|(start, mmio)| {
+            let inner = usize::try_from(offset.checked_sub(*start)?).ok()?;
+            mmio.holds(inner, 4).then_some((mmio, inner))
+        })
+    }
+
+    /// Loads a 32-bit register that [`holds`](Self::holds).
+    pub(crate) fn read(&self, file: &File, offset: u64) -> io::Result<u32> {
+        if let Some((mmio, inner)) = self.mapped(offset) {
+            return Ok(mmio.read_u32(inner));
+        }
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, self.file_offset + offset)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Stores a 32-bit register that [`holds`](Self::holds).
+    pub(crate) fn write(&self, file: &File, offset: u64, value: u32) -> io::Result<()> {
+        match self.mapped(offset) {
+            Some((mmio, inner)) => {
+                mmio.write_u32(inner, value);
+                Ok(())
+            }
+            None => file.write_all_at(&value.to_le_bytes(), self.file_offset + offset),
+        }
+    }
+}
+
+fn map(file: &File, offset: u64, len: usize) -> io::Result<Mmio> {
+    let map = MmapOptions::new().offset(offset).len(len).map_raw(file)?;
+    let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+    // SAFETY: a shared mapping of device registers, page-aligned, kept by the owner that is handed over; `MmapRaw` makes
+    // no reference to it.
+    Ok(unsafe { Mmio::new(base, len, Arc::new(map)) })
+}
