@@ -9,79 +9,79 @@ use crate::open_enum::open_enum;
 /// Byte offsets of the registers in BAR0 (NVMe Base 2.0, 3.1.3, figure "Property Definition"; NVMe 1.4, 3.1).
 pub mod offset {
     /// Controller Capabilities, 8 bytes, [`Cap`](super::Cap).
-    pub const CAP: usize = 0x00;
+    pub const CAP: u64 = 0x00;
     /// Version, 4 bytes, [`Vs`](super::Vs).
-    pub const VS: usize = 0x08;
+    pub const VS: u64 = 0x08;
     /// Interrupt Mask Set, 4 bytes.
-    pub const INTMS: usize = 0x0c;
+    pub const INTMS: u64 = 0x0c;
     /// Interrupt Mask Clear, 4 bytes.
-    pub const INTMC: usize = 0x10;
+    pub const INTMC: u64 = 0x10;
     /// Controller Configuration, 4 bytes, [`Cc`](super::Cc).
-    pub const CC: usize = 0x14;
+    pub const CC: u64 = 0x14;
     /// Controller Status, 4 bytes, [`Csts`](super::Csts).
-    pub const CSTS: usize = 0x1c;
+    pub const CSTS: u64 = 0x1c;
     /// NVM Subsystem Reset, 4 bytes, [`Nssr`](super::Nssr).
-    pub const NSSR: usize = 0x20;
+    pub const NSSR: u64 = 0x20;
     /// Admin Queue Attributes, 4 bytes, [`Aqa`](super::Aqa).
-    pub const AQA: usize = 0x24;
+    pub const AQA: u64 = 0x24;
     /// Admin Submission Queue Base Address, 8 bytes.
-    pub const ASQ: usize = 0x28;
+    pub const ASQ: u64 = 0x28;
     /// Admin Completion Queue Base Address, 8 bytes.
-    pub const ACQ: usize = 0x30;
+    pub const ACQ: u64 = 0x30;
     /// Controller Memory Buffer Location, 4 bytes, [`Cmbloc`](super::Cmbloc).
-    pub const CMBLOC: usize = 0x38;
+    pub const CMBLOC: u64 = 0x38;
     /// Controller Memory Buffer Size, 4 bytes, [`Cmbsz`](super::Cmbsz).
-    pub const CMBSZ: usize = 0x3c;
+    pub const CMBSZ: u64 = 0x3c;
     /// Boot Partition Information, 4 bytes.
-    pub const BPINFO: usize = 0x40;
+    pub const BPINFO: u64 = 0x40;
     /// Boot Partition Read Select, 4 bytes.
-    pub const BPRSEL: usize = 0x44;
+    pub const BPRSEL: u64 = 0x44;
     /// Boot Partition Memory Buffer Location, 8 bytes.
-    pub const BPMBL: usize = 0x48;
+    pub const BPMBL: u64 = 0x48;
     /// Controller Memory Buffer Memory Space Control, 8 bytes, [`Cmbmsc`](super::Cmbmsc).
-    pub const CMBMSC: usize = 0x50;
+    pub const CMBMSC: u64 = 0x50;
     /// Controller Memory Buffer Status, 4 bytes.
-    pub const CMBSTS: usize = 0x58;
+    pub const CMBSTS: u64 = 0x58;
     /// Controller Memory Buffer Elasticity Buffer Size, 4 bytes (2.0).
-    pub const CMBEBS: usize = 0x5c;
+    pub const CMBEBS: u64 = 0x5c;
     /// Controller Memory Buffer Sustained Write Throughput, 4 bytes (2.0).
-    pub const CMBSWTP: usize = 0x60;
+    pub const CMBSWTP: u64 = 0x60;
     /// NVM Subsystem Shutdown, 4 bytes (2.0).
-    pub const NSSD: usize = 0x64;
+    pub const NSSD: u64 = 0x64;
     /// Controller Ready Timeouts, 4 bytes, [`Crto`](super::Crto) (2.0).
-    pub const CRTO: usize = 0x68;
+    pub const CRTO: u64 = 0x68;
     /// Persistent Memory Region Capabilities, 4 bytes.
-    pub const PMRCAP: usize = 0xe00;
+    pub const PMRCAP: u64 = 0xe00;
     /// Persistent Memory Region Control, 4 bytes.
-    pub const PMRCTL: usize = 0xe04;
+    pub const PMRCTL: u64 = 0xe04;
     /// Persistent Memory Region Status, 4 bytes.
-    pub const PMRSTS: usize = 0xe08;
+    pub const PMRSTS: u64 = 0xe08;
     /// Persistent Memory Region Elasticity Buffer Size, 4 bytes.
-    pub const PMREBS: usize = 0xe0c;
+    pub const PMREBS: u64 = 0xe0c;
     /// Persistent Memory Region Sustained Write Throughput, 4 bytes.
-    pub const PMRSWTP: usize = 0xe10;
+    pub const PMRSWTP: u64 = 0xe10;
     /// Persistent Memory Region Memory Space Control, lower 4 bytes.
-    pub const PMRMSCL: usize = 0xe14;
+    pub const PMRMSCL: u64 = 0xe14;
     /// Persistent Memory Region Memory Space Control, upper 4 bytes.
-    pub const PMRMSCU: usize = 0xe18;
+    pub const PMRMSCU: u64 = 0xe18;
     /// The first doorbell: the tail of the admin submission queue.
-    pub const DOORBELLS: usize = 0x1000;
+    pub const DOORBELLS: u64 = 0x1000;
 }
 
 /// Byte offset in BAR0 of the tail doorbell of submission queue `qid`; `dstrd` is [`Cap::dstrd`] (NVMe PCIe Transport
 /// 1.0, 3.1.2.1; NVMe 1.4, 3.1.24).
-pub const fn sq_tail_doorbell(qid: u16, dstrd: u8) -> usize {
-    offset::DOORBELLS + 2 * qid as usize * doorbell_stride(dstrd)
+pub const fn sq_tail_doorbell(qid: u16, dstrd: u8) -> u64 {
+    offset::DOORBELLS + 2 * qid as u64 * doorbell_stride(dstrd)
 }
 
 /// Byte offset in BAR0 of the head doorbell of completion queue `qid`; `dstrd` is [`Cap::dstrd`] (NVMe PCIe Transport
 /// 1.0, 3.1.2.2; NVMe 1.4, 3.1.25).
-pub const fn cq_head_doorbell(qid: u16, dstrd: u8) -> usize {
-    offset::DOORBELLS + (2 * qid as usize + 1) * doorbell_stride(dstrd)
+pub const fn cq_head_doorbell(qid: u16, dstrd: u8) -> u64 {
+    offset::DOORBELLS + (2 * qid as u64 + 1) * doorbell_stride(dstrd)
 }
 
 /// Bytes from one doorbell to the next: 2^(2 + DSTRD), with DSTRD of 4 bits.
-const fn doorbell_stride(dstrd: u8) -> usize {
+const fn doorbell_stride(dstrd: u8) -> u64 {
     4 << (dstrd & 0xf)
 }
 
@@ -146,7 +146,7 @@ impl Cap {
     }
 
     /// Bytes from one doorbell to the next: 4 to 128 Ki.
-    pub const fn doorbell_stride(self) -> usize {
+    pub const fn doorbell_stride(self) -> u64 {
         doorbell_stride(self.dstrd())
     }
 
