@@ -1,0 +1,126 @@
+//! The 4 KiB block in which all metadata lies: a header that says what it is, whose it is and where it belongs, and a
+//! checksum over everything.
+
+use uuid::Uuid;
+
+use crate::codec::{Ended, Reader, Writer};
+use crate::error::BlockError;
+
+/// Bytes of a metadata block, and the unit of metadata addresses.
+pub const UNIT: usize = 4096;
+
+/// Bytes of its header.
+pub const HEADER: usize = 96;
+
+/// Bytes left for the payload.
+pub const PAYLOAD: usize = UNIT - HEADER;
+
+/// First eight bytes of every metadata block. The first is no ASCII, so that no text file begins like it.
+pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
+
+/// The format written by this version: major, minor.
+///
+/// Another major is refused. A newer minor is read: it may only add fields in reserved space and at the end of records, such
+/// that a writer that drops them does no harm.
+pub const VERSION: (u16, u16) = (1, 0);
+
+/// What a block belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    Superblock = 1,
+    Catalogue = 2,
+}
+
+/// Who and where: what a block's header must say for it to be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockId {
+    pub kind: Kind,
+    /// Unit on this drive.
+    pub address: u64,
+    pub epoch: u64,
+    /// Position in its structure.
+    pub index: u32,
+    pub store: Uuid,
+    pub member: Uuid,
+}
+
+/// A block whose magic, checksum and version are right.
+#[derive(Debug)]
+pub(crate) struct Block<'a> {
+    pub kind: u32,
+    pub address: u64,
+    pub epoch: u64,
+    pub index: u32,
+    pub store: Uuid,
+    pub member: Uuid,
+    pub payload: &'a [u8],
+}
+
+/// Writes the block at `unit`; `payload` has at most [`PAYLOAD`] bytes.
+pub(crate) fn seal(id: &BlockId, payload: &[u8]) -> [u8; UNIT] {
+    let mut head = Writer::default();
+    head.u16(VERSION.0);
+    head.u16(VERSION.1);
+    head.u32(id.kind as u32);
+    head.u32(payload.len() as u32);
+    head.u64(id.address);
+    head.u64(id.epoch);
+    head.u32(id.index);
+    head.u32(0);
+    head.bytes(id.store.as_bytes());
+    head.bytes(id.member.as_bytes());
+    let mut unit = [0; UNIT];
+    unit[..8].copy_from_slice(&MAGIC);
+    unit[12..12 + head.0.len()].copy_from_slice(&head.0);
+    unit[HEADER..HEADER + payload.len()].copy_from_slice(payload);
+    let crc = crc32c::crc32c(&unit[12..]);
+    unit[8..12].copy_from_slice(&crc.to_le_bytes());
+    unit
+}
+
+/// The block in `unit`, once magic, checksum and version have been checked, in this order: where they lie never changes.
+pub(crate) fn open(unit: &[u8; UNIT]) -> Result<Block<'_>, BlockError> {
+    let mut head = Reader::new(unit);
+    read(&mut head, unit).unwrap_or(Err(BlockError::NoMagic))
+}
+
+/// As [`open`], and the block is the one that belongs there.
+pub(crate) fn open_expecting<'a>(unit: &'a [u8; UNIT], id: &BlockId) -> Result<&'a [u8], BlockError> {
+    let block = open(unit)?;
+    let wrong = |field| Err(BlockError::Misplaced { field });
+    match () {
+        () if block.kind != id.kind as u32 => wrong("kind"),
+        () if block.address != id.address => wrong("address"),
+        () if block.epoch != id.epoch => wrong("epoch"),
+        () if block.index != id.index => wrong("index"),
+        () if block.store != id.store => wrong("store"),
+        () if block.member != id.member => wrong("member"),
+        () => Ok(block.payload),
+    }
+}
+
+fn read<'a>(head: &mut Reader<'a>, unit: &[u8]) -> Result<Result<Block<'a>, BlockError>, Ended> {
+    if head.array()? != MAGIC {
+        return Ok(Err(BlockError::NoMagic));
+    }
+    let crc = head.u32()?;
+    if crc32c::crc32c(unit.get(12..).ok_or(Ended)?) != crc {
+        return Ok(Err(BlockError::Checksum));
+    }
+    let (major, minor) = (head.u16()?, head.u16()?);
+    if major != VERSION.0 {
+        return Ok(Err(BlockError::Version { major, minor }));
+    }
+    let kind = head.u32()?;
+    let length = head.u32()?;
+    let (address, epoch, index) = (head.u64()?, head.u64()?, head.u32()?);
+    head.u32()?;
+    let (store, member) = (Uuid::from_bytes(head.array()?), Uuid::from_bytes(head.array()?));
+    head.bytes(16)?;
+    let payload = head.bytes((length as usize).min(PAYLOAD))?;
+    if length as usize > PAYLOAD {
+        return Ok(Err(BlockError::Length { length }));
+    }
+    Ok(Ok(Block { kind, address, epoch, index, store, member, payload }))
+}

@@ -1,0 +1,247 @@
+//! The catalogue: all generations of a store, serialised, and the blocks that carry it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::DType;
+use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
+use crate::codec::{Ended, Reader, Writer};
+use crate::error::{BlockError, CatalogueError};
+use crate::generation::{Generation, MAX_TABLES};
+use crate::geometry::Geometry;
+use crate::placement::{ChunkRef, RowPacking};
+use crate::table::{RankWidth, Region, StoredRanks, Table};
+
+/// All generations of a store at one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Catalogue {
+    /// The id that the next generation will get. Generations have lower ones.
+    pub next_id: u64,
+    /// In the order of their ids.
+    pub generations: Vec<Arc<Generation>>,
+}
+
+/// Flags of a table record.
+const ROW_CRC: u8 = 1 << 0;
+const DEFAULT_ROW: u8 = 1 << 1;
+
+impl Catalogue {
+    /// The byte string that goes into the blocks.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(self.next_id);
+        out.u32(self.generations.len() as u32);
+        for generation in &self.generations {
+            out.record(|out| {
+                let placement = &generation.placement;
+                out.u64(generation.id);
+                out.u64(generation.epoch);
+                out.u32(placement.map().len() as u32);
+                out.u32(generation.tables.len() as u32);
+                out.u8(placement.stripe_bytes().trailing_zeros() as u8);
+                out.u8(0);
+                out.u16(generation.name.len() as u16);
+                out.bytes(generation.name.as_bytes());
+                placement.map().iter().for_each(|chunk| out.u32(chunk.0));
+                generation.tables.iter().for_each(|table| out.record(|out| encode_table(out, table)));
+            });
+        }
+        out.0
+    }
+
+    /// The catalogue of a store of that geometry in `bytes`, which may be anything.
+    pub fn decode(bytes: &[u8], geometry: &Geometry) -> Result<Self, CatalogueError> {
+        let mut input = Reader::new(bytes);
+        let next_id = input.u64()?;
+        let count = input.u32()?;
+        let mut catalogue = Self { next_id, generations: Vec::new() };
+        let mut taken = HashSet::new();
+        for _ in 0..count {
+            let generation = decode_generation(&mut input, geometry, &mut taken)?;
+            let previous = catalogue.generations.last();
+            if generation.id >= next_id || previous.is_some_and(|previous| previous.id >= generation.id) {
+                return Err(CatalogueError::Id { id: generation.id });
+            }
+            catalogue.generations.push(Arc::new(generation));
+        }
+        Ok(catalogue)
+    }
+
+    /// The generation of that id.
+    pub fn generation(&self, id: u64) -> Option<&Arc<Generation>> {
+        self.generations.iter().find(|generation| generation.id == id)
+    }
+}
+
+fn encode_table(out: &mut Writer, table: &Table) {
+    out.u8(table.dtype as u8);
+    out.u8(match &table.ranks {
+        None => 0,
+        Some(StoredRanks { width: RankWidth::U32, .. }) => 1,
+        Some(StoredRanks { width: RankWidth::U64, .. }) => 2,
+    });
+    let row_crc = if table.crc_region.is_some() { ROW_CRC } else { 0 };
+    out.u8(row_crc | if table.default_row.is_some() { DEFAULT_ROW } else { 0 });
+    out.u8(0);
+    out.u32(table.dim);
+    out.u64(table.rows);
+    out.u64(table.hot_rows);
+    out.u64(table.rows_region.first_lba);
+    out.u64(table.ranks.map_or(0, |ranks| ranks.region.first_lba));
+    out.u64(table.crc_region.map_or(0, |region| region.first_lba));
+    out.u32(table.ranks.map_or(0, |ranks| ranks.crc));
+    out.u32(table.row_bytes());
+    out.u16(table.name.len() as u16);
+    out.bytes(table.name.as_bytes());
+    if let Some(row) = &table.default_row {
+        out.bytes(row);
+    }
+}
+
+fn name(input: &mut Reader<'_>) -> Result<String, CatalogueError> {
+    let length = input.u16()?;
+    let bytes = input.bytes(usize::from(length))?;
+    match std::str::from_utf8(bytes) {
+        Ok(name) if (1..=crate::table::MAX_NAME).contains(&name.len()) => Ok(name.to_owned()),
+        _ => Err(CatalogueError::Name { bytes: bytes.to_vec() }),
+    }
+}
+
+/// A length-prefixed record. What a newer minor version has appended to it stays unread.
+fn record<'a>(input: &mut Reader<'a>) -> Result<Reader<'a>, Ended> {
+    let length = input.u32()?;
+    Ok(Reader::new(input.bytes(length as usize)?))
+}
+
+fn decode_generation(
+    input: &mut Reader<'_>,
+    geometry: &Geometry,
+    taken: &mut HashSet<ChunkRef>,
+) -> Result<Generation, CatalogueError> {
+    let mut input = record(input)?;
+    let (id, epoch) = (input.u64()?, input.u64()?);
+    let (chunks, tables) = (input.u32()?, input.u32()?);
+    let stripe_shift = input.u8()?;
+    input.u8()?;
+    let name = name(&mut input)?;
+    let bad = |what| CatalogueError::Generation { id, what };
+    if !(geometry.lba_shift..=geometry.chunk_shift).contains(&stripe_shift) {
+        return Err(bad("its stripe unit is none from an LBA to a chunk"));
+    }
+    if chunks == 0 || u64::from(chunks) > geometry.total_chunks() || chunks as usize > input.left() / 4 {
+        return Err(bad("it has no chunks, or more than there are"));
+    }
+    let mut map = Vec::with_capacity(chunks as usize);
+    for _ in 0..chunks {
+        let chunk = ChunkRef(input.u32()?);
+        let member = geometry.members.get(usize::from(chunk.drive()));
+        if member.is_none_or(|member| chunk.chunk() >= member.chunk_count) {
+            return Err(bad("one of its chunks is on no drive"));
+        }
+        if !taken.insert(chunk) {
+            return Err(bad("one of its chunks has another owner"));
+        }
+        map.push(chunk);
+    }
+    let placement = geometry.placement(map, u32::from(stripe_shift));
+    if tables == 0 || tables as usize > MAX_TABLES {
+        return Err(bad("it has no tables, or too many"));
+    }
+    let mut generation = Generation { id, epoch, name, tables: Vec::new(), placement: Arc::new(placement) };
+    let mut regions = Vec::new();
+    let mut names = HashSet::new();
+    for _ in 0..tables {
+        let table = decode_table(&mut record(&mut input)?, &generation, &mut regions)?;
+        if !names.insert(table.name.clone()) {
+            return Err(bad("two of its tables have the same name"));
+        }
+        generation.tables.push(table);
+    }
+    regions.sort_unstable_by_key(|region: &Region| region.first_lba);
+    if regions.windows(2).any(|pair| pair[0].end().is_none_or(|end| end > pair[1].first_lba)) {
+        return Err(bad("its tables overlap"));
+    }
+    Ok(generation)
+}
+
+fn decode_table(
+    input: &mut Reader<'_>,
+    generation: &Generation,
+    regions: &mut Vec<Region>,
+) -> Result<Table, CatalogueError> {
+    let (dtype, rank_kind, flags) = (input.u8()?, input.u8()?, input.u8()?);
+    input.u8()?;
+    let dim = input.u32()?;
+    let (rows, hot_rows) = (input.u64()?, input.u64()?);
+    let (rows_lba, ranks_lba, crc_lba) = (input.u64()?, input.u64()?, input.u64()?);
+    let (ranks_crc, row_bytes) = (input.u32()?, input.u32()?);
+    let name = name(input)?;
+    let bad = |what| CatalogueError::Table { generation: generation.id, table: name.clone(), what };
+    let dtype = DType::from_code(dtype).ok_or_else(|| bad("its element type is unknown"))?;
+    let placement = &generation.placement;
+    if rows == 0 || hot_rows > rows {
+        return Err(bad("it has no rows, or more hot ones than rows"));
+    }
+    if dim.checked_mul(dtype.size()) != Some(row_bytes) {
+        return Err(bad("the bytes of a row are not those of its elements"));
+    }
+    let packing = RowPacking::new(row_bytes, placement.lba_size(), placement.stripe_lbas() as u32)
+        .ok_or_else(|| bad("a row is empty or larger than a stripe unit"))?;
+    let mut region = |first_lba: u64, lbas: Option<u64>| {
+        let lbas = lbas.and_then(|lbas| lbas.checked_next_multiple_of(placement.stripe_lbas()));
+        let region = lbas.map(|lbas| Region { first_lba, lbas });
+        let region = region.filter(|region| region.end().is_some_and(|end| end <= placement.lbas()));
+        match region.filter(|region| region.first_lba % placement.stripe_lbas() == 0) {
+            Some(region) => {
+                regions.push(region);
+                Ok(region)
+            }
+            None => Err(bad("it does not lie within its generation's chunks, at a stripe unit")),
+        }
+    };
+    let array = |width: u32| rows.checked_mul(u64::from(width)).map(|b| b.div_ceil(u64::from(placement.lba_size())));
+    let rows_region = region(rows_lba, packing.lbas(rows))?;
+    let width = match rank_kind {
+        0 => None,
+        1 if RankWidth::for_rows(rows) == RankWidth::U32 => Some(RankWidth::U32),
+        2 => Some(RankWidth::U64),
+        _ => return Err(bad("its kind of ranking is unknown")),
+    };
+    let ranks = match width {
+        Some(width) => {
+            let region = region(ranks_lba, array(width.bytes()))?;
+            Some(StoredRanks { region, width, crc: ranks_crc })
+        }
+        None => None,
+    };
+    let crc_region = if flags & ROW_CRC != 0 { Some(region(crc_lba, array(4))?) } else { None };
+    let default_row = match flags & DEFAULT_ROW != 0 {
+        true => Some(input.bytes(row_bytes as usize)?.into()),
+        false => None,
+    };
+    Ok(Table { name, rows, dim, dtype, hot_rows, default_row, rows_region, ranks, crc_region, packing })
+}
+
+/// The blocks of a serialised catalogue of at most 2³² − 1 bytes, for one member, in the order of their units.
+pub(crate) fn blocks(bytes: &[u8], id: BlockId) -> impl Iterator<Item = [u8; UNIT]> + '_ {
+    bytes.chunks(PAYLOAD).enumerate().map(move |(index, payload)| {
+        block::seal(&BlockId { address: id.address + index as u64, index: index as u32, ..id }, payload)
+    })
+}
+
+/// The identity of a member's first catalogue block.
+pub(crate) fn first_block(store: Uuid, member: Uuid, epoch: u64, geometry: &Geometry) -> BlockId {
+    BlockId { kind: Kind::Catalogue, address: geometry.catalogue_unit(epoch), epoch, index: 0, store, member }
+}
+
+/// Puts the serialised catalogue together again from its units; `Err` names the first bad block.
+pub(crate) fn assemble(units: &[[u8; UNIT]], id: BlockId) -> Result<Vec<u8>, (u32, BlockError)> {
+    let mut bytes = Vec::with_capacity(units.len() * PAYLOAD);
+    for (index, unit) in (0..).zip(units) {
+        let id = BlockId { address: id.address + u64::from(index), index, ..id };
+        bytes.extend_from_slice(block::open_expecting(unit, &id).map_err(|error| (index, error))?);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,494 @@
+//! Errors. Each names the thing and the remedy.
+
+use uuid::Uuid;
+
+use crate::codec::Ended;
+use crate::drive::DriveError;
+use crate::ranks::RankError;
+
+/// A metadata block cannot be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// It does not begin with the magic.
+    #[error("no Warprow block")]
+    NoMagic,
+    /// Torn, or rotten.
+    #[error("checksum mismatch: torn or damaged")]
+    Checksum,
+    /// Intact, and of a format this version does not know.
+    #[error("format version {major}.{minor}, this is {}.{}", crate::block::VERSION.0, crate::block::VERSION.1)]
+    Version {
+        /// Its major version.
+        major: u16,
+        /// Its minor version.
+        minor: u16,
+    },
+    /// Its payload would pass its end.
+    #[error("payload of {length} bytes")]
+    Length {
+        /// Bytes.
+        length: u32,
+    },
+    /// Intact, but another block than the one that belongs there.
+    #[error("a block of another {field}")]
+    Misplaced {
+        /// Which header field differs.
+        field: &'static str,
+    },
+    /// Intact, and contradicts itself.
+    #[error("inconsistent: {what}")]
+    Inconsistent {
+        /// How.
+        what: &'static str,
+    },
+    /// The drive did not give it.
+    #[error("the drive could not read it")]
+    Unreadable,
+}
+
+/// A catalogue contradicts itself or its store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogueError {
+    /// The bytes end inside a field.
+    #[error("the catalogue ends inside a field")]
+    Ended,
+    /// A name is empty, too long, or no UTF-8.
+    #[error("the name {:?} is empty, too long or no UTF-8", String::from_utf8_lossy(bytes))]
+    Name {
+        /// The name.
+        bytes: Vec<u8>,
+    },
+    /// Ids do not ascend, or pass the next one.
+    #[error("generation id {id} is out of order")]
+    Id {
+        /// The id.
+        id: u64,
+    },
+    /// A generation is wrong.
+    #[error("generation {id}: {what}")]
+    Generation {
+        /// Its id.
+        id: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A table is wrong.
+    #[error("generation {generation}, table {table:?}: {what}")]
+    Table {
+        /// The generation's id.
+        generation: u64,
+        /// The table.
+        table: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl From<Ended> for CatalogueError {
+    fn from(_: Ended) -> Self {
+        Self::Ended
+    }
+}
+
+/// Drives cannot be formatted. Unless a [`Drive`](Self::Drive) failed, nothing was written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// No drives, or too many.
+    #[error("a store has 1 to {} drives, not {given}", crate::geometry::MAX_MEMBERS)]
+    DriveCount {
+        /// Drives given.
+        given: usize,
+    },
+    /// A drive cannot hold metadata and one chunk.
+    #[error("drive {drive} is too small: it has {size} bytes, {needed} are needed")]
+    TooSmall {
+        /// The drive.
+        drive: String,
+        /// Its bytes.
+        size: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// An LBA size that a store cannot lie on.
+    #[error("drive {drive} has LBAs of {lba_size} bytes: format it to 512 or 4096 first")]
+    LbaSize {
+        /// The drive.
+        drive: String,
+        /// Its LBA size.
+        lba_size: u32,
+    },
+    /// Two LBA sizes in one store.
+    #[error("drive {drive} has LBAs of {lba_size} bytes, drive {first} of {first_size}: format them alike first")]
+    MixedLbaSizes {
+        /// The first drive.
+        first: String,
+        /// Its LBA size.
+        first_size: u32,
+        /// The drive that differs.
+        drive: String,
+        /// Its LBA size.
+        lba_size: u32,
+    },
+    /// An option is out of its range.
+    #[error("chunks of {chunk_size} bytes: give a power of two from 1 MiB to 64 MiB")]
+    ChunkSize {
+        /// Bytes asked for.
+        chunk_size: u64,
+    },
+    /// The catalogue would not fit where its length is kept.
+    #[error("a catalogue of {bytes} bytes is too large: give larger chunks or a smaller catalogue")]
+    CatalogueSize {
+        /// Bytes of an extent.
+        bytes: u64,
+    },
+    /// The same drive twice.
+    #[error("drive {drive} is given twice")]
+    Twice {
+        /// The drive.
+        drive: String,
+    },
+    /// There is a store on it, readable or not.
+    #[error("drive {drive} already belongs to a store{}: say that it may be overwritten to format it all the same",
+        store.map(|store| format!(" ({store})")).unwrap_or_default())]
+    AlreadyFormatted {
+        /// The drive.
+        drive: String,
+        /// The store, where a superblock could be read.
+        store: Option<Uuid>,
+    },
+    /// A drive failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+/// A member that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Missing {
+    /// Its index in the membership list.
+    pub index: u16,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The serial that it had when it was formatted.
+    pub serial: String,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (member {}, {})", self.serial, self.index, self.uuid)
+    }
+}
+
+fn list(missing: &[Missing]) -> String {
+    missing.iter().map(Missing::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A store cannot be opened. Nothing was written, unless a [`Drive`](Self::Drive) failed while members were repaired.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No drive was given.
+    #[error("no drive was given")]
+    NoDrives,
+    /// No trace of a store.
+    #[error("drive {drive} carries no Warprow store: format it, or look whether it is the right drive")]
+    NotWarprow {
+        /// The drive.
+        drive: String,
+    },
+    /// There are superblocks, and none is whole.
+    #[error("drive {drive}: none of its superblocks is valid ({reason}); the store on it cannot be found")]
+    TornSuperblock {
+        /// The drive.
+        drive: String,
+        /// What is wrong with the first of them.
+        reason: BlockError,
+    },
+    /// Both copies of the superblock that may be the newest are damaged. What the other slot says may be out of date, and its
+    /// rows overwritten.
+    #[error(
+        "drive {drive}: both copies of the superblock beside epoch {epoch} are damaged; epoch {epoch} may be out of date"
+    )]
+    LostSuperblock {
+        /// The drive.
+        drive: String,
+        /// The epoch that can be read.
+        epoch: u64,
+    },
+    /// Written by a newer version.
+    #[error(
+        "drive {drive} has format version {found_major}.{found_minor}, this version knows {known_major}.{known_minor}: \
+             use a newer Warprow"
+    )]
+    NewerVersion {
+        /// The drive.
+        drive: String,
+        /// Its version.
+        found_major: u16,
+        /// Its version.
+        found_minor: u16,
+        /// The version of this code.
+        known_major: u16,
+        /// The version of this code.
+        known_minor: u16,
+    },
+    /// Members of the store are not among the drives.
+    #[error("store {store} lacks {}: give these drives too, or open it degraded (read-only)", list(missing))]
+    MissingMember {
+        /// The store.
+        store: Uuid,
+        /// Who lacks.
+        missing: Vec<Missing>,
+    },
+    /// A drive too many: it belongs to another store.
+    #[error("drive {drive} belongs to store {its_store}, not to {store}: leave it out")]
+    ForeignMember {
+        /// The drive.
+        drive: String,
+        /// Its store.
+        its_store: Uuid,
+        /// The store of the others.
+        store: Uuid,
+    },
+    /// A drive of another store stands where a member lacks.
+    #[error(
+        "drive {drive} belongs to store {its_store}, while store {store} lacks {}: these drives were swapped",
+        list(missing)
+    )]
+    SwappedMember {
+        /// The drive.
+        drive: String,
+        /// Its store.
+        its_store: Uuid,
+        /// The store of the others.
+        store: Uuid,
+        /// Who lacks there.
+        missing: Vec<Missing>,
+    },
+    /// Two drives claim to be the same member.
+    #[error("drives {first} and {second} are both member {member}: one is a copy, leave it out")]
+    DuplicateMember {
+        /// One drive.
+        first: String,
+        /// The other.
+        second: String,
+        /// Who they claim to be.
+        member: Uuid,
+    },
+    /// A drive's content is older than the others' by more than an interrupted commit explains: a restored image, or a
+    /// member that was away.
+    #[error(
+        "drive {drive} is at epoch {its_epoch} and lacks what epoch {epoch} of the store wrote on it: it is an old copy"
+    )]
+    StaleMember {
+        /// The drive.
+        drive: String,
+        /// Its epoch.
+        its_epoch: u64,
+        /// The store's epoch.
+        epoch: u64,
+    },
+    /// Members of one store disagree on its sizes or members.
+    #[error("drives {first} and {second} are of one store and disagree on its sizes or members")]
+    Disagreement {
+        /// One drive.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// The drive was given another LBA format.
+    #[error(
+        "drive {drive} has LBAs of {lba_size} bytes, its store was made with {formatted}: its LBA format was changed"
+    )]
+    LbaSizeChanged {
+        /// The drive.
+        drive: String,
+        /// Bytes of an LBA now.
+        lba_size: u32,
+        /// Bytes of an LBA at format time.
+        formatted: u32,
+    },
+    /// The drive is smaller than it was.
+    #[error("drive {drive} has {lba_count} LBAs, its store was made with {formatted}: it was truncated")]
+    Shrunk {
+        /// The drive.
+        drive: String,
+        /// LBAs now.
+        lba_count: u64,
+        /// LBAs at format time.
+        formatted: u64,
+    },
+    /// No member has an intact catalogue of the valid epoch.
+    #[error("the catalogue of epoch {epoch} is damaged on every drive (block {block} on {drive}: {source})")]
+    CatalogueDamaged {
+        /// The epoch.
+        epoch: u64,
+        /// The first drive.
+        drive: String,
+        /// The first bad block there.
+        block: u32,
+        /// What is wrong with it.
+        source: BlockError,
+    },
+    /// The catalogue is intact and makes no sense.
+    #[error("the catalogue of epoch {epoch} is inconsistent")]
+    CatalogueInvalid {
+        /// The epoch.
+        epoch: u64,
+        /// How.
+        source: CatalogueError,
+    },
+    /// A drive failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+/// An open volume refuses, or a drive failed it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// The volume was opened for reading only, or lacks members.
+    #[error("the store is open read-only: {reason}")]
+    ReadOnly {
+        /// Why.
+        reason: String,
+    },
+    /// Another transaction is open.
+    #[error("another transaction is open on this store: finish or drop it first")]
+    Busy,
+    /// An earlier commit failed at a point where it may or may not have happened.
+    #[error("an earlier commit failed half-way: open the store again to learn whether it happened")]
+    Poisoned,
+    /// A generation cannot be made as asked.
+    #[error("generation {name:?}: {reason}")]
+    InvalidGeneration {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A table cannot be made as asked.
+    #[error("table {table:?}: {reason}")]
+    InvalidTable {
+        /// Its name.
+        table: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Not enough free chunks.
+    #[error("{needed} chunks of {chunk_size} bytes are needed, {free} are free{}: drop a generation or add room",
+        if *pinned > 0 { format!(" ({pinned} more are still being read)") } else { String::new() })]
+    NoSpace {
+        /// Chunks needed.
+        needed: u64,
+        /// Chunks free.
+        free: u64,
+        /// Chunks of dropped generations that readers still hold.
+        pinned: u64,
+        /// Bytes of a chunk.
+        chunk_size: u64,
+    },
+    /// The catalogue would outgrow its extent.
+    #[error("the catalogue would have {needed} bytes, its extent holds {capacity}: drop a generation")]
+    CatalogueFull {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes there are.
+        capacity: u64,
+    },
+    /// No such generation.
+    #[error("there is no generation {id}")]
+    NoSuchGeneration {
+        /// The id asked for.
+        id: u64,
+    },
+    /// No such table.
+    #[error("generation {generation:?} has no table {table}")]
+    NoSuchTable {
+        /// The generation's name.
+        generation: String,
+        /// The index asked for.
+        table: usize,
+    },
+    /// A permuted table was not given its permutation before the commit.
+    #[error("table {table:?} was declared permuted, but no ranks were given for it")]
+    RanksNotGiven {
+        /// The table.
+        table: String,
+    },
+    /// Ranks were given that do not fit the table.
+    #[error("table {table:?} has {rows} rows{}, but {given} ranks were given", if *permuted { "" } else { " in identity order" })]
+    RanksMismatch {
+        /// The table.
+        table: String,
+        /// Its rows.
+        rows: u64,
+        /// Whether it was declared permuted.
+        permuted: bool,
+        /// Ranks given.
+        given: u64,
+    },
+    /// A buffer has the wrong length.
+    #[error("{what} has {given} bytes instead of {expected}")]
+    Length {
+        /// Which.
+        what: &'static str,
+        /// Bytes it must have.
+        expected: u64,
+        /// Bytes it has.
+        given: u64,
+    },
+    /// A stored permutation does not match its checksum.
+    #[error("table {table:?}: the stored ranks are damaged (CRC32C {found:08x} instead of {expected:08x})")]
+    RanksDamaged {
+        /// The table.
+        table: String,
+        /// From the catalogue.
+        expected: u32,
+        /// Of what was read.
+        found: u32,
+    },
+    /// A stored permutation is none.
+    #[error("table {table:?}: the stored ranks are no permutation")]
+    RanksInvalid {
+        /// The table.
+        table: String,
+        /// Why.
+        source: RankError,
+    },
+    /// An address past the end of a generation.
+    #[error("LBAs {first} to {end} pass the end of the generation, which has {lbas}")]
+    OutOfRange {
+        /// First LBA asked for.
+        first: u64,
+        /// One past the last.
+        end: u64,
+        /// LBAs there are.
+        lbas: u64,
+    },
+    /// No such member.
+    #[error("the store has no member {index}")]
+    NoSuchMember {
+        /// The index asked for.
+        index: u16,
+    },
+    /// The member that holds the data is missing.
+    #[error("the data lies on {missing}, which is missing")]
+    MemberMissing {
+        /// Who.
+        missing: Missing,
+    },
+    /// A drive failed; nothing was committed.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A drive failed while the commit record was being written.
+    #[error("the commit of epoch {epoch} may or may not have happened: open the store again to learn")]
+    Indeterminate {
+        /// The epoch.
+        epoch: u64,
+        /// What failed.
+        source: DriveError,
+    },
+}

@@ -1,0 +1,123 @@
+//! What was decided at format time and never changes: sizes, and who belongs to the store.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::block::{PAYLOAD, UNIT};
+use crate::placement::{ChunkRef, Placement};
+
+/// Drives that a store may have: as many as a superblock can list.
+pub const MAX_MEMBERS: usize = 48;
+
+/// Bytes kept of a drive's serial.
+pub const MAX_SERIAL: usize = 48;
+
+/// log₂ of the least and the largest chunk: 1 to 64 MiB.
+pub(crate) const CHUNK_SHIFTS: std::ops::RangeInclusive<u8> = 20..=26;
+
+/// log₂ of the LBA sizes that a store can lie on: 512 B to 4 KiB, the metadata unit.
+pub(crate) const LBA_SHIFTS: std::ops::RangeInclusive<u8> = 9..=12;
+
+/// Chunk 0 begins at a multiple of this many units: 1 MiB.
+const CHUNK_ALIGNMENT: u64 = (1 << 20) / UNIT as u64;
+
+/// Copies of a superblock slot on a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Copy {
+    /// At the start of the drive.
+    Start,
+    /// At its end.
+    Tail,
+}
+
+/// A drive of the store, as the membership list has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// Its identity, given at format time.
+    pub uuid: Uuid,
+    /// LBAs it had then.
+    pub lba_count: u64,
+    /// Chunks on it; at most 2²⁴.
+    pub chunk_count: u32,
+    /// Its serial, cut to [`MAX_SERIAL`] bytes.
+    pub serial: String,
+}
+
+/// Sizes and membership of a store. The same on every member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Geometry {
+    /// log₂ of the bytes in an LBA: 9 to 12.
+    pub lba_shift: u8,
+    /// log₂ of the bytes in a chunk: 20 to 26.
+    pub chunk_shift: u8,
+    /// 4 KiB units in each of the two catalogue extents.
+    pub catalogue_units: u32,
+    /// Unit at which chunk 0 begins, on every member.
+    pub first_chunk_unit: u64,
+    /// The drives, in the order of their indices: 1 to [`MAX_MEMBERS`].
+    pub members: Vec<Member>,
+}
+
+impl Geometry {
+    /// Bytes of an LBA.
+    pub fn lba_size(&self) -> u32 {
+        1 << self.lba_shift
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_size(&self) -> u64 {
+        1 << self.chunk_shift
+    }
+
+    /// Chunks on all members.
+    pub fn total_chunks(&self) -> u64 {
+        self.members.iter().map(|member| u64::from(member.chunk_count)).sum()
+    }
+
+    /// Bytes that the serialised catalogue may have.
+    pub fn catalogue_capacity(&self) -> u64 {
+        u64::from(self.catalogue_units) * PAYLOAD as u64
+    }
+
+    /// Unit at which the catalogue of `epoch` begins.
+    pub(crate) fn catalogue_unit(&self, epoch: u64) -> u64 {
+        2 + (epoch & 1) * u64::from(self.catalogue_units)
+    }
+
+    /// Unit of the superblock of `epoch` on `member`.
+    pub(crate) fn superblock_unit(&self, epoch: u64, copy: Copy, member: &Member) -> u64 {
+        superblock_unit((epoch & 1) as u8, copy, units(member.lba_count, self.lba_size()))
+    }
+
+    /// First unit at which chunk 0 may begin behind catalogue extents of `catalogue_units`.
+    pub(crate) fn first_chunk_unit_for(catalogue_units: u32) -> u64 {
+        (2 + 2 * u64::from(catalogue_units)).next_multiple_of(CHUNK_ALIGNMENT)
+    }
+
+    /// Chunks that fit on a drive of `units` units, between the catalogue and the tail superblocks.
+    pub(crate) fn chunks_on(units: u64, first_chunk_unit: u64, chunk_shift: u8) -> u32 {
+        let bytes = units.saturating_sub(2).saturating_sub(first_chunk_unit).saturating_mul(UNIT as u64);
+        (bytes >> chunk_shift).min(u64::from(ChunkRef::MAX_CHUNKS)) as u32
+    }
+
+    /// The placement of a generation over `map`, with stripe units of `1 << stripe_shift` bytes.
+    pub(crate) fn placement(&self, map: Vec<ChunkRef>, stripe_shift: u32) -> Placement {
+        let lba_shift = u32::from(self.lba_shift);
+        let base = self.first_chunk_unit * UNIT as u64 >> lba_shift;
+        Placement::new(map, lba_shift, stripe_shift - lba_shift, u32::from(self.chunk_shift) - lba_shift, base)
+    }
+}
+
+/// Whole 4 KiB units on a drive.
+pub(crate) fn units(lba_count: u64, lba_size: u32) -> u64 {
+    lba_count / (UNIT as u64 / u64::from(lba_size).clamp(1, UNIT as u64))
+}
+
+/// Unit of superblock slot A (0) or B (1) on a drive of `units` units (at least 4).
+pub(crate) fn superblock_unit(slot: u8, copy: Copy, units: u64) -> u64 {
+    match copy {
+        Copy::Start => u64::from(slot),
+        Copy::Tail => units - 2 + u64::from(slot),
+    }
+}

@@ -1,0 +1,166 @@
+//! A volume in words and numbers, for printing.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::block::VERSION;
+use crate::table::{RankWidth, Table};
+use crate::volume::Volume;
+
+/// What there is in a store.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Inspection {
+    /// The store's identity.
+    pub store: Uuid,
+    /// Format version, `major.minor`.
+    pub format_version: String,
+    /// Commits since it was made, and one.
+    pub epoch: u64,
+    /// Why it cannot be written, if so.
+    pub read_only: Option<String>,
+    /// Bytes of an LBA.
+    pub lba_size: u32,
+    /// Bytes of a chunk.
+    pub chunk_size: u64,
+    /// Bytes that the catalogue takes, and may take.
+    pub catalogue_bytes: u64,
+    /// See [`catalogue_bytes`](Self::catalogue_bytes).
+    pub catalogue_capacity: u64,
+    /// The drives.
+    pub members: Vec<MemberInspection>,
+    /// The generations, oldest first.
+    pub generations: Vec<GenerationInspection>,
+}
+
+/// A drive.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MemberInspection {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The serial that it had when it was formatted.
+    pub serial: String,
+    /// The name under which it was opened; `None`: it is missing.
+    pub drive: Option<String>,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Those of them that a generation may be given.
+    pub free_chunks: u64,
+}
+
+/// A generation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GenerationInspection {
+    /// Its id.
+    pub id: u64,
+    /// The model's name.
+    pub name: String,
+    /// The epoch whose commit brought it.
+    pub epoch: u64,
+    /// Whether it is the latest of its name.
+    pub latest: bool,
+    /// Bytes of a stripe unit.
+    pub stripe_unit: u64,
+    /// Chunks on each member.
+    pub chunks: Vec<u64>,
+    /// Bytes of its chunks.
+    pub bytes: u64,
+    /// Its tables.
+    pub tables: Vec<TableInspection>,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TableInspection {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Elements in a row.
+    pub dim: u32,
+    /// Their type.
+    pub dtype: crate::DType,
+    /// Bytes of a row.
+    pub row_bytes: u32,
+    /// Rows that share an LBA; 1 for larger ones.
+    pub rows_per_lba: u32,
+    /// LBAs to read for a row.
+    pub lbas_per_row: u32,
+    /// Entry width of its id → rank permutation; `None`: rank = id.
+    pub ranks: Option<RankWidth>,
+    /// How many of the first ranks are worth keeping in memory.
+    pub hot_rows: u64,
+    /// Whether rows have checksums.
+    pub row_crc: bool,
+    /// Whether the default row is another than zeros.
+    pub default_row: bool,
+    /// Bytes on the drives: rows, ranks and checksums with their padding.
+    pub bytes: u64,
+}
+
+impl TableInspection {
+    fn new(table: &Table, lba_size: u32) -> Self {
+        let regions = [Some(table.rows_region), table.ranks.map(|ranks| ranks.region), table.crc_region];
+        Self {
+            name: table.name.clone(),
+            rows: table.rows,
+            dim: table.dim,
+            dtype: table.dtype,
+            row_bytes: table.row_bytes(),
+            rows_per_lba: table.packing.rows_per_lba(),
+            lbas_per_row: table.packing.row_lbas(),
+            ranks: table.ranks.map(|ranks| ranks.width),
+            hot_rows: table.hot_rows,
+            row_crc: table.crc_region.is_some(),
+            default_row: table.default_row.as_deref().is_some_and(|row| row.iter().any(|&byte| byte != 0)),
+            bytes: regions.iter().flatten().map(|region| region.lbas * u64::from(lba_size)).sum(),
+        }
+    }
+}
+
+impl Volume {
+    /// What there is in this store.
+    pub fn inspect(&self) -> Inspection {
+        let (geometry, generations, free) = (self.geometry(), self.generations(), self.free_chunks());
+        let members =
+            (0u16..).zip(&geometry.members).zip(free).map(|((index, member), free_chunks)| MemberInspection {
+                uuid: member.uuid,
+                serial: member.serial.clone(),
+                drive: self.drive(index).map(|drive| drive.name().to_owned()),
+                bytes: member.lba_count << geometry.lba_shift,
+                chunks: member.chunk_count,
+                free_chunks,
+            });
+        let per_member = |map: &[crate::ChunkRef]| {
+            (0..geometry.members.len() as u16)
+                .map(|member| map.iter().filter(|chunk| chunk.drive() == member).count() as u64)
+                .collect()
+        };
+        Inspection {
+            store: self.store(),
+            format_version: format!("{}.{}", VERSION.0, VERSION.1),
+            epoch: self.epoch(),
+            read_only: self.read_only().map(str::to_owned),
+            lba_size: geometry.lba_size(),
+            chunk_size: geometry.chunk_size(),
+            catalogue_bytes: self.catalogue_bytes(),
+            catalogue_capacity: geometry.catalogue_capacity(),
+            members: members.collect(),
+            generations: generations
+                .iter()
+                .enumerate()
+                .map(|(position, generation)| GenerationInspection {
+                    id: generation.id,
+                    name: generation.name.clone(),
+                    epoch: generation.epoch,
+                    latest: !generations.iter().skip(position + 1).any(|later| later.name == generation.name),
+                    stripe_unit: generation.placement.stripe_bytes(),
+                    chunks: per_member(generation.placement.map()),
+                    bytes: generation.placement.lbas() << geometry.lba_shift,
+                    tables: generation.tables.iter().map(|it| TableInspection::new(it, geometry.lba_size())).collect(),
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Loading a table: large writes in the order of the drives, filled from rows in the order of their ids.
+
+use std::sync::Arc;
+
+use crate::error::VolumeError;
+use crate::extent::Extent;
+use crate::placement::Placement;
+use crate::ranks::Ranks;
+use crate::table::{Region, Table, row_crc};
+
+/// Where the rows of a table come from, by id. Asked from several threads if the loader is.
+pub trait RowSource: Sync {
+    /// Fills `rows`, a whole number of rows of `row_bytes`, with those from id `first` on. Never asked past the last row.
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]);
+
+    /// Refuses to be the source of `table`, if it does not have its rows.
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let _ = table;
+        Ok(())
+    }
+}
+
+/// Rows one after another without padding, such as a memory-mapped tensor.
+impl RowSource for [u8] {
+    #[inline]
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) {
+        let begin = first as usize * row_bytes;
+        rows.copy_from_slice(&self[begin..begin + rows.len()]);
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let (expected, given) = (table.rows.saturating_mul(u64::from(table.row_bytes())), self.len() as u64);
+        if given != expected {
+            return Err(VolumeError::Length { what: "the table's source", expected, given });
+        }
+        Ok(())
+    }
+}
+
+/// The writes that load one table: its rows, its ranks and its checksums.
+///
+/// Neither reads nor writes drives; may be shared between threads that fill buffers for different extents.
+pub struct Loader<'a, S: RowSource + ?Sized> {
+    table: Table,
+    placement: Arc<Placement>,
+    source: &'a S,
+    id_to_rank: Option<&'a Ranks>,
+    rank_to_id: Option<Ranks>,
+}
+
+impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
+    pub(crate) fn new(table: Table, placement: Arc<Placement>, source: &'a S, ranks: Option<&'a Ranks>) -> Self {
+        Self { table, placement, source, id_to_rank: ranks, rank_to_id: ranks.map(Ranks::inverse) }
+    }
+
+    /// The writes, each of at most `max_bytes`, but at least one stripe unit; see [`Placement::extents`].
+    pub fn extents(&self, max_bytes: usize) -> impl Iterator<Item = Extent> + use<'_, S> {
+        self.regions().flat_map(move |region| self.placement.extents(region, max_bytes))
+    }
+
+    /// Bytes that all extents together write.
+    pub fn bytes(&self) -> u64 {
+        self.regions().map(|region| region.lbas).sum::<u64>() * u64::from(self.placement.lba_size())
+    }
+
+    fn regions(&self) -> impl Iterator<Item = Region> + use<S> {
+        let ranks = self.table.ranks.map(|ranks| ranks.region);
+        [Some(self.table.rows_region), ranks, self.table.crc_region].into_iter().flatten()
+    }
+
+    /// Writes the content of `extent`, one of this loader's, into `buf` of its length. Every byte is written; padding is zero.
+    pub fn fill(&self, extent: &Extent, buf: &mut [u8]) -> Result<(), VolumeError> {
+        let (expected, given) = (extent.bytes as u64, buf.len() as u64);
+        if given != expected {
+            return Err(VolumeError::Length { what: "the extent's buffer", expected, given });
+        }
+        for (lba, bytes) in extent.pieces() {
+            let Some(out) = buf.get_mut(bytes) else { continue };
+            let within = |region: Region| lba.checked_sub(region.first_lba).filter(|lba| *lba < region.lbas);
+            if let Some(lba) = within(self.table.rows_region) {
+                self.fill_rows(lba, out);
+            } else if let Some((stored, lba)) = self.table.ranks.and_then(|it| Some((it, within(it.region)?))) {
+                let entries_per_lba = u64::from(self.placement.lba_size() / stored.width.bytes());
+                match self.id_to_rank {
+                    Some(ranks) => ranks.encode(lba * entries_per_lba, out),
+                    None => out.fill(0),
+                }
+            } else if let Some(lba) = self.table.crc_region.and_then(within) {
+                self.fill_crcs(lba * u64::from(self.placement.lba_size() / 4), out);
+            } else {
+                return Err(VolumeError::OutOfRange { first: lba, end: lba + 1, lbas: self.placement.lbas() });
+            }
+        }
+        Ok(())
+    }
+
+    /// A stripe unit of rows, beginning at LBA `lba` of their region.
+    fn fill_rows(&self, lba: u64, out: &mut [u8]) {
+        let mut filled = 0;
+        for run in self.table.packing.runs(lba, out.len(), self.table.rows) {
+            out[filled..run.begin].fill(0);
+            filled = run.begin + run.bytes;
+            self.read_ranks(run.rank, &mut out[run.begin..filled]);
+        }
+        out[filled..].fill(0);
+    }
+
+    /// The checksums of the rows from `rank` on.
+    fn fill_crcs(&self, rank: u64, out: &mut [u8]) {
+        let row_bytes = self.table.row_bytes() as usize;
+        let rows_at_once = (65536 / row_bytes).max(1);
+        let mut rows = vec![0; rows_at_once * row_bytes];
+        let (slots, _) = out.as_chunks_mut::<4>();
+        for (first, slots) in (rank..).step_by(rows_at_once).zip(slots.chunks_mut(rows_at_once)) {
+            let count = self.table.rows.saturating_sub(first).min(slots.len() as u64) as usize;
+            let rows = &mut rows[..count * row_bytes];
+            self.read_ranks(first, rows);
+            let crcs = (first..).zip(rows.chunks_exact(row_bytes)).map(|(rank, row)| row_crc(rank, row).to_le_bytes());
+            slots.iter_mut().zip(crcs).for_each(|(slot, crc)| *slot = crc);
+            slots[count..].fill([0; 4]);
+        }
+    }
+
+    /// The rows from `rank` on.
+    fn read_ranks(&self, rank: u64, out: &mut [u8]) {
+        let row_bytes = self.table.row_bytes() as usize;
+        let rows = out.chunks_exact_mut(row_bytes);
+        match &self.rank_to_id {
+            None => self.source.read(rank, row_bytes, out),
+            Some(Ranks::U32(ids)) => {
+                rows.zip(&ids[rank as usize..]).for_each(|(row, &id)| self.source.read(u64::from(id), row_bytes, row));
+            }
+            Some(Ranks::U64(ids)) => {
+                rows.zip(&ids[rank as usize..]).for_each(|(row, &id)| self.source.read(id, row_bytes, row));
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Finding a store on the drives given, and finishing what a power cut interrupted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::block::{PAYLOAD, VERSION};
+use crate::catalogue::{self, Catalogue};
+use crate::commit;
+use crate::drive::Drive;
+use crate::error::{BlockError, Missing, OpenError};
+use crate::geometry::Copy;
+use crate::probe::{Probe, SlotState, probe};
+use crate::superblock::Superblock;
+use crate::units;
+use crate::volume::{Volume, missing};
+
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// Reading and writing. All members must be there; what a power cut left unfinished is finished.
+    #[default]
+    ReadWrite,
+    /// Reading. All members must be there; nothing is written.
+    ReadOnly,
+    /// Reading, also if members are missing. Nothing is written.
+    Degraded,
+}
+
+/// Whether all members are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// They are.
+    Healthy,
+    /// Rows on these cannot be read, and nothing can be written.
+    Degraded {
+        /// Who is missing.
+        missing: Vec<Missing>,
+    },
+}
+
+/// An opened store.
+#[derive(Debug)]
+pub struct Opened {
+    /// The store.
+    pub volume: Volume,
+    /// Whether all members are there.
+    pub state: State,
+    /// What was found unfinished or damaged. It has been repaired if the store was opened for writing.
+    pub repairs: Vec<Repair>,
+}
+
+/// Metadata of one member that was not as it should be; another copy was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// The drive.
+    pub drive: String,
+    /// What.
+    pub kind: RepairKind,
+}
+
+/// What was not as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RepairKind {
+    /// The member was one epoch behind: a commit was interrupted.
+    RolledForward,
+    /// A copy of the superblock was missing or damaged.
+    Superblock(Copy),
+    /// The catalogue was damaged.
+    Catalogue,
+}
+
+/// One drive given to [`open`], and what its superblocks say.
+struct Candidate {
+    drive: Arc<dyn Drive>,
+    position: usize,
+    probe: Probe,
+    newest: Superblock,
+}
+
+impl Candidate {
+    fn name(&self) -> String {
+        self.drive.name().to_owned()
+    }
+}
+
+/// Opens the store that lies on `drives`, in any order.
+///
+/// The store is at the highest epoch that any member shows. A member one epoch behind has everything of that epoch but its
+/// superblock, which it is given now; one that lacks more is refused as an old copy.
+pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened, OpenError> {
+    let mut candidates = Vec::with_capacity(drives.len());
+    for (position, drive) in drives.into_iter().enumerate() {
+        let drive: Arc<dyn Drive> = Arc::new(drive);
+        let (probe, newest) = newest(&*drive)?;
+        candidates.push(Candidate { drive, position, probe, newest });
+    }
+    refuse_duplicates(&candidates)?;
+    let store = refuse_strangers(&candidates)?;
+    let current = agree(&candidates)?;
+    let geometry = &current.geometry;
+    for candidate in &candidates {
+        check_size(candidate, &current)?;
+    }
+    let mut members: Vec<Option<&Candidate>> = vec![None; geometry.members.len()];
+    for candidate in &candidates {
+        if let Some(member) = members.get_mut(usize::from(candidate.newest.member)) {
+            *member = Some(candidate);
+        }
+    }
+    let missing = missing(geometry, |index| members.get(index).is_some_and(Option::is_some));
+    if !missing.is_empty() && access != Access::Degraded {
+        return Err(OpenError::MissingMember { store, missing });
+    }
+    refuse_lost(&candidates, &current)?;
+
+    let catalogues: Vec<Result<Vec<u8>, Damage>> = candidates.iter().map(|it| read_catalogue(it, &current)).collect();
+    for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
+        let its_epoch = candidate.newest.epoch;
+        if its_epoch < current.epoch && (catalogue.is_err() || its_epoch + 1 < current.epoch) {
+            return Err(OpenError::StaleMember { drive: candidate.name(), its_epoch, epoch: current.epoch });
+        }
+    }
+    let Some(bytes) = catalogues.iter().find_map(|catalogue| catalogue.as_ref().ok()) else {
+        let (block, source) =
+            catalogues.iter().find_map(|it| it.as_ref().err().copied()).unwrap_or((0, BlockError::Unreadable));
+        let drive = candidates.first().map(Candidate::name).unwrap_or_default();
+        return Err(OpenError::CatalogueDamaged { epoch: current.epoch, drive, block, source });
+    };
+    let catalogue = Catalogue::decode(bytes, geometry)
+        .map_err(|source| OpenError::CatalogueInvalid { epoch: current.epoch, source })?;
+
+    let needed: Vec<Needed> =
+        candidates.iter().zip(&catalogues).map(|(it, read)| Needed::new(it, &current, read.is_err())).collect();
+    if access == Access::ReadWrite {
+        repair(&needed, &current, bytes)?;
+    }
+    let repairs = needed.iter().flat_map(|needed| needed.report(current.epoch)).collect();
+    let read_only = match access {
+        Access::ReadWrite => None,
+        _ if missing.is_empty() => Some("it was opened for reading only".to_owned()),
+        _ => Some("members are missing, and writing needs all of them".to_owned()),
+    };
+    let positions = members.iter().map(|member| member.map(|it| it.position)).collect();
+    let drives = members.iter().map(|member| member.map(|it| it.drive.clone())).collect();
+    let volume = Volume::new(current, catalogue, drives, positions, read_only);
+    let state = if missing.is_empty() { State::Healthy } else { State::Degraded { missing } };
+    Ok(Opened { volume, state, repairs })
+}
+
+/// The newest superblock of a drive.
+fn newest(drive: &dyn Drive) -> Result<(Probe, Superblock), OpenError> {
+    let found = probe(drive)?;
+    let name = || drive.name().to_owned();
+    let bad = || {
+        found.states().filter_map(|state| match state {
+            SlotState::Bad(error) => Some(*error),
+            _ => None,
+        })
+    };
+    // One newer superblock is enough: what the others say is then out of date.
+    if let Some((found_major, found_minor)) = bad().find_map(|error| match error {
+        BlockError::Version { major, minor } => Some((major, minor)),
+        _ => None,
+    }) {
+        let (known_major, known_minor) = VERSION;
+        return Err(OpenError::NewerVersion { drive: name(), found_major, found_minor, known_major, known_minor });
+    }
+    if let Some(superblock) = found.newest() {
+        let superblock = superblock.clone();
+        return Ok((found, superblock));
+    }
+    let torn = bad().find(|error| !matches!(error, BlockError::NoMagic | BlockError::Unreadable));
+    Err(match torn {
+        Some(reason) => OpenError::TornSuperblock { drive: name(), reason },
+        None => OpenError::NotWarprow { drive: name() },
+    })
+}
+
+fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), OpenError> {
+    let mut seen = HashMap::new();
+    for candidate in candidates {
+        let member = candidate.newest.own().map_or(Uuid::nil(), |own| own.uuid);
+        if let Some(first) = seen.insert((candidate.newest.store, member), candidate.name()) {
+            return Err(OpenError::DuplicateMember { first, second: candidate.name(), member });
+        }
+    }
+    Ok(())
+}
+
+/// The store that is meant: the one that is complete, else the one with most drives here, else the first drive's.
+fn refuse_strangers(candidates: &[Candidate]) -> Result<Uuid, OpenError> {
+    let of = |store: Uuid| candidates.iter().filter(move |candidate| candidate.newest.store == store);
+    let complete =
+        |candidate: &Candidate| of(candidate.newest.store).count() >= candidate.newest.geometry.members.len();
+    let meant = candidates.iter().rev().max_by_key(|it| (complete(it), of(it.newest.store).count()));
+    let Some(meant) = meant else { return Err(OpenError::NoDrives) };
+    let store = meant.newest.store;
+    match candidates.iter().find(|candidate| candidate.newest.store != store) {
+        None => Ok(store),
+        Some(stranger) => {
+            let (drive, its_store) = (stranger.name(), stranger.newest.store);
+            let missing =
+                missing(&meant.newest.geometry, |index| of(store).any(|it| usize::from(it.newest.member) == index));
+            Err(match missing.is_empty() {
+                true => OpenError::ForeignMember { drive, its_store, store },
+                false => OpenError::SwappedMember { drive, its_store, store, missing },
+            })
+        }
+    }
+}
+
+/// The newest superblock of all, on whose geometry the others must agree.
+fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
+    let newest = candidates.iter().max_by_key(|candidate| candidate.newest.epoch).ok_or(OpenError::NoDrives)?;
+    for candidate in candidates {
+        let (ours, theirs) = (&newest.newest, &candidate.newest);
+        let same_commit = ours.epoch != theirs.epoch
+            || (ours.catalogue_bytes, ours.catalogue_crc) == (theirs.catalogue_bytes, theirs.catalogue_crc);
+        if ours.geometry != theirs.geometry || !same_commit {
+            return Err(OpenError::Disagreement { first: newest.name(), second: candidate.name() });
+        }
+    }
+    Ok(newest.newest.clone())
+}
+
+fn check_size(candidate: &Candidate, current: &Superblock) -> Result<(), OpenError> {
+    let (drive, geometry) = (&candidate.drive, &current.geometry);
+    if drive.lba_size() != geometry.lba_size() {
+        let (lba_size, formatted) = (drive.lba_size(), geometry.lba_size());
+        return Err(OpenError::LbaSizeChanged { drive: candidate.name(), lba_size, formatted });
+    }
+    let formatted = candidate.newest.own().map_or(0, |own| own.lba_count);
+    if drive.lba_count() < formatted {
+        return Err(OpenError::Shrunk { drive: candidate.name(), lba_count: drive.lba_count(), formatted });
+    }
+    Ok(())
+}
+
+/// Refuses if a newer epoch may have been committed of which no superblock is left.
+///
+/// One member whose slot of the next epoch is intact, and older, is proof that there was no such commit.
+fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), OpenError> {
+    let epoch = current.epoch;
+    match candidates.first() {
+        Some(first) if candidates.iter().all(|candidate| candidate.probe.lost_beside(epoch)) => {
+            Err(OpenError::LostSuperblock { drive: first.name(), epoch })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bad block, and what is wrong with it.
+type Damage = (u32, BlockError);
+
+/// The serialised catalogue of the current epoch as `candidate` has it.
+fn read_catalogue(candidate: &Candidate, current: &Superblock) -> Result<Vec<u8>, Damage> {
+    let own = commit::for_member(current, usize::from(candidate.newest.member));
+    let member = own.own().map_or(Uuid::nil(), |own| own.uuid);
+    let id = catalogue::first_block(own.store, member, own.epoch, &own.geometry);
+    let count = (own.catalogue_bytes as usize).div_ceil(PAYLOAD);
+    let units = units::read(&*candidate.drive, id.address, count).map_err(|_| (0, BlockError::Unreadable))?;
+    let bytes = catalogue::assemble(&units, id)?;
+    if bytes.len() != own.catalogue_bytes as usize || crc32c::crc32c(&bytes) != own.catalogue_crc {
+        return Err((0, BlockError::Inconsistent { what: "it is not the catalogue that the superblock means" }));
+    }
+    Ok(bytes)
+}
+
+/// What a member needs to be as it should.
+struct Needed<'a> {
+    candidate: &'a Candidate,
+    catalogue: bool,
+    /// Superblock slots by parity: copies to be written.
+    copies: Vec<(Copy, Superblock)>,
+}
+
+impl<'a> Needed<'a> {
+    fn new(candidate: &'a Candidate, current: &Superblock, catalogue: bool) -> Self {
+        let own = commit::for_member(current, usize::from(candidate.newest.member));
+        let mut copies = Vec::new();
+        for (copy, state) in [Copy::Start, Copy::Tail].into_iter().zip(candidate.probe.slot(own.epoch)) {
+            if state.superblock() != Some(&own) {
+                copies.push((copy, own.clone()));
+            }
+        }
+        // The tail of the other slot must be sound before a commit overwrites its start.
+        if let [SlotState::Valid(start), tail] = candidate.probe.slot(own.epoch + 1)
+            && tail.superblock() != Some(start)
+        {
+            copies.push((Copy::Tail, (**start).clone()));
+        }
+        Self { candidate, catalogue, copies }
+    }
+
+    fn report(&self, epoch: u64) -> Vec<Repair> {
+        let of = |kind| Repair { drive: self.candidate.name(), kind };
+        if self.candidate.newest.epoch < epoch {
+            return vec![of(RepairKind::RolledForward)];
+        }
+        let catalogue = self.catalogue.then_some(RepairKind::Catalogue);
+        catalogue.into_iter().chain(self.copies.iter().map(|(copy, _)| RepairKind::Superblock(*copy))).map(of).collect()
+    }
+}
+
+/// Brings every member to the current epoch, in the order of a commit: catalogues, superblocks at the start, at the tail, each
+/// durable before the next. Cut short at any point, it leaves a store that opens the same way again.
+fn repair(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) -> Result<(), OpenError> {
+    let damaged: Vec<&Needed<'_>> = needed.iter().filter(|needed| needed.catalogue).collect();
+    for needed in &damaged {
+        let own = commit::for_member(current, usize::from(needed.candidate.newest.member));
+        commit::write_catalogue(&*needed.candidate.drive, &own, bytes)?;
+    }
+    damaged.iter().try_for_each(|needed| needed.candidate.drive.flush())?;
+    for phase in [Copy::Start, Copy::Tail] {
+        let mut written: Vec<&dyn Drive> = Vec::new();
+        for needed in needed {
+            for (_, superblock) in needed.copies.iter().filter(|(copy, _)| *copy == phase) {
+                commit::write_superblock(&*needed.candidate.drive, superblock, phase)?;
+                written.push(&*needed.candidate.drive);
+            }
+        }
+        commit::flush(&written)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! What the superblock slots of a drive hold. Reads only.
+
+use crate::block::UNIT;
+use crate::drive::{Drive, DriveError};
+use crate::error::BlockError;
+use crate::geometry::{Copy, LBA_SHIFTS, superblock_unit, units};
+use crate::superblock::Superblock;
+use crate::units;
+
+/// What stands in a superblock slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotState {
+    /// A superblock.
+    Valid(Box<Superblock>),
+    /// Zeros: nothing was ever written there.
+    Empty,
+    /// Something else.
+    Bad(BlockError),
+}
+
+impl SlotState {
+    /// The superblock, if there is one.
+    pub fn superblock(&self) -> Option<&Superblock> {
+        match self {
+            Self::Valid(superblock) => Some(superblock),
+            _ => None,
+        }
+    }
+}
+
+/// The superblock slots of a drive: `[A, B]` at the start and at the tail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// At the start.
+    pub start: [SlotState; 2],
+    /// At the tail.
+    pub tail: [SlotState; 2],
+}
+
+/// Reads the superblock slots of `drive`. A slot that it cannot read is [`BlockError::Unreadable`]; `Err` only if it can read
+/// none.
+pub fn probe(drive: &dyn Drive) -> Result<Probe, DriveError> {
+    let none = || [SlotState::Empty, SlotState::Empty];
+    let mut probe = Probe { start: none(), tail: none() };
+    let size = drive.lba_size();
+    let count = if size.is_power_of_two() { units(drive.lba_count(), size) } else { 0 };
+    if !LBA_SHIFTS.contains(&(size.trailing_zeros() as u8)) || count < 4 {
+        return Ok(probe);
+    }
+    let mut failure = None;
+    let mut readable = false;
+    for (copy, slots) in [(Copy::Start, &mut probe.start), (Copy::Tail, &mut probe.tail)] {
+        for (slot, state) in (0..).zip(slots) {
+            let address = superblock_unit(slot, copy, count);
+            *state = match units::read(drive, address, 1) {
+                Ok(unit) => {
+                    readable = true;
+                    unit.first().map_or(SlotState::Empty, |unit| decode(unit, address, slot))
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    SlotState::Bad(BlockError::Unreadable)
+                }
+            };
+        }
+    }
+    match failure {
+        Some(error) if !readable => Err(error),
+        _ => Ok(probe),
+    }
+}
+
+fn decode(unit: &[u8; UNIT], address: u64, slot: u8) -> SlotState {
+    match Superblock::decode(unit, address, slot) {
+        Ok(superblock) => SlotState::Valid(Box::new(superblock)),
+        Err(_) if unit.iter().all(|&byte| byte == 0) => SlotState::Empty,
+        Err(error) => SlotState::Bad(error),
+    }
+}
+
+impl Probe {
+    /// The slot of a parity in both copies: start, tail.
+    pub(crate) fn slot(&self, epoch: u64) -> [&SlotState; 2] {
+        match epoch & 1 {
+            0 => [&self.start[0], &self.tail[0]],
+            _ => [&self.start[1], &self.tail[1]],
+        }
+    }
+
+    pub(crate) fn states(&self) -> impl Iterator<Item = &SlotState> {
+        self.start.iter().chain(&self.tail)
+    }
+
+    /// The valid superblock of the highest epoch.
+    pub fn newest(&self) -> Option<&Superblock> {
+        self.states().filter_map(SlotState::superblock).max_by_key(|superblock| superblock.epoch)
+    }
+
+    /// Whether anything here looks like a superblock, valid or not.
+    pub fn has_magic(&self) -> bool {
+        self.states().any(|state| match state {
+            SlotState::Valid(_) => true,
+            SlotState::Empty | SlotState::Bad(BlockError::NoMagic | BlockError::Unreadable) => false,
+            SlotState::Bad(_) => true,
+        })
+    }
+
+    /// Whether the slot that would hold epoch `epoch` + 1, `epoch` being the newest that can be read, is beyond telling what it
+    /// held: then `epoch` may be out of date. A commit interrupted by a power cut never leaves a slot so: it touches the tail
+    /// copy only after the one at the start is durable.
+    pub(crate) fn lost_beside(&self, epoch: u64) -> bool {
+        let [start, tail] = self.slot(epoch.wrapping_add(1));
+        let never_written = epoch <= 1 && *tail == SlotState::Empty;
+        start.superblock().is_none() && tail.superblock().is_none() && !never_written
+    }
+}

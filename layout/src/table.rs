@@ -1,0 +1,170 @@
+//! A table of a generation: what it holds and where its parts lie.
+
+use serde::Serialize;
+
+use crate::DType;
+use crate::error::VolumeError;
+use crate::placement::RowPacking;
+
+/// The longest name of a table or a generation, in bytes of UTF-8.
+pub const MAX_NAME: usize = 255;
+
+/// A table to be created.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableSpec {
+    /// Unique in its generation; 1 to [`MAX_NAME`] bytes.
+    pub name: String,
+    /// Rows; at least one.
+    pub rows: u64,
+    /// Elements in a row; at least one.
+    pub dim: u32,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Whether ids differ from ranks: an id → rank permutation is then stored beside the rows.
+    pub permuted: bool,
+    /// Row for ids that the table does not have: `dim` elements, little-endian. `None`: zeros.
+    pub default_row: Option<Vec<u8>>,
+    /// How many of the first ranks are worth keeping in memory: a hint to whoever opens the table.
+    pub hot_rows: u64,
+    /// Whether a CRC32C of every row is stored beside the rows.
+    pub row_crc: bool,
+}
+
+impl TableSpec {
+    /// A table in identity order, default row of zeros, without hint and row checksums.
+    pub fn new(name: impl Into<String>, rows: u64, dim: u32, dtype: DType) -> Self {
+        Self { name: name.into(), rows, dim, dtype, permuted: false, default_row: None, hot_rows: 0, row_crc: false }
+    }
+
+    pub(crate) fn invalid(&self, reason: impl Into<String>) -> VolumeError {
+        VolumeError::InvalidTable { table: self.name.clone(), reason: reason.into() }
+    }
+
+    /// Bytes of a row, of everything that can be known wrong without a drive.
+    pub(crate) fn check(&self) -> Result<u32, VolumeError> {
+        if self.name.is_empty() || self.name.len() > MAX_NAME {
+            return Err(self.invalid(format!("its name must have 1 to {MAX_NAME} bytes, not {}", self.name.len())));
+        }
+        if self.rows == 0 || self.dim == 0 {
+            return Err(self.invalid("it has no rows or no elements in a row"));
+        }
+        let row_bytes = self.dim.checked_mul(self.dtype.size()).ok_or_else(|| self.invalid("its rows pass 4 GiB"))?;
+        if let Some(row) = &self.default_row
+            && row.len() != row_bytes as usize
+        {
+            return Err(
+                self.invalid(format!("the default row has {} bytes, the table's rows have {row_bytes}", row.len()))
+            );
+        }
+        Ok(row_bytes)
+    }
+}
+
+/// A range of a generation's LBA space: whole stripe units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Region {
+    /// First LBA in the generation's address space.
+    pub first_lba: u64,
+    /// Number of LBAs.
+    pub lbas: u64,
+}
+
+impl Region {
+    /// One past the last LBA, or `None` past 2⁶⁴.
+    pub fn end(&self) -> Option<u64> {
+        self.first_lba.checked_add(self.lbas)
+    }
+}
+
+/// Width of the entries of a stored id → rank permutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankWidth {
+    /// `u32`: tables of up to 2³² rows.
+    U32,
+    /// `u64`.
+    U64,
+}
+
+impl RankWidth {
+    /// The width used for a table of `rows` rows.
+    pub const fn for_rows(rows: u64) -> Self {
+        if rows <= 1 << 32 { Self::U32 } else { Self::U64 }
+    }
+
+    /// Bytes of an entry.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::U32 => 4,
+            Self::U64 => 8,
+        }
+    }
+}
+
+/// Where a permutation lies, and its checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StoredRanks {
+    /// The array, one entry an id, dense, little-endian, padded with zeros.
+    pub region: Region,
+    /// Width of an entry.
+    pub width: RankWidth,
+    /// CRC32C of the entries, without the padding.
+    pub crc: u32,
+}
+
+/// A table that lies in a generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Unique in its generation.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Elements in a row.
+    pub dim: u32,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// How many of the first ranks are worth keeping in memory.
+    pub hot_rows: u64,
+    /// Row for ids that the table does not have; `None`: zeros.
+    pub default_row: Option<Box<[u8]>>,
+    /// The rows, by rank.
+    pub rows_region: Region,
+    /// The id → rank permutation; `None`: rank = id.
+    pub ranks: Option<StoredRanks>,
+    /// CRC32C of each row ([`row_crc`]), a little-endian `u32` each, by rank, dense; `None`: not stored.
+    pub crc_region: Option<Region>,
+    /// How rows are packed into [`rows_region`](Self::rows_region).
+    pub packing: RowPacking,
+}
+
+impl Table {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> u32 {
+        self.packing.row_bytes()
+    }
+
+    /// The LBA in the generation's address space and the byte in it at which row `rank` begins; `None` past the last row.
+    #[inline]
+    pub fn locate(&self, rank: u64) -> Option<(u64, u32)> {
+        if rank >= self.rows {
+            return None;
+        }
+        let (lba, byte) = self.packing.locate(rank);
+        Some((self.rows_region.first_lba + lba, byte))
+    }
+
+    /// The LBA in the generation's address space and the byte in it of row `rank`'s checksum; `None` past the last row or
+    /// without checksums.
+    #[inline]
+    pub fn locate_crc(&self, rank: u64, lba_size: u32) -> Option<(u64, u32)> {
+        let region = self.crc_region.filter(|_| rank < self.rows)?;
+        let shift = lba_size.trailing_zeros() - 2;
+        Some((region.first_lba + (rank >> shift), ((rank & ((1 << shift) - 1)) as u32) << 2))
+    }
+}
+
+/// The checksum stored for a row: CRC32C of its rank (`u64`, little-endian) followed by its bytes. The rank is in it so that
+/// an intact row read from the wrong place does not pass.
+pub fn row_crc(rank: u64, row: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&rank.to_le_bytes()), row)
+}

@@ -1,0 +1,85 @@
+//! A generation being written.
+
+use std::sync::Arc;
+
+use crate::error::VolumeError;
+use crate::generation::Generation;
+use crate::load::{Loader, RowSource};
+use crate::ranks::Ranks;
+use crate::volume::Writing;
+
+/// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
+///
+/// Write the rows of every table, as its [`loader`](Self::loader) plans them or by the addresses of
+/// [`generation`](Self::generation), through any queue. When all writes have *completed*, commit.
+pub struct Transaction {
+    writing: Writing,
+    generation: Generation,
+    /// Tables whose ranks were given.
+    ranked: Vec<bool>,
+    superseded: Vec<u64>,
+}
+
+impl Transaction {
+    pub(crate) fn new(writing: Writing, generation: Generation) -> Self {
+        let ranked = vec![false; generation.tables.len()];
+        Self { writing, generation, ranked, superseded: Vec::new() }
+    }
+
+    /// The generation as it will be: tables and placement.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Plans the writes of table `table`: rows from `source`, by id; id → rank from `ranks`, if the table was declared permuted.
+    /// Checksums of ranks and rows are written as well.
+    ///
+    /// The loader's placement is its own: it may outlive the transaction, but only to no purpose.
+    pub fn loader<'a, S: RowSource + ?Sized>(
+        &mut self,
+        table: usize,
+        source: &'a S,
+        ranks: Option<&'a Ranks>,
+    ) -> Result<Loader<'a, S>, VolumeError> {
+        let generation = &mut self.generation;
+        let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
+        let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
+        let given = ranks.map_or(0, Ranks::len);
+        if ranks.is_some() != entry.ranks.is_some() || ranks.is_some() && given != entry.rows {
+            let permuted = entry.ranks.is_some();
+            return Err(VolumeError::RanksMismatch { table: entry.name.clone(), rows: entry.rows, permuted, given });
+        }
+        source.check(entry)?;
+        if let (Some(ranks), Some(stored)) = (ranks, &mut entry.ranks) {
+            stored.crc = ranks.crc();
+        }
+        if let Some(ranked) = self.ranked.get_mut(table) {
+            *ranked = true;
+        }
+        Ok(Loader::new(entry.clone(), generation.placement.clone(), source, ranks))
+    }
+
+    /// Also drops generation `id` in the same commit: the switch from an old version to this one.
+    pub fn supersede(&mut self, id: u64) {
+        self.superseded.push(id);
+    }
+
+    /// Makes the generation part of the store, atomically and durably. All its writes must have completed.
+    ///
+    /// Its `Arc` pins its chunks; see [`Generation`].
+    pub fn commit(self) -> Result<Arc<Generation>, VolumeError> {
+        let tables = self.generation.tables.iter().zip(&self.ranked);
+        if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.ranks.is_some() && !**ranked) {
+            return Err(VolumeError::RanksNotGiven { table: table.name.clone() });
+        }
+        let generation = Arc::new(self.generation);
+        self.writing.commit(Some(generation.clone()), &self.superseded)?;
+        Ok(generation)
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
