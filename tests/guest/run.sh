@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs a static x86-64 binary in the guest, as an ordinary user, with every NVMe function bound to vfio-pci and their PCI
-# addresses in $NVME_FUNCTIONS. The guest's console comes out on stdout.
+# addresses in $NVME_FUNCTIONS, its memory limit in $MEMLOCK_KIB. The guest's console comes out on stdout.
 #
 #   run.sh [options] BINARY [argument...]
 #     --drive SIZE[+SIZE...][,property=value...]
 #                     one NVMe controller with a namespace of each SIZE (a sparse file), and properties of QEMU's nvme
 #                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
 #                     namespace. Repeatable; without any: --drive 64M
+#     --keep ADDRESS  leave this function to Linux's own driver; repeatable
 #     --qemu ARG      one more argument for QEMU; repeatable
 #     --limit S       seconds the binary may run (default 60); the boot gets 30 more
 #     --cpus N        virtual processors (default 1)
@@ -24,11 +25,12 @@ usage() {
     exit 2
 }
 
-drives=() extra=() limit=60 cpus=1 memory=512 memlock=65536
+drives=() extra=() keep=() limit=60 cpus=1 memory=512 memlock=65536
 while [[ ${1:-} == --* ]]; do
     [ $# -ge 2 ] || usage
     case $1 in
         --drive) drives+=("$2") ;;
+        --keep) keep+=("$2") ;;
         --qemu) extra+=("$2") ;;
         --limit) limit=$2 ;;
         --cpus) cpus=$2 ;;
@@ -54,7 +56,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/top"
 cp "$here/init" "$work/top/init"
 cp "$binary" "$work/top/test"
-printf 'LIMIT=%s MEMLOCK_KIB=%s\n' "$limit" "$memlock" >"$work/top/settings"
+printf "LIMIT=%s MEMLOCK_KIB=%s KEEP='%s'\n" "$limit" "$memlock" "${keep[*]}" >"$work/top/settings"
 : >"$work/top/arguments"
 [ $# -eq 0 ] || printf '%s\n' "$@" >"$work/top/arguments"
 {

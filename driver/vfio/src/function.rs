@@ -14,7 +14,7 @@ use vfio_ioctls::VfioDevice;
 use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError};
 
 use crate::bar::Bar;
-use crate::space::{AddressSpace, lock};
+use crate::space::{AddressSpace, Lease, lock};
 use crate::sysfs::System;
 use crate::{OpenError, PciAddress};
 
@@ -40,7 +40,7 @@ pub struct VfioFunction {
     /// Memory by I/O virtual address.
     mappings: Mutex<HashMap<u64, DmaMemory>>,
     _device: Device,
-    space: Arc<AddressSpace>,
+    space: Lease,
 }
 
 /// The device as vfio-ioctls holds it.

@@ -1,6 +1,8 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
@@ -28,15 +30,32 @@ nix::ioctl_read_bad!(iommu_get_info, nix::request_code_none!(VFIO_TYPE, VFIO_BAS
 pub(crate) struct AddressSpace {
     container: Arc<VfioContainer>,
     iovas: Mutex<IovaSpace>,
+    functions: Mutex<HashSet<PciAddress>>,
+}
+
+/// The right of one function to its address space. The kernel would let a process open a function twice.
+pub(crate) struct Lease {
+    space: Arc<AddressSpace>,
+    address: PciAddress,
+}
+
+impl Deref for Lease {
+    type Target = AddressSpace;
+
+    fn deref(&self) -> &AddressSpace {
+        &self.space
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        lock(&self.space.functions).remove(&self.address);
+    }
 }
 
 impl AddressSpace {
     /// Opens a function in its group's address space, making that if this is the first.
-    pub(crate) fn open(
-        system: &System,
-        address: PciAddress,
-        group: u32,
-    ) -> Result<(Arc<AddressSpace>, VfioDevice), OpenError> {
+    pub(crate) fn open(system: &System, address: PciAddress, group: u32) -> Result<(Lease, VfioDevice), OpenError> {
         let mut spaces = lock(&SPACES);
         spaces.retain(|_, space| space.strong_count() > 0);
         let open = |container: &Arc<VfioContainer>| {
@@ -44,8 +63,9 @@ impl AddressSpace {
                 .map_err(|source| refusal(address, group, source))
         };
         if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
-            let device = open(&space.container)?;
-            return Ok((space, device));
+            let lease = space.lease(address).ok_or_else(|| OpenError::Busy { address, path: group_file(group) })?;
+            let device = open(&lease.container)?;
+            return Ok((lease, device));
         }
         let container = Arc::new(VfioContainer::new(None).map_err(|source| refusal(address, group, source))?);
         let device = open(&container)?;
@@ -55,9 +75,15 @@ impl AddressSpace {
             what: format!("the kernel does not describe its IOMMU: {e}"),
         })?;
         let iovas = IovaSpace::new(info.page_sizes, &info.ranges, &system.pci_windows());
-        let space = Arc::new(Self { container, iovas: Mutex::new(iovas) });
+        let functions = Mutex::new(HashSet::from([address]));
+        let space = Arc::new(Self { container, iovas: Mutex::new(iovas), functions });
         spaces.insert(group, Arc::downgrade(&space));
-        Ok((space, device))
+        Ok((Lease { space, address }, device))
+    }
+
+    fn lease(self: Arc<Self>, address: PciAddress) -> Option<Lease> {
+        let free = lock(&self.functions).insert(address);
+        free.then_some(Lease { space: self, address })
     }
 
     /// Maps `memory` at a fresh I/O virtual address; the error is the cause and its remedy.
@@ -151,7 +177,7 @@ fn long(buffer: &[u8], at: usize) -> Option<u64> {
 }
 
 fn refusal(address: PciAddress, group: u32, source: VfioError) -> OpenError {
-    let path = std::path::PathBuf::from(format!("/dev/vfio/{group}"));
+    let path = group_file(group);
     let errno = |e: &io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(0));
     match source {
         VfioError::OpenContainer(source) => OpenError::NoVfio { address, source },
@@ -161,6 +187,10 @@ fn refusal(address: PciAddress, group: u32, source: VfioError) -> OpenError {
         VfioError::OpenGroup(ref e, _) if errno(e) == Errno::EBUSY => OpenError::Busy { address, path },
         source => OpenError::Vfio { address, source },
     }
+}
+
+fn group_file(group: u32) -> PathBuf {
+    format!("/dev/vfio/{group}").into()
 }
 
 fn explain_map(error: &VfioError, len: u64) -> String {

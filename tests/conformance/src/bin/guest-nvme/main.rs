@@ -1,0 +1,94 @@
+//! Runs in the guest (tests/guest/run.sh) as an ordinary user: every check, against every NVMe controller there.
+#![forbid(unsafe_code)]
+
+mod vfio;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use warprow_vfio::VfioFunction;
+
+/// Counts checks and prints a line for each.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+}
+
+impl Tally {
+    fn run(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+        let start = Instant::now();
+        let result = check();
+        let ms = start.elapsed().as_millis();
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok     {name} ({ms} ms)");
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("FAILED {name} ({ms} ms): {error:#}");
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["open", address] => open(address),
+        ["controllers"] => controllers(),
+        ["groups", first, second] => groups(first, second),
+        ["refusals", address, other] => refusals(address, other),
+        _ => Err(anyhow::anyhow!("guest-nvme open ADDRESS | controllers | groups A B | refusals OURS LINUX'S")),
+    };
+    result.unwrap_or_else(|error| {
+        println!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Opens a function and closes it: what another process can do.
+fn open(address: &str) -> Result<ExitCode> {
+    VfioFunction::open(address)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything, on every controller that init has bound to vfio-pci.
+fn controllers() -> Result<ExitCode> {
+    let addresses = std::env::var("NVME_FUNCTIONS").context("NVME_FUNCTIONS")?;
+    let memlock = std::env::var("MEMLOCK_KIB").context("MEMLOCK_KIB")?.parse::<usize>()? << 10;
+    let mut tally = Tally::default();
+    tally.run("wrong addresses are refused", vfio::wrong_addresses);
+    for address in addresses.split_whitespace() {
+        println!("{address}");
+        tally.run("opened once at a time", || vfio::exclusive(address));
+        let function = VfioFunction::open(address)?;
+        tally.run("registers", || vfio::registers(&function));
+        tally.run("mappings", || vfio::mappings(&function));
+        tally.run("memory limit", || vfio::memory_limit(&function, memlock));
+        tally.run("function reset", || vfio::reset(&function));
+    }
+    finish(&tally)
+}
+
+fn groups(first: &str, second: &str) -> Result<ExitCode> {
+    let mut tally = Tally::default();
+    tally.run("two functions of one group", || vfio::one_group(first, second));
+    finish(&tally)
+}
+
+fn refusals(address: &str, other: &str) -> Result<ExitCode> {
+    let mut tally = Tally::default();
+    tally.run("a function of Linux's driver is refused", || vfio::bound_to_linux(other));
+    tally.run("a function in a group with Linux's is refused", || vfio::shared_with_linux(address, other));
+    finish(&tally)
+}
+
+fn finish(tally: &Tally) -> Result<ExitCode> {
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    anyhow::ensure!(tally.passed > 0, "no check ran");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,151 @@
+//! What only the VFIO transport promises.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use warprow_dma::{Backing, DmaMemory, Function, FunctionError, Mapped};
+use warprow_vfio::{OpenError, VfioFunction};
+
+const CAP: u64 = 0;
+const VS: u64 = 8;
+
+/// The text of the error with which opening `address` is refused.
+pub(crate) fn refusal(address: &str) -> Result<OpenError> {
+    match VfioFunction::open(address) {
+        Ok(_) => bail!("{address} was opened"),
+        Err(error) => {
+            println!("       {error}");
+            Ok(error)
+        }
+    }
+}
+
+/// Refusals that need no particular machine.
+pub(crate) fn wrong_addresses() -> Result<()> {
+    ensure!(matches!(refusal("nvme0")?, OpenError::Address(_)));
+    ensure!(matches!(refusal("7f:00.0")?, OpenError::NotFound { controllers, .. } if !controllers.is_empty()));
+    ensure!(matches!(refusal("00:00.0")?, OpenError::NotNvme { class: 0x06_0000, .. }), "the host bridge");
+    Ok(())
+}
+
+/// A function that Linux's own driver holds.
+pub(crate) fn bound_to_linux(address: &str) -> Result<()> {
+    let error = refusal(address)?;
+    ensure!(matches!(&error, OpenError::WrongDriver { driver: Some(driver), .. } if driver == "nvme"));
+    ensure!(error.to_string().contains(&format!("echo {address} > /sys/bus/pci/drivers_probe")));
+    Ok(())
+}
+
+/// A function in one IOMMU group with one that Linux holds.
+pub(crate) fn shared_with_linux(address: &str, other: &str) -> Result<()> {
+    let error = refusal(address)?;
+    ensure!(matches!(&error, OpenError::GroupNotViable { others, .. } if others == &[format!("{other} (nvme)")]));
+    Ok(())
+}
+
+/// One function is one user's, in this process and among processes.
+pub(crate) fn exclusive(address: &str) -> Result<()> {
+    let first = VfioFunction::open(address)?;
+    ensure!(matches!(refusal(address)?, OpenError::Busy { .. }), "in one process");
+    let child = Command::new(std::env::current_exe()?).args(["open", address]).output()?;
+    let said = String::from_utf8_lossy(&child.stdout);
+    ensure!(!child.status.success() && said.contains("open already"), "another process: {:?} {said}", child.status);
+    drop(first);
+    let child = Command::new(std::env::current_exe()?).args(["open", address]).output()?;
+    ensure!(child.status.success(), "after it was closed: {}", String::from_utf8_lossy(&child.stdout));
+    VfioFunction::open(address).context("again in this process")?;
+    Ok(())
+}
+
+/// Two functions of one group, both ours, share an address space and are opened side by side.
+pub(crate) fn one_group(first: &str, second: &str) -> Result<()> {
+    let (a, b) = (VfioFunction::open(first)?, VfioFunction::open(second)?);
+    let memory = || DmaMemory::allocate(8192, Backing::Anonymous);
+    let (one, two) = (Mapped::new(a.clone(), memory()?)?, Mapped::new(b.clone(), memory()?)?);
+    ensure!(one.iova().abs_diff(two.iova()) >= 8192, "{:#x} and {:#x} overlap", one.iova(), two.iova());
+    ensure!(a.unmap(two.iova()).is_err(), "a function ended a mapping of another");
+    drop((one, a));
+    ensure!(b.read_u32(VS)? != 0);
+    drop((two, b));
+    VfioFunction::open(first).context("again")?;
+    Ok(())
+}
+
+/// Register access and its limits.
+pub(crate) fn registers(function: &Arc<VfioFunction>) -> Result<()> {
+    let (cap, vs) = (function.read_u64(CAP)?, function.read_u32(VS)?);
+    println!("       CAP {cap:#018x}, VS {}.{}.{}", vs >> 16, vs >> 8 & 0xff, vs & 0xff);
+    ensure!(vs >= 0x0001_0000 && cap & 0xffff != 0, "MQES is at least 1");
+    ensure!(function.read_u32(CAP)? == cap as u32 && function.read_u32(CAP + 4)? == (cap >> 32) as u32);
+    for offset in [1, 2, 1 << 40, u64::MAX - 3, u64::MAX] {
+        ensure!(matches!(function.read_u32(offset), Err(FunctionError::OutsideBar { .. })), "read at {offset:#x}");
+        ensure!(matches!(function.write_u32(offset, 0), Err(FunctionError::OutsideBar { .. })), "write at {offset:#x}");
+        ensure!(matches!(function.doorbell(offset), Err(FunctionError::OutsideBar { .. })), "doorbell at {offset:#x}");
+    }
+    ensure!(matches!(function.read_u64(4), Err(FunctionError::OutsideBar { .. })), "a misaligned 64-bit read");
+    function.doorbell(0x1000)?;
+    Ok(())
+}
+
+/// Mappings do not overlap, keep clear of interrupts and of address 0, and can be made again and again.
+pub(crate) fn mappings(function: &Arc<VfioFunction>) -> Result<()> {
+    for _ in 0..3 {
+        let mut live = Vec::new();
+        for len in [4096, 8192, 2 << 20, 4096, 3 << 20, 1 << 16, 4096] {
+            let memory = DmaMemory::allocate(len, if len < 8192 { Backing::Memfd } else { Backing::Anonymous })?;
+            live.push(Mapped::new(function.clone(), memory)?);
+        }
+        live.remove(3);
+        let mut ranges: Vec<_> = live.iter().map(|m| (m.iova(), m.iova() + m.memory().len() as u64)).collect();
+        ranges.sort();
+        for pair in ranges.windows(2) {
+            ensure!(pair[0].1 <= pair[1].0, "{pair:x?} overlap");
+        }
+        for (start, end) in ranges {
+            ensure!(start != 0 && start.is_multiple_of(4096) && (end <= 0xfee0_0000 || start >= 0xfef0_0000));
+        }
+    }
+    ensure!(function.unmap(0x1000).is_err(), "nothing was mapped there");
+    Ok(())
+}
+
+/// More than RLIMIT_MEMLOCK: the error names the limit and what is needed; what was mapped stays usable.
+pub(crate) fn memory_limit(function: &Arc<VfioFunction>, limit: usize) -> Result<()> {
+    let small = Mapped::new(function.clone(), DmaMemory::allocate(1 << 20, Backing::Anonymous)?)?;
+    let large = DmaMemory::allocate(limit, Backing::Anonymous)?;
+    let Err(FunctionError::Map { why, .. }) = function.map(&large) else {
+        bail!("{limit} bytes beyond 1 MiB were mapped")
+    };
+    println!("       {why}");
+    ensure!(why.contains(&format!("RLIMIT_MEMLOCK is {} KiB", limit >> 10)));
+    ensure!(why.contains("1024 KiB are locked") && why.contains(&format!("ulimit -l {}", (limit >> 10) + 1024)));
+    drop(small);
+    let all = Mapped::new(function.clone(), large).context("exactly the limit")?;
+    drop(all);
+    Ok(())
+}
+
+/// A reset leaves a function that answers, with bus mastering off.
+pub(crate) fn reset(function: &Arc<VfioFunction>) -> Result<()> {
+    let vs = function.read_u32(VS)?;
+    const INTMS: u64 = 0xc;
+    function.write_u32(INTMS, 0x5)?;
+    ensure!(function.read_u32(INTMS)? == 5, "the register that shows the reset does not hold its value");
+    function.set_bus_master(true)?;
+    ensure!(bus_master(function)?, "bus mastering was not switched on");
+    function.reset()?;
+    ensure!(function.read_u32(VS)? == vs);
+    ensure!(function.read_u32(INTMS)? == 0, "INTMS kept its value: no reset took place");
+    ensure!(!bus_master(function)?, "bus mastering is on after a reset");
+    function.set_bus_master(true)?;
+    function.set_bus_master(false)?;
+    ensure!(!bus_master(function)?);
+    Ok(())
+}
+
+/// Whether the function may start DMA, as the system sees it (not through our own descriptor).
+fn bus_master(function: &VfioFunction) -> Result<bool> {
+    let config = std::fs::read(format!("/sys/bus/pci/devices/{}/config", function.name()))?;
+    Ok(config.get(4).context("an empty configuration space")? & 4 != 0)
+}
