@@ -1,0 +1,21 @@
+//! What the demo and the benchmarks share: skewed batches of ids, id traces from files, tables whose content can be computed,
+//! the comparison of an answer with the truth, rivals, and measuring in pairs.
+#![forbid(unsafe_code)]
+
+mod batches;
+mod content;
+mod keys;
+mod measure;
+mod power_law;
+mod random;
+mod shuffle;
+mod trace;
+
+pub use batches::{Batches, counts};
+pub use content::{Answer, Content, Mismatch, Oracle, Verified, verify};
+pub use keys::{Keys, Mapped, Mapping};
+pub use measure::{Latencies, Pairs, median};
+pub use power_law::PowerLaw;
+pub use random::{Random, mix, mix_all};
+pub use shuffle::Shuffle;
+pub use trace::{TraceError, TraceFile, TraceProblem};
