@@ -480,6 +480,14 @@ pub enum VolumeError {
         /// Who.
         missing: Missing,
     },
+    /// The rows to load could not be read; nothing was committed.
+    #[error("table {table:?}: the rows to load cannot be read")]
+    Source {
+        /// The table.
+        table: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A drive failed; nothing was committed.
     #[error(transparent)]
     Drive(#[from] DriveError),

@@ -11,7 +11,9 @@ use crate::table::{Region, Table, row_crc};
 /// Where the rows of a table come from, by id. Asked from several threads if the loader is.
 pub trait RowSource: Sync {
     /// Fills `rows`, a whole number of rows of `row_bytes`, with those from id `first` on. Never asked past the last row.
-    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]);
+    ///
+    /// An error ends the load: nothing of it is committed.
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()>;
 
     /// Refuses to be the source of `table`, if it does not have its rows.
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
@@ -23,9 +25,10 @@ pub trait RowSource: Sync {
 /// Rows one after another without padding, such as a memory-mapped tensor.
 impl RowSource for [u8] {
     #[inline]
-    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         let begin = first as usize * row_bytes;
         rows.copy_from_slice(&self[begin..begin + rows.len()]);
+        Ok(())
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
@@ -78,7 +81,7 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
             let Some(out) = buf.get_mut(bytes) else { continue };
             let within = |region: Region| lba.checked_sub(region.first_lba).filter(|lba| *lba < region.lbas);
             if let Some(lba) = within(self.table.rows_region) {
-                self.fill_rows(lba, out);
+                self.fill_rows(lba, out)?;
             } else if let Some((stored, lba)) = self.table.ranks.and_then(|it| Some((it, within(it.region)?))) {
                 let entries_per_lba = u64::from(self.placement.lba_size() / stored.width.bytes());
                 match self.id_to_rank {
@@ -86,7 +89,7 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
                     None => out.fill(0),
                 }
             } else if let Some(lba) = self.table.crc_region.and_then(within) {
-                self.fill_crcs(lba * u64::from(self.placement.lba_size() / 4), out);
+                self.fill_crcs(lba * u64::from(self.placement.lba_size() / 4), out)?;
             } else {
                 return Err(VolumeError::OutOfRange { first: lba, end: lba + 1, lbas: self.placement.lbas() });
             }
@@ -95,18 +98,19 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
     }
 
     /// A stripe unit of rows, beginning at LBA `lba` of their region.
-    fn fill_rows(&self, lba: u64, out: &mut [u8]) {
+    fn fill_rows(&self, lba: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let mut filled = 0;
         for run in self.table.packing.runs(lba, out.len(), self.table.rows) {
             out[filled..run.begin].fill(0);
             filled = run.begin + run.bytes;
-            self.read_ranks(run.rank, &mut out[run.begin..filled]);
+            self.read_ranks(run.rank, &mut out[run.begin..filled])?;
         }
         out[filled..].fill(0);
+        Ok(())
     }
 
     /// The checksums of the rows from `rank` on.
-    fn fill_crcs(&self, rank: u64, out: &mut [u8]) {
+    fn fill_crcs(&self, rank: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let row_bytes = self.table.row_bytes() as usize;
         let rows_at_once = (65536 / row_bytes).max(1);
         let mut rows = vec![0; rows_at_once * row_bytes];
@@ -114,25 +118,26 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
         for (first, slots) in (rank..).step_by(rows_at_once).zip(slots.chunks_mut(rows_at_once)) {
             let count = self.table.rows.saturating_sub(first).min(slots.len() as u64) as usize;
             let rows = &mut rows[..count * row_bytes];
-            self.read_ranks(first, rows);
+            if count > 0 {
+                self.read_ranks(first, rows)?;
+            }
             let crcs = (first..).zip(rows.chunks_exact(row_bytes)).map(|(rank, row)| row_crc(rank, row).to_le_bytes());
             slots.iter_mut().zip(crcs).for_each(|(slot, crc)| *slot = crc);
             slots[count..].fill([0; 4]);
         }
+        Ok(())
     }
 
     /// The rows from `rank` on.
-    fn read_ranks(&self, rank: u64, out: &mut [u8]) {
+    fn read_ranks(&self, rank: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let row_bytes = self.table.row_bytes() as usize;
         let rows = out.chunks_exact_mut(row_bytes);
+        let read = |(row, id): (&mut [u8], u64)| self.source.read(id, row_bytes, row);
         match &self.rank_to_id {
             None => self.source.read(rank, row_bytes, out),
-            Some(Ranks::U32(ids)) => {
-                rows.zip(&ids[rank as usize..]).for_each(|(row, &id)| self.source.read(u64::from(id), row_bytes, row));
-            }
-            Some(Ranks::U64(ids)) => {
-                rows.zip(&ids[rank as usize..]).for_each(|(row, &id)| self.source.read(id, row_bytes, row));
-            }
+            Some(Ranks::U32(ids)) => rows.zip(ids[rank as usize..].iter().map(|&id| id.into())).try_for_each(read),
+            Some(Ranks::U64(ids)) => rows.zip(ids[rank as usize..].iter().copied()).try_for_each(read),
         }
+        .map_err(|source| VolumeError::Source { table: self.table.name.clone(), source })
     }
 }
