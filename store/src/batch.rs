@@ -1,0 +1,169 @@
+//! What a look-up takes and what it fills.
+
+use half::{bf16, f16};
+use warprow_layout::DType;
+
+/// Integers of a batch: ids, or offsets. `From` makes them of `&[i32]`, `&[i64]`, `&[u32]` and `&[u64]`.
+#[derive(Debug, Clone, Copy)]
+pub enum Ids<'a> {
+    /// 32-bit, signed.
+    I32(&'a [i32]),
+    /// 64-bit, signed.
+    I64(&'a [i64]),
+    /// 32-bit, unsigned.
+    U32(&'a [u32]),
+    /// 64-bit, unsigned.
+    U64(&'a [u64]),
+}
+
+impl Ids<'_> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::I32(ids) => ids.len(),
+            Self::I64(ids) => ids.len(),
+            Self::U32(ids) => ids.len(),
+            Self::U64(ids) => ids.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number `index`, exactly; `None` past the end.
+    pub fn get(&self, index: usize) -> Option<i128> {
+        match self {
+            Self::I32(ids) => ids.get(index).map(|&id| id.into()),
+            Self::I64(ids) => ids.get(index).map(|&id| id.into()),
+            Self::U32(ids) => ids.get(index).map(|&id| id.into()),
+            Self::U64(ids) => ids.get(index).map(|&id| id.into()),
+        }
+    }
+}
+
+macro_rules! ids_from {
+    ($($type:ty => $variant:ident),*) => {$(
+        impl<'a> From<&'a [$type]> for Ids<'a> {
+            fn from(ids: &'a [$type]) -> Self {
+                Self::$variant(ids)
+            }
+        }
+        impl<'a> From<&'a Vec<$type>> for Ids<'a> {
+            fn from(ids: &'a Vec<$type>) -> Self {
+                Self::$variant(ids)
+            }
+        }
+        impl<'a, const N: usize> From<&'a [$type; N]> for Ids<'a> {
+            fn from(ids: &'a [$type; N]) -> Self {
+                Self::$variant(ids)
+            }
+        }
+    )*};
+}
+ids_from!(i32 => I32, i64 => I64, u32 => U32, u64 => U64);
+
+/// One batch over all features of a plan.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// The ids of all bags, one after another: feature 0's bags 0 to B-1, then feature 1's, and so on.
+    pub ids: Ids<'a>,
+    /// Where each bag begins in `ids`: F·B entries, or F·B + 1 with the end of the last bag. The first is 0, none is smaller
+    /// than the one before. `None`: all bags have ids.len() / (F·B) ids.
+    pub offsets: Option<Ids<'a>>,
+    /// One weight an id, read for weighted features. Given if and only if a feature of the plan is weighted.
+    pub weights: Option<&'a [f32]>,
+    /// B: bags of each feature. 0 is valid, without ids.
+    pub batch: u32,
+}
+
+impl<'a> Batch<'a> {
+    /// `batch` bags a feature, all of the same length, without weights.
+    pub fn new(ids: impl Into<Ids<'a>>, batch: u32) -> Self {
+        Self { ids: ids.into(), offsets: None, weights: None, batch }
+    }
+
+    /// With offsets.
+    #[must_use]
+    pub fn with_offsets(self, offsets: impl Into<Ids<'a>>) -> Self {
+        Self { offsets: Some(offsets.into()), ..self }
+    }
+
+    /// With weights.
+    #[must_use]
+    pub fn with_weights(self, weights: &'a [f32]) -> Self {
+        Self { weights: Some(weights), ..self }
+    }
+}
+
+/// Elements to fill, of the type that the plan's `out` names.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Rows<'a> {
+    /// IEEE 754 binary32.
+    F32(&'a mut [f32]),
+    /// IEEE 754 binary16.
+    F16(&'a mut [f16]),
+    /// The upper half of a binary32.
+    Bf16(&'a mut [bf16]),
+    /// Signed bytes.
+    I8(&'a mut [i8]),
+    /// Unsigned bytes.
+    U8(&'a mut [u8]),
+}
+
+impl Rows<'_> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F16(_) => DType::F16,
+            Self::Bf16(_) => DType::BF16,
+            Self::I8(_) => DType::I8,
+            Self::U8(_) => DType::U8,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(rows) => rows.len(),
+            Self::F16(rows) => rows.len(),
+            Self::Bf16(rows) => rows.len(),
+            Self::I8(rows) => rows.len(),
+            Self::U8(rows) => rows.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where a look-up's result goes.
+#[derive(Debug)]
+pub struct Output<'a> {
+    /// Pooled: row b holds bag b of every feature side by side, `[B, row_stride]`. Unpooled: row i is the row of id i,
+    /// `[ids, row_stride]`, its tail zeroed where the feature's table is narrower than the plan. The last row may end at the
+    /// plan's width; elements between a row's width and its stride are left as they are.
+    pub rows: Rows<'a>,
+    /// Elements from one row to the next; at least the plan's [`width`](crate::Plan::width).
+    pub row_stride: usize,
+    /// Filled with one byte an id: 1 if its row was found and read, 0 if it was missing, padding or failed.
+    pub mask: Option<&'a mut [u8]>,
+}
+
+impl<'a> Output<'a> {
+    /// Rows of `row_stride` elements, without a mask.
+    pub fn new(rows: Rows<'a>, row_stride: usize) -> Self {
+        Self { rows, row_stride, mask: None }
+    }
+
+    /// With a mask.
+    #[must_use]
+    pub fn with_mask(self, mask: &'a mut [u8]) -> Self {
+        Self { mask: Some(mask), ..self }
+    }
+}

@@ -1,0 +1,346 @@
+//! Errors of the store. Each names the thing and the remedy; the error of the room below is its `source`.
+
+use warprow_dma::{AllocateError, FunctionError};
+use warprow_layout::{DType, DriveError, FormatError, OpenError, VolumeError};
+
+use crate::Report;
+
+/// What can go wrong with a store, except in a look-up ([`LookupError`]).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A drive's address makes no sense.
+    #[error("{address:?} is no drive: {reason}; give a PCI address (0000:41:00.0) or emulated:PATH")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A drive could not be opened.
+    #[error("drive {drive} cannot be opened: {source}")]
+    OpenDrive {
+        /// Its address.
+        drive: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The controller or its driver failed outside of a row's read.
+    #[error("drive {drive}: {source}")]
+    Driver {
+        /// The drive.
+        drive: String,
+        /// What failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The transport to a drive failed.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+    /// Memory for a drive could not be had.
+    #[error(transparent)]
+    Memory(#[from] AllocateError),
+    /// Memory for the DRAM tier or for buffers could not be had.
+    #[error("cannot allocate {bytes} bytes for {what}: {source}; ask for less")]
+    Allocate {
+        /// What for.
+        what: &'static str,
+        /// Bytes.
+        bytes: u64,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A drive's LBA format cannot be used.
+    #[error("drive {drive}: {reason}")]
+    LbaFormat {
+        /// The drive.
+        drive: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// Nothing was changed, because it would destroy what nobody agreed to lose.
+    #[error("{what}; nothing was changed. To agree, give the consent token {token}")]
+    Refused {
+        /// What would be lost.
+        what: String,
+        /// The token that says yes to exactly this.
+        token: String,
+    },
+    /// The drives could not be formatted.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The store could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store refused a change, or a drive failed it.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A drive failed a metadata access.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// There is no table of that name.
+    #[error("there is no table {table:?}; the store has {}", list(.known))]
+    NoSuchTable {
+        /// The name asked for.
+        table: String,
+        /// The tables there are.
+        known: Vec<String>,
+    },
+    /// There is a table of that name already.
+    #[error("table {table:?} exists: choose another name, or replace it")]
+    TableExists {
+        /// The table.
+        table: String,
+    },
+    /// Rows of a source and of its table differ in number or length.
+    #[error("table {table:?}: {reason}")]
+    Source {
+        /// The table.
+        table: String,
+        /// What differs.
+        reason: String,
+    },
+    /// A plan makes no sense.
+    #[error("feature {feature:?}: {reason}")]
+    Plan {
+        /// The feature.
+        feature: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// A plan's options are out of range.
+    #[error("plan: {reason}")]
+    PlanOptions {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// Not enough queues for a plan's slots.
+    #[error(
+        "drive {drive} has {free} queue pairs free, {slots} slots × {workers} workers need {}: ask for fewer slots",
+        u64::from(*slots) * u64::from(*workers)
+    )]
+    Queues {
+        /// The drive.
+        drive: String,
+        /// Slots asked for.
+        slots: u32,
+        /// Queue pairs that each slot takes on every drive.
+        workers: u32,
+        /// Queue pairs that are free.
+        free: u32,
+    },
+    /// All slots of a plan are in use.
+    #[error("all {slots} slots of the plan are in use: drop one, or plan more")]
+    QueueBusy {
+        /// Slots of the plan.
+        slots: u32,
+    },
+    /// Rows that were read differ from what was written.
+    #[error("table {table:?}: {reason}")]
+    Damaged {
+        /// The table.
+        table: String,
+        /// What differs.
+        reason: String,
+    },
+    /// The caller's callback said stop.
+    #[error("interrupted; nothing was committed")]
+    Interrupted,
+}
+
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "no tables".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+/// A look-up that did not yield every row.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// The batch or the output does not fit the plan. The output is untouched, nothing was read.
+    #[error(transparent)]
+    Invalid(#[from] InvalidBatch),
+    /// Ids are missing whose feature treats that as an error. The output is untouched, nothing was read.
+    #[error("{} of {} ids are missing from their tables, the first at position {}",
+        .positions.len(), .report.ids, .positions.first().copied().unwrap_or_default())]
+    MissingIds {
+        /// Counts so far.
+        report: Box<Report>,
+        /// Where in `ids` they stand, ascending.
+        positions: Vec<usize>,
+    },
+    /// Rows could not be read. All others are in the output; the rows of these ids are zeros, their mask is 0, and pooled bags
+    /// that contain one of them are zeros.
+    #[error("the rows of {} of {} ids could not be read, the first at position {}: {source}",
+        .positions.len(), .report.ids, .positions.first().copied().unwrap_or_default())]
+    RowsFailed {
+        /// Counts of the look-up.
+        report: Box<Report>,
+        /// Where in `ids` they stand, ascending.
+        positions: Vec<usize>,
+        /// The first failure.
+        source: RowError,
+    },
+    /// A drive is out of order since an earlier look-up, and could not be brought back. The output is untouched.
+    #[error("drive {drive} failed earlier and does not come back: {source}")]
+    Unavailable {
+        /// The drive.
+        drive: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Why a row could not be read.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowError {
+    /// The drive answered with an error.
+    #[error("drive {drive}: {command}: {status}")]
+    Status {
+        /// The drive.
+        drive: String,
+        /// The command: opcode, queue, CID, LBA.
+        command: String,
+        /// The drive's answer.
+        status: String,
+    },
+    /// The drive did not answer in time.
+    #[error("drive {drive}: {command}: no answer within {limit:?}; its queue is rebuilt before the next look-up")]
+    TimedOut {
+        /// The drive.
+        drive: String,
+        /// The command: opcode, queue, CID, LBA.
+        command: String,
+        /// The limit.
+        limit: std::time::Duration,
+    },
+    /// The queue was reset by someone else before the drive answered.
+    #[error("drive {drive}: {command}: the controller was reset before it answered")]
+    Lost {
+        /// The drive.
+        drive: String,
+        /// The command: opcode, queue, CID, LBA.
+        command: String,
+    },
+    /// The drive failed as a whole.
+    #[error("drive {drive}: {reason}")]
+    Controller {
+        /// The drive.
+        drive: String,
+        /// What its driver says.
+        reason: String,
+    },
+    /// The row's checksum does not match.
+    #[error("table {table:?}, rank {rank}: the row's checksum does not match what drive {drive} returned")]
+    Checksum {
+        /// The table.
+        table: String,
+        /// The row.
+        rank: u64,
+        /// The drive.
+        drive: String,
+    },
+}
+
+/// Why a batch or an output does not fit its plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidBatch {
+    /// More bags than planned.
+    #[error("batch of {given} bags, the plan allows {max}: plan with a larger max_batch")]
+    Batch {
+        /// Bags given.
+        given: u32,
+        /// Bags allowed.
+        max: u32,
+    },
+    /// More ids than planned.
+    #[error("{given} ids, the plan allows {max}: plan with a larger max_ids")]
+    Ids {
+        /// Ids given.
+        given: usize,
+        /// Ids allowed.
+        max: usize,
+    },
+    /// Offsets of the wrong number.
+    #[error("{given} offsets: {features} features × {batch} bags need {} or {}",
+        u64::from(*features) * u64::from(*batch), u64::from(*features) * u64::from(*batch) + 1)]
+    OffsetCount {
+        /// Offsets given.
+        given: usize,
+        /// F.
+        features: u32,
+        /// B.
+        batch: u32,
+    },
+    /// An offset that is not 0 at first, smaller than the one before, beyond the ids, or not their number at last.
+    #[error("offsets[{index}] is {value}: {rule}")]
+    Offset {
+        /// Which.
+        index: usize,
+        /// What it is.
+        value: i128,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// Without offsets, the ids do not divide evenly among the bags.
+    #[error("{ids} ids do not divide among {bags} bags: give offsets")]
+    Uneven {
+        /// Ids given.
+        ids: usize,
+        /// F·B.
+        bags: u64,
+    },
+    /// Weights where none are read, or none where they are.
+    #[error("{}", if *.wanted { "a feature is weighted: give one weight an id" } else { "no feature is weighted: give no weights" })]
+    Weights {
+        /// Whether the plan wants them.
+        wanted: bool,
+    },
+    /// Weights of the wrong number.
+    #[error("{given} weights for {ids} ids")]
+    WeightCount {
+        /// Weights given.
+        given: usize,
+        /// Ids given.
+        ids: usize,
+    },
+    /// Output elements of another type.
+    #[error("the output has elements of type {given}, the plan yields {planned}")]
+    OutputType {
+        /// Type given.
+        given: DType,
+        /// Type planned.
+        planned: DType,
+    },
+    /// Output rows too close.
+    #[error("row_stride is {given} elements, rows have {width}")]
+    Stride {
+        /// Elements given.
+        given: usize,
+        /// Elements of a row.
+        width: usize,
+    },
+    /// Output too short.
+    #[error("the output has {given} elements, {needed} are needed")]
+    OutputLength {
+        /// Elements given.
+        given: usize,
+        /// Elements needed.
+        needed: usize,
+    },
+    /// Mask too short.
+    #[error("the mask has {given} bytes, {needed} are needed: one an id")]
+    MaskLength {
+        /// Bytes given.
+        given: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+}

@@ -1,0 +1,135 @@
+//! What a plan looks up.
+
+use warprow_layout::DType;
+
+/// How the rows of a bag become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Pooling {
+    /// They do not: one output row an id.
+    #[default]
+    None,
+    /// Their sum.
+    Sum,
+    /// Their sum, divided by how many there are.
+    Mean,
+}
+
+/// What an id stands for that its table does not have: negative, or not below the number of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Missing {
+    /// The table's default row, as if it stood there. It joins a bag's sum, with the id's weight, and its count.
+    #[default]
+    Default,
+    /// A row of zeros: nothing in a bag's sum, one in its count.
+    Zero,
+    /// Nothing: neither in a bag's sum nor in its count. Unpooled: a row of zeros.
+    Skip,
+    /// The look-up fails before anything is read or written.
+    Error,
+}
+
+/// A column of the output: ids into one table, and how to pool them. Several features may share a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Feature {
+    /// What errors call it.
+    pub name: String,
+    /// The table, by name.
+    pub table: String,
+    /// Either all features of a plan are pooled or none is.
+    pub pooling: Pooling,
+    /// Whether each row is multiplied by its id's weight. Only with [`Pooling::Sum`].
+    pub weighted: bool,
+    /// An id that stands for nothing: neither in sum, count nor `missing`, whether the table has it or not. Unpooled: the
+    /// stored row, or zeros if the table has none; the mask is 0 either way.
+    pub padding: Option<i128>,
+    /// `None`: as the plan says.
+    pub missing: Option<Missing>,
+}
+
+impl Feature {
+    /// An unpooled feature of that name over `table`.
+    pub fn new(name: impl Into<String>, table: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            table: table.into(),
+            pooling: Pooling::None,
+            weighted: false,
+            padding: None,
+            missing: None,
+        }
+    }
+
+    /// With a pooling.
+    #[must_use]
+    pub fn pooling(self, pooling: Pooling) -> Self {
+        Self { pooling, ..self }
+    }
+
+    /// With weights.
+    #[must_use]
+    pub fn weighted(self) -> Self {
+        Self { weighted: true, ..self }
+    }
+
+    /// With a padding id.
+    #[must_use]
+    pub fn padding(self, id: i128) -> Self {
+        Self { padding: Some(id), ..self }
+    }
+
+    /// With an answer to missing ids other than the plan's.
+    #[must_use]
+    pub fn missing(self, missing: Missing) -> Self {
+        Self { missing: Some(missing), ..self }
+    }
+}
+
+/// How large look-ups of a plan may be, and what they yield.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanOptions {
+    /// Most bags of a feature in one batch.
+    pub max_batch: u32,
+    /// Most ids in one batch, over all features.
+    pub max_ids: usize,
+    /// Type of the output's elements.
+    pub out: DType,
+    /// What missing ids stand for, where a feature does not say.
+    pub missing: Missing,
+    /// Look-ups that can be under way at once.
+    pub slots: u32,
+}
+
+impl Default for PlanOptions {
+    /// 4,096 bags, 65,536 ids, `f32`, default rows, one slot.
+    fn default() -> Self {
+        Self { max_batch: 4096, max_ids: 1 << 16, out: DType::F32, missing: Missing::Default, slots: 1 }
+    }
+}
+
+impl PlanOptions {
+    /// With at most `max_batch` bags a feature and `max_ids` ids in all.
+    #[must_use]
+    pub fn with_max(self, max_batch: u32, max_ids: usize) -> Self {
+        Self { max_batch, max_ids, ..self }
+    }
+
+    /// With elements of type `out`.
+    #[must_use]
+    pub fn with_out(self, out: DType) -> Self {
+        Self { out, ..self }
+    }
+
+    /// With that answer to missing ids.
+    #[must_use]
+    pub fn with_missing(self, missing: Missing) -> Self {
+        Self { missing, ..self }
+    }
+
+    /// With `slots` slots.
+    #[must_use]
+    pub fn with_slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
+    }
+}

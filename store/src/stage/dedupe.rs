@@ -1,0 +1,151 @@
+//! Keys to unique keys.
+
+use super::keys::KEY_PADDING;
+
+/// The inverse of a key that stands for a missing row.
+pub const MISSING: u32 = u32::MAX;
+/// The inverse of a key that stands for padding.
+pub const PADDING: u32 = u32::MAX - 1;
+/// The least inverse that is no index.
+pub const NONE: u32 = PADDING;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    key: u64,
+    /// The entry is empty unless this is the table's stamp.
+    stamp: u32,
+    index: u32,
+}
+
+/// An open-addressing hash table of keys, emptied by turning a stamp. It has twice as many entries as keys at least, and
+/// small batches use only its beginning.
+#[derive(Debug)]
+pub struct KeyTable {
+    entries: Box<[Entry]>,
+    stamp: u32,
+}
+
+impl KeyTable {
+    /// A table for up to `keys` keys at once; fewer than 2³¹.
+    pub fn new(keys: usize) -> Self {
+        Self { entries: vec![Entry::default(); Self::entries_for(keys)].into(), stamp: 0 }
+    }
+
+    /// Bytes that a table for `keys` keys takes.
+    pub fn bytes(keys: usize) -> usize {
+        Self::entries_for(keys).saturating_mul(size_of::<Entry>())
+    }
+
+    fn entries_for(keys: usize) -> usize {
+        keys.max(8).saturating_mul(2).checked_next_power_of_two().unwrap_or(usize::MAX)
+    }
+
+    /// Empties the table; returns the stamp of live entries.
+    fn clear(&mut self) -> u32 {
+        self.stamp = self.stamp.wrapping_add(1);
+        if self.stamp == 0 {
+            self.entries.fill(Entry::default());
+            self.stamp = 1;
+        }
+        self.stamp
+    }
+}
+
+/// Where in a table of 2^(64 - `shift`) entries a key begins to look. Both halves of the product take part, so that rows
+/// and tables spread alike.
+#[inline(always)]
+fn place(key: u64, shift: u32) -> usize {
+    let product = u128::from(key) * 0x9E37_79B9_7F4A_7C15;
+    (((product >> 64) as u64 ^ product as u64) >> shift) as usize
+}
+
+/// Writes the different keys to `unique`, in the order in which they first appear, and to `inverse` for each key its index
+/// there, or [`MISSING`] or [`PADDING`]. Returns how many are different.
+///
+/// `unique` and `inverse` are at least as long as `keys`; the table is for as many keys at least (a longer input is cut).
+pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
+    let stamp = table.clear();
+    let size = KeyTable::entries_for(keys.len()).min(table.entries.len());
+    let shift = 64 - size.trailing_zeros();
+    let entries = &mut table.entries[..size];
+    let (mask, mut count) = (size - 1, 0);
+    for (inverse, &key) in inverse.iter_mut().zip(keys) {
+        if key >= KEY_PADDING {
+            *inverse = if key == KEY_PADDING { PADDING } else { MISSING };
+            continue;
+        }
+        let mut at = place(key, shift);
+        *inverse = loop {
+            let entry = &mut entries[at & mask];
+            if entry.stamp != stamp {
+                let Some(slot) = unique.get_mut(count) else { break MISSING };
+                *slot = key;
+                *entry = Entry { key, stamp, index: count as u32 };
+                count += 1;
+                break entry.index;
+            }
+            if entry.key == key {
+                break entry.index;
+            }
+            at += 1;
+        };
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::{KEY_MISSING, TABLE_SHIFT};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn naive(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
+        let mut unique = Vec::new();
+        let inverse = keys.iter().map(|&key| match key {
+            KEY_MISSING => MISSING,
+            KEY_PADDING => PADDING,
+            _ => match unique.iter().position(|&seen| seen == key) {
+                Some(index) => index as u32,
+                None => {
+                    unique.push(key);
+                    unique.len() as u32 - 1
+                }
+            },
+        });
+        let inverse = inverse.collect();
+        (unique, inverse)
+    }
+
+    fn check(table: &mut KeyTable, keys: &[u64]) {
+        let (mut unique, mut inverse) = (vec![0; keys.len()], vec![0; keys.len()]);
+        let count = dedupe(table, keys, &mut unique, &mut inverse);
+        unique.truncate(count);
+        assert_eq!((unique, inverse), naive(keys));
+    }
+
+    proptest! {
+        #[test]
+        fn matches_the_naive_search(
+            batches in proptest::collection::vec(
+                proptest::collection::vec(prop_oneof![
+                    (0u64..4, 0u64..40).prop_map(|(table, row)| table << TABLE_SHIFT | row),
+                    any::<u64>(), Just(KEY_MISSING), Just(KEY_PADDING)], 0..100), 1..6),
+            stamp in prop_oneof![Just(0), Just(u32::MAX - 2), any::<u32>()],
+        ) {
+            let mut table = KeyTable::new(100);
+            table.stamp = stamp;
+            for keys in &batches {
+                check(&mut table, keys);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_of_different_keys_ends() {
+        for keys in [1usize, 8, 9, 1000, 4096] {
+            let mut table = KeyTable::new(keys);
+            check(&mut table, &(0..keys as u64).map(|key| key << 32).collect::<Vec<_>>());
+            check(&mut table, &(0..keys as u64).collect::<Vec<_>>());
+        }
+    }
+}
