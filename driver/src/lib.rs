@@ -1,1 +1,43 @@
-//! NVMe driver core: bring-up, admin commands, host-driven queue pairs.
+//! NVMe driver core: bring-up, admin commands, host-driven queue pairs, reset and recovery of one controller, over any
+//! [`Function`](warprow_dma::Function).
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use warprow_driver::{BlockIo, Controller, DriverError, FormatRequest, Options, QueueOptions};
+//! # fn example(function: Arc<dyn warprow_dma::Function>) -> Result<(), DriverError> {
+//! let clock = Arc::new(warprow_dma::SystemClock::new());
+//! let controller = Controller::open(function, clock, Options::default())?;
+//! let namespace = controller.format(&FormatRequest::new(1, 512), |progress| eprintln!("{progress:?}"))?;
+//! let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default())?;
+//! io.write(0, &[7; 4096])?;
+//! io.flush()?;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod admin;
+mod block_io;
+mod controller;
+mod enable;
+mod error;
+mod events;
+mod features;
+mod format;
+mod log;
+mod namespace;
+mod patience;
+pub mod prp;
+pub mod queue;
+mod registers;
+mod reset;
+
+pub use admin::Answer;
+pub use block_io::BlockIo;
+pub use controller::{Controller, Options};
+pub use error::DriverError;
+pub use events::{Details, Event};
+pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest, Loss};
+pub use namespace::{Namespace, NamespaceIds};
+pub use queue::{Completion, Ended, PushError, QueueOptions, QueuePair};
+pub use reset::ResetKind;

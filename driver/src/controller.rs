@@ -1,0 +1,276 @@
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use warprow_dma::{Clock, Function, Mapped};
+use warprow_spec::identify::{Cns, ControllerType, IdentifyController};
+use warprow_spec::registers::{Cap, Vs, cq_head_doorbell, sq_tail_doorbell};
+use warprow_spec::{Cqe, Sqe};
+
+use crate::admin::{self, Admin};
+use crate::enable::{self, AdminPlace};
+use crate::queue::{Queues, Ring, RingMemory};
+use crate::registers::Registers;
+use crate::{DriverError, patience::Patience};
+
+/// How to drive a controller.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// I/O queue pairs to ask for; the controller may grant fewer.
+    pub queue_pairs: u16,
+    /// The longest wait for an admin command other than Format NVM.
+    pub admin_timeout: Duration,
+    /// The longest wait, in a reset, for the owners of queue pairs to let go of them.
+    pub leave_timeout: Duration,
+    /// The shortest time that a shutdown is given; RTD3E may ask for more.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            queue_pairs: 128,
+            admin_timeout: Duration::from_secs(30),
+            leave_timeout: Duration::from_secs(2),
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What resets and owners of queue pairs tell each other: twice the number of resets, plus one while a reset wants the
+/// owners to leave.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(AtomicU64);
+
+impl Gate {
+    #[inline(always)]
+    pub(crate) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// Opens the gate again, with nobody having left for a reset that did not come about.
+    pub(crate) fn reopen(&self) {
+        self.0.fetch_and(!1, Ordering::SeqCst);
+    }
+
+    /// Opens the gate for queue pairs made from now on.
+    pub(crate) fn advance(&self) {
+        let now = self.0.load(Ordering::SeqCst);
+        self.0.store((now | 1) + 1, Ordering::SeqCst);
+    }
+}
+
+/// An NVMe controller that is being driven. Shared by threads: admin commands are synchronous and may come from any of
+/// them, each queue pair belongs to one.
+///
+/// Dropping the last reference disables the controller. Power off only after [`shutdown`](Self::shutdown).
+pub struct Controller {
+    registers: Registers,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    cap: Cap,
+    version: Vs,
+    pub(crate) gate: Gate,
+    /// Locked before `admin` where both are.
+    pub(crate) queues: Mutex<Queues>,
+    admin: Mutex<Admin>,
+    info: RwLock<Arc<IdentifyController>>,
+    /// Taken only to be leaked, when the controller could not be made to let go of it.
+    memory: Option<Mapped>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("function", &self.registers.name)
+            .field("version", &format_args!("{}", self.version))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// Takes a controller over from whatever state it is in: disables it, sets up the admin queue, enables it, asks for
+    /// queues, identifies it, and arms its events (NVMe Base 2.0, 3.5.1; NVMe 1.4, 7.6.1).
+    pub fn open(
+        function: Arc<dyn Function>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<Arc<Self>, DriverError> {
+        let registers = Registers::new(function);
+        let cap = enable::checked_cap(&registers)?;
+        let version = registers.vs()?;
+        // Bus master stays off until the controller has forgotten the queues of whoever drove it before.
+        registers.set_bus_master(false, "taking it over")?;
+        enable::disable_or_reset(&registers, &*clock, cap)?;
+
+        let memory = registers.function.allocate(admin::MEMORY_BYTES)?;
+        let mapped = Mapped::new(registers.function.clone(), memory)?;
+        let place = |at| RingMemory::new(mapped.memory().clone(), at);
+        let bell = |offset| registers.function.doorbell(offset);
+        let entries = u32::from(admin::ENTRIES);
+        let ring = Ring::new(
+            0,
+            (place(0), entries, bell(sq_tail_doorbell(0, cap.dstrd()))?),
+            (place(admin::CQ_AT), entries, bell(cq_head_doorbell(0, cap.dstrd()))?),
+        );
+        let controller = Self {
+            registers,
+            clock,
+            options,
+            cap,
+            version,
+            gate: Gate::default(),
+            queues: Mutex::default(),
+            admin: Mutex::new(Admin::new(ring)),
+            info: RwLock::new(Arc::new(zeroed_info())),
+            memory: Some(mapped),
+        };
+        // From here on, an error drops the controller, which disables it.
+        let granted = controller.start()?;
+        controller.lock_queues().granted = granted;
+        Ok(Arc::new(controller))
+    }
+
+    /// Enables a disabled controller and does what must be done before its first I/O queue. Returns the queue pairs granted.
+    pub(crate) fn start(&self) -> Result<u16, DriverError> {
+        let iova = self.admin_memory().iova();
+        let place = AdminPlace { entries: admin::ENTRIES, sq: iova, cq: iova + admin::CQ_AT as u64 };
+        enable::enable(&self.registers, &*self.clock, self.cap, &place)?;
+        self.lock_admin().up = true;
+        let granted = self.request_queues(self.options.queue_pairs, self.options.admin_timeout)?;
+        let info: IdentifyController = self.identify(Cns::CONTROLLER, 0)?;
+        self.check(&info)?;
+        *self.info.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(info);
+        self.enable_events()?;
+        Ok(granted)
+    }
+
+    fn check(&self, info: &IdentifyController) -> Result<(), DriverError> {
+        let unusable = |why| Err(DriverError::Unusable { function: self.name().clone(), why });
+        if !matches!(info.cntrltype, ControllerType::NOT_REPORTED | ControllerType::IO) {
+            return unusable(format!("it is of type {}, not an I/O controller", info.cntrltype));
+        }
+        let fits = |size: warprow_spec::identify::EntrySize, ours| size.required() <= ours && ours <= size.maximum();
+        if !fits(info.sqes, Sqe::SIZE_LOG2) || !fits(info.cqes, Cqe::SIZE_LOG2) {
+            return unusable("its queue entries cannot be of 64 and 16 bytes (SQES, CQES)".into());
+        }
+        Ok(())
+    }
+
+    /// What people call the function; stands in every error.
+    pub fn name(&self) -> &Arc<str> {
+        &self.registers.name
+    }
+
+    /// Identify Controller, as of the last start or reset (NVMe Base 2.0, 5.17.2.1; NVMe 1.4, 5.15.2.2).
+    pub fn info(&self) -> Arc<IdentifyController> {
+        self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Controller Capabilities.
+    pub fn cap(&self) -> Cap {
+        self.cap
+    }
+
+    /// The version of the specification that the controller claims.
+    pub fn version(&self) -> Vs {
+        self.version
+    }
+
+    /// I/O queue pairs that the controller granted.
+    pub fn granted_queue_pairs(&self) -> u16 {
+        self.lock_queues().granted
+    }
+
+    /// Most bytes of data that one command may move (MDTS); `None` for no limit.
+    pub fn max_transfer_bytes(&self) -> Option<u64> {
+        self.info().max_transfer_bytes(self.cap.min_page_bytes())
+    }
+
+    /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that use
+    /// it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it.
+    pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
+        let memory = self.registers.function.allocate(len)?;
+        Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
+    }
+
+    /// The function that carries the controller.
+    pub fn function(&self) -> &Arc<dyn Function> {
+        &self.registers.function
+    }
+
+    /// The clock by which it is driven.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// How it is driven.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether the controller answers, is ready and reports no fatal error.
+    pub fn check_health(&self) -> Result<(), DriverError> {
+        if !self.lock_admin().up {
+            return Err(DriverError::Down { function: self.name().clone() });
+        }
+        self.registers.health("a health check").map(drop)
+    }
+
+    pub(crate) fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    pub(crate) fn patience(&self, limit: Duration) -> Patience<'_> {
+        Patience::new(&*self.clock, limit)
+    }
+
+    pub(crate) fn admin_memory(&self) -> &Mapped {
+        self.memory.as_ref().expect("taken only when the controller is dropped")
+    }
+
+    pub(crate) fn lock_admin(&self) -> MutexGuard<'_, Admin> {
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus master
+    /// from it. `false` when nothing did.
+    fn quiesce(&self) -> bool {
+        let disabled = match enable::disable_or_reset(&self.registers, &*self.clock, self.cap) {
+            // A device that is not there writes nothing; if it comes back, it comes back without bus master.
+            Ok(()) | Err(DriverError::Gone { .. }) => true,
+            Err(error) => {
+                tracing::error!(%error, "the controller could not be disabled");
+                false
+            }
+        };
+        let stopped = self.registers.function.set_bus_master(false).is_ok();
+        disabled || stopped
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if !self.quiesce() {
+            // The device may still write: this memory must never serve anything else.
+            tracing::error!(function = %self.registers.name, "leaking the memory that the device may still write");
+            std::mem::forget(self.memory.take());
+            let queues = self.queues.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(&mut queues.retained));
+        }
+    }
+}
+
+fn zeroed_info() -> IdentifyController {
+    use warprow_spec::FromZeros;
+    IdentifyController::new_zeroed()
+}

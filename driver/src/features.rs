@@ -1,0 +1,50 @@
+use std::time::Duration;
+
+use warprow_spec::Sqe;
+use warprow_spec::admin::FeatureSelect;
+use warprow_spec::features::{FeatureId, NumberOfQueues, VolatileWriteCacheFeature};
+
+use crate::DriverError;
+use crate::controller::Controller;
+
+impl Controller {
+    /// The value of a feature: dword 0 of Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the feature
+    /// belongs to no namespace.
+    pub fn feature(&self, fid: FeatureId, nsid: u32, select: FeatureSelect) -> Result<u32, DriverError> {
+        let answer = self.admin(Sqe::get_features(fid, nsid, select), &[], self.options().admin_timeout)?;
+        Ok(answer.result[0])
+    }
+
+    /// Sets a feature, not saved, and returns dword 0 of the answer (NVMe Base 2.0, 5.27; NVMe 1.4, 5.21).
+    pub fn set_feature(&self, fid: FeatureId, nsid: u32, value: u32) -> Result<u32, DriverError> {
+        let answer = self.admin(Sqe::set_features(fid, nsid, value), &[], self.options().admin_timeout)?;
+        Ok(answer.result[0])
+    }
+
+    /// Whether the volatile write cache is on; `None` where the controller has none, so that every completed write is
+    /// already durable.
+    pub fn volatile_write_cache(&self) -> Result<Option<bool>, DriverError> {
+        if !self.info().vwc.present() {
+            return Ok(None);
+        }
+        let value = self.feature(FeatureId::VOLATILE_WRITE_CACHE, 0, FeatureSelect::CURRENT)?;
+        Ok(Some(VolatileWriteCacheFeature::from_bits(value).wce()))
+    }
+
+    /// Turns the volatile write cache on or off.
+    pub fn set_volatile_write_cache(&self, on: bool) -> Result<(), DriverError> {
+        if !self.info().vwc.present() {
+            return Err(DriverError::Unsupported { function: self.name().clone(), what: "a volatile write cache" });
+        }
+        let value = VolatileWriteCacheFeature::new().with_wce(on).into_bits();
+        self.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0, value).map(drop)
+    }
+
+    /// Asks for `pairs` I/O queue pairs, before any is created; returns how many may be.
+    pub(crate) fn request_queues(&self, pairs: u16, timeout: Duration) -> Result<u16, DriverError> {
+        let request = NumberOfQueues::request(pairs.into());
+        let sqe = Sqe::set_features(FeatureId::NUMBER_OF_QUEUES, 0, request.into_bits());
+        let granted = NumberOfQueues::from_bits(self.admin(sqe, &[], timeout)?.result[0]).pairs();
+        Ok(granted.min(pairs.max(1).into()) as u16)
+    }
+}

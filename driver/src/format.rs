@@ -1,0 +1,143 @@
+use std::fmt;
+use std::time::Duration;
+
+use warprow_spec::Sqe;
+use warprow_spec::admin::{FormatCdw10, SecureErase};
+use warprow_spec::identify::{Cns, IdentifyNamespace};
+
+use crate::controller::Controller;
+use crate::{DriverError, Namespace};
+
+/// Minutes are normal.
+pub const FORMAT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What [`Controller::format`] is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatRequest {
+    /// The namespace.
+    pub nsid: u32,
+    /// Data bytes of an LBA; formats with metadata are not considered.
+    pub lba_bytes: u32,
+    /// Whether user data is to be erased securely; `NONE` unless asked for.
+    pub erase: SecureErase,
+    /// Consent to lose every namespace of the drive, where the drive knows no smaller format.
+    pub lose_all_namespaces: bool,
+    /// The longest wait.
+    pub timeout: Duration,
+}
+
+impl FormatRequest {
+    /// Formats one namespace to LBAs of `lba_bytes`, without secure erase, within [`FORMAT_TIMEOUT`].
+    pub fn new(nsid: u32, lba_bytes: u32) -> Self {
+        Self { nsid, lba_bytes, erase: SecureErase::NONE, lose_all_namespaces: false, timeout: FORMAT_TIMEOUT }
+    }
+}
+
+/// A namespace that a format would destroy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Namespace identifier.
+    pub nsid: u32,
+    /// Its size in bytes; `None` where Identify does not tell.
+    pub bytes: Option<u64>,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Some(bytes) => write!(f, "namespace {} ({:.1} GB)", self.nsid, bytes as f64 / 1e9),
+            None => write!(f, "namespace {} (size unknown)", self.nsid),
+        }
+    }
+}
+
+/// How far a format is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatProgress {
+    /// Time since the command was sent.
+    pub waited: Duration,
+    /// Percentage done, 0 to 100, where the drive reports it (FPI).
+    pub percent: Option<u8>,
+}
+
+impl Controller {
+    /// Every namespace whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe 1.4,
+    /// 5.23 and 5.15.2.2): the one named, or all of the drive.
+    pub fn format_losses(&self, nsid: u32, erase: SecureErase) -> Result<Vec<Loss>, DriverError> {
+        let info = self.info();
+        let erases = erase != SecureErase::NONE;
+        let all = info.fna.reaches_all(false) || erases && info.fna.reaches_all(true);
+        let lost = if all {
+            // Namespaces that are not attached here are lost as well.
+            let cns = if info.oacs.namespace_management() { Cns::ALLOCATED_NAMESPACES } else { Cns::ACTIVE_NAMESPACES };
+            let mut lost = self.namespace_list(cns)?;
+            if !lost.contains(&nsid) {
+                lost.push(nsid);
+            }
+            lost
+        } else {
+            vec![nsid]
+        };
+        lost.into_iter()
+            .map(|nsid| {
+                let data = match self.identify_namespace(nsid) {
+                    Ok(data) => Some(data),
+                    Err(DriverError::Command { .. } | DriverError::NoSuchNamespace { .. }) => None,
+                    Err(error) => return Err(error),
+                };
+                let bytes = data.filter(IdentifyNamespace::is_active).and_then(|data| data.size_bytes());
+                Ok(Loss { nsid, bytes })
+            })
+            .collect()
+    }
+
+    /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies it
+    /// again. No command to it may be outstanding. `progress` is called about once a second.
+    ///
+    /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request consents.
+    pub fn format(
+        &self,
+        request: &FormatRequest,
+        mut progress: impl FnMut(FormatProgress),
+    ) -> Result<Namespace, DriverError> {
+        let FormatRequest { nsid, lba_bytes: wanted, erase, .. } = *request;
+        let function = || self.name().clone();
+        let info = self.info();
+        if !info.oacs.format_nvm() {
+            return Err(DriverError::Unsupported { function: function(), what: "Format NVM" });
+        }
+        if erase == SecureErase::CRYPTOGRAPHIC && !info.fna.crypto_erase() {
+            return Err(DriverError::Unsupported { function: function(), what: "cryptographic erase" });
+        }
+        let before = self.identify_namespace(nsid)?;
+        if !before.is_active() {
+            return Err(DriverError::NoSuchNamespace { function: function(), nsid });
+        }
+        let fitting = before.formats().filter(|(_, f)| f.lba_bytes() == Some(wanted) && f.ms() == 0);
+        let Some((index, _)) = fitting.min_by_key(|(_, f)| f.rp()) else {
+            let offered = before.formats().map(|(_, format)| format).collect();
+            return Err(DriverError::LbaFormatNotOffered { function: function(), nsid, wanted, offered });
+        };
+        let losses = self.format_losses(nsid, erase)?;
+        if losses.len() > 1 && !request.lose_all_namespaces {
+            return Err(DriverError::FormatNeedsConsent { function: function(), nsid, losses });
+        }
+
+        let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
+        let reports = before.fpi.supported();
+        self.admin_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
+            // A drive may refuse Identify while it formats; that is no reason to give up.
+            let percent = if reports { self.identify_namespace(nsid).ok() } else { None }
+                .filter(|data| data.fpi.supported())
+                .map(|data| 100 - data.fpi.remaining().min(100));
+            progress(FormatProgress { waited, percent });
+        })?;
+
+        let after = self.namespace(nsid)?;
+        if after.lba_bytes() != wanted || after.metadata_bytes() != 0 {
+            let found = after.lba_bytes();
+            return Err(DriverError::FormatNotApplied { function: function(), nsid, wanted, found });
+        }
+        Ok(after)
+    }
+}

@@ -1,0 +1,41 @@
+use std::time::Duration;
+
+use warprow_dma::Clock;
+
+/// How long a wait spins and yields before it sleeps between looks.
+const SPIN: Duration = Duration::from_millis(2);
+/// The longest sleep between looks.
+const LONGEST: Duration = Duration::from_millis(5);
+
+/// A bounded wait for something slow: registers, admin commands.
+pub(crate) struct Patience<'a> {
+    clock: &'a dyn Clock,
+    began: Duration,
+    limit: Duration,
+    turn: u32,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(clock: &'a dyn Clock, limit: Duration) -> Self {
+        Self { clock, began: clock.now(), limit, turn: 0 }
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        self.clock.now().saturating_sub(self.began)
+    }
+
+    /// Waits a little. `false` when the time was up before: look once more, then give up.
+    pub(crate) fn wait(&mut self) -> bool {
+        let waited = self.waited();
+        if waited >= self.limit {
+            return false;
+        }
+        if waited < SPIN {
+            self.clock.relax(self.turn);
+            self.turn = self.turn.saturating_add(1);
+        } else {
+            self.clock.sleep((waited / 16).min(LONGEST).min(self.limit - waited));
+        }
+        true
+    }
+}

@@ -1,0 +1,235 @@
+//! The commands of the NVM command set that the driver sends (NVM Command Set 1.0, 3.2; NVMe 1.4, 6).
+
+use warprow_dma::Mapped;
+use warprow_spec::nvm::DsmRange;
+use warprow_spec::{IntoBytes, Sqe};
+
+use super::pair::QueuePair;
+use crate::namespace::Namespace;
+use crate::prp::{self, Data, PrpError, PrpList};
+
+/// Why a command was not pushed. Nothing has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// No free slot or no credit: poll first.
+    #[error("the queue is full: poll or wait, then push again")]
+    Full,
+    /// Blocks that the namespace does not have.
+    #[error("{blocks} blocks from LBA {lba} are not all inside a namespace of {lba_count} blocks")]
+    OutOfRange {
+        /// First block.
+        lba: u64,
+        /// Number of blocks.
+        blocks: u32,
+        /// Blocks of the namespace.
+        lba_count: u64,
+    },
+    /// No blocks, or more than one command can name.
+    #[error("{blocks} blocks in one command: 1 to 65,536 are possible")]
+    BlockCount {
+        /// Number of blocks.
+        blocks: u32,
+    },
+    /// More data than one command may move.
+    #[error(
+        "{bytes} bytes in one command: this queue moves at most {max} (MDTS, QueueOptions::max_transfer); split it"
+    )]
+    TooLong {
+        /// Bytes to be moved.
+        bytes: u64,
+        /// Most bytes of one command.
+        max: u64,
+    },
+    /// A data buffer of another length than the blocks.
+    #[error("the buffer has {len} bytes, the blocks have {bytes}")]
+    WrongLength {
+        /// Length of the buffer.
+        len: u64,
+        /// Bytes of the blocks.
+        bytes: u64,
+    },
+    /// A buffer that PRPs cannot describe.
+    #[error(transparent)]
+    Prp(#[from] PrpError),
+    /// A namespace with metadata.
+    #[error("namespace {nsid} has {bytes} B of metadata in each block; format it to an LBA format without")]
+    Metadata {
+        /// The namespace.
+        nsid: u32,
+        /// Metadata bytes of a block.
+        bytes: u16,
+    },
+    /// No ranges, or more than fit.
+    #[error("{ranges} ranges in one command: 1 to {max} are possible")]
+    RangeCount {
+        /// Number of ranges.
+        ranges: usize,
+        /// Most ranges of one command.
+        max: usize,
+    },
+    /// The controller does not have the command (ONCS).
+    #[error("the controller does not support {what}")]
+    Unsupported {
+        /// The command.
+        what: &'static str,
+    },
+}
+
+/// The list area of one CID.
+struct ListArea<'a> {
+    memory: &'a Mapped,
+    at: usize,
+    bytes: usize,
+}
+
+impl PrpList for ListArea<'_> {
+    #[inline]
+    fn iova(&self) -> u64 {
+        self.memory.iova() + self.at as u64
+    }
+
+    #[inline]
+    fn room(&self) -> u64 {
+        (self.bytes / 8) as u64
+    }
+
+    #[inline]
+    fn store(&self, index: u64, entry: u64) {
+        self.memory.memory().store_u64(self.at + index as usize * 8, entry);
+    }
+}
+
+impl QueuePair {
+    /// The list area that belongs to the next CID.
+    #[inline]
+    fn next_list(&self) -> Result<ListArea<'_>, PushError> {
+        let index = self.ring.next_index().ok_or(PushError::Full)?;
+        Ok(ListArea { memory: self.memory(), at: self.lists_at + index * self.list_bytes, bytes: self.list_bytes })
+    }
+
+    /// Checks blocks against the namespace; their number, 0's based.
+    #[inline]
+    fn blocks_z(ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
+        let nlb_z =
+            blocks.checked_sub(1).and_then(|z| u16::try_from(z).ok()).ok_or(PushError::BlockCount { blocks })?;
+        let lba_count = ns.lba_count();
+        if lba.checked_add(blocks.into()).is_none_or(|end| end > lba_count) {
+            return Err(PushError::OutOfRange { lba, blocks, lba_count });
+        }
+        match ns.metadata_bytes() {
+            0 => Ok(nlb_z),
+            bytes => Err(PushError::Metadata { nsid: ns.nsid(), bytes }),
+        }
+    }
+
+    /// Checks a transfer and builds its PRPs.
+    #[inline]
+    fn transfer(&self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>) -> Result<(u16, u64, u64), PushError> {
+        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
+        let bytes = u64::from(blocks) << ns.lba_shift();
+        let max = self.max_transfer();
+        if bytes > max {
+            return Err(PushError::TooLong { bytes, max });
+        }
+        let len = data.len().unwrap_or(u64::MAX);
+        if len != bytes {
+            return Err(PushError::WrongLength { len, bytes });
+        }
+        let (prp1, prp2) = prp::build(data, &self.next_list()?)?;
+        Ok((blocks_z, prp1, prp2))
+    }
+
+    /// Pushes a Read of `blocks` blocks from `lba` into `data`.
+    #[inline]
+    pub fn read(&mut self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>, tag: u64) -> Result<u16, PushError> {
+        let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
+        self.push(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
+    }
+
+    /// Pushes a Write of `data` to `blocks` blocks from `lba`. With `fua` it is durable when it completes, else after the next
+    /// Flush.
+    #[inline]
+    pub fn write(
+        &mut self,
+        ns: &Namespace,
+        lba: u64,
+        blocks: u32,
+        data: Data<'_>,
+        fua: bool,
+        tag: u64,
+    ) -> Result<u16, PushError> {
+        let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
+        self.push(Sqe::write(ns.nsid(), lba, blocks_z, fua).with_prps(prp1, prp2), tag)
+    }
+
+    /// Pushes a Compare of `blocks` blocks from `lba` with `data`; it fails with Compare Failure where they differ.
+    pub fn compare(
+        &mut self,
+        ns: &Namespace,
+        lba: u64,
+        blocks: u32,
+        data: Data<'_>,
+        tag: u64,
+    ) -> Result<u16, PushError> {
+        if !self.optional.compare {
+            return Err(PushError::Unsupported { what: "Compare" });
+        }
+        let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
+        self.push(Sqe::compare(ns.nsid(), lba, blocks_z).with_prps(prp1, prp2), tag)
+    }
+
+    /// Pushes a Flush: writes of this namespace that completed before it was pushed are durable when it completes.
+    pub fn flush(&mut self, ns: &Namespace, tag: u64) -> Result<u16, PushError> {
+        self.push(Sqe::flush(ns.nsid()), tag)
+    }
+
+    /// Pushes a Write Zeroes of `blocks` blocks from `lba`, with `deallocate` freeing them where the controller can.
+    pub fn write_zeroes(
+        &mut self,
+        ns: &Namespace,
+        lba: u64,
+        blocks: u32,
+        deallocate: bool,
+        tag: u64,
+    ) -> Result<u16, PushError> {
+        if !self.optional.write_zeroes {
+            return Err(PushError::Unsupported { what: "Write Zeroes" });
+        }
+        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
+        self.push(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
+    }
+
+    /// Most ranges that one [`deallocate`](Self::deallocate) takes, 32 to 256.
+    pub fn max_ranges(&self) -> usize {
+        (self.list_bytes / size_of::<DsmRange>()).min(DsmRange::MAX_COUNT)
+    }
+
+    /// Pushes a Dataset Management that deallocates ranges of (first block, number of blocks).
+    pub fn deallocate(&mut self, ns: &Namespace, ranges: &[(u64, u32)], tag: u64) -> Result<u16, PushError> {
+        if !self.optional.deallocate {
+            return Err(PushError::Unsupported { what: "Dataset Management" });
+        }
+        let max = self.max_ranges();
+        let count_z = ranges.len().checked_sub(1).filter(|_| ranges.len() <= max);
+        let Some(count_z) = count_z.and_then(|z| u8::try_from(z).ok()) else {
+            return Err(PushError::RangeCount { ranges: ranges.len(), max });
+        };
+        for &(lba, blocks) in ranges {
+            let lba_count = ns.lba_count();
+            if blocks == 0 {
+                return Err(PushError::BlockCount { blocks });
+            }
+            if lba.checked_add(blocks.into()).is_none_or(|end| end > lba_count) {
+                return Err(PushError::OutOfRange { lba, blocks, lba_count });
+            }
+        }
+        // The area is at most a page long and crosses none, so PRP1 describes it.
+        let area = self.next_list()?;
+        for (i, &(lba, blocks)) in ranges.iter().enumerate() {
+            let range = DsmRange::new(lba, blocks);
+            area.memory.memory().write(area.at + i * size_of::<DsmRange>(), range.as_bytes());
+        }
+        let iova = area.iova();
+        self.push(Sqe::deallocate(ns.nsid(), count_z).with_prps(iova, 0), tag)
+    }
+}

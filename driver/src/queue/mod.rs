@@ -1,0 +1,17 @@
+//! I/O queue pairs that a host thread drives.
+
+mod anomaly;
+mod commands;
+mod completion;
+mod memory;
+mod pair;
+mod registry;
+pub mod ring;
+
+pub use anomaly::{Anomalies, Anomaly};
+pub use commands::PushError;
+pub use completion::{CommandName, Completion, Ended, Issued};
+pub use memory::RingMemory;
+pub use pair::{QueueOptions, QueuePair};
+pub(crate) use registry::Queues;
+pub use ring::{NEVER, Ring};

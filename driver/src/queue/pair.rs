@@ -1,0 +1,467 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use warprow_dma::{Doorbell, Mapped, PAGE};
+use warprow_spec::Sqe;
+use warprow_spec::admin::QueuePriority;
+use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
+
+use super::registry::Link;
+use super::{Anomalies, CommandName, Completion, Ended, NEVER, PushError, Ring, RingMemory};
+use crate::DriverError;
+use crate::admin::HEALTH_INTERVAL;
+use crate::controller::Controller;
+use crate::prp;
+
+/// How to make a queue pair.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    /// Entries of the submission queue, 2 to 65,536; one less is the most that can be outstanding.
+    pub entries: u32,
+    /// Entries of the completion queue, at least 2; fewer where the controller cannot have so many. One larger than the
+    /// submission queue needs fewer doorbell stores: its head is told only when the queue could otherwise fill.
+    pub completion_entries: u32,
+    /// Most bytes that one command moves; MDTS may set a lower limit. Memory for PRP lists is set aside for it.
+    pub max_transfer: u64,
+    /// How long a command may take, from the first push of its batch.
+    pub timeout: Duration,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { entries: 128, completion_entries: 512, max_transfer: 1 << 20, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Turns of a waiting loop between two looks at the clock.
+const TURNS: u32 = 64;
+/// How long a wait spins and yields before it sleeps between looks.
+const SPIN: Duration = Duration::from_millis(20);
+
+/// A submission queue with its completion queue, driven by one thread at a time (`&mut self`): no locks, no atomic
+/// read-modify-write. `docs/rings.md` gives the rules.
+///
+/// Commands are *pushed*, then the device is told of a batch of them by one [`ring`](Self::ring), then [`poll`](Self::poll) or
+/// [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
+///
+/// **The memory that a command names** must stay untouched by others until the command has ended in any way but
+/// [`Ended::TimedOut`]. [`keep`](Self::keep) makes sure that it also stays mapped.
+#[derive(Debug)]
+pub struct QueuePair {
+    // Before `controller`, so that a queue pair's memory goes before the last reference to its controller.
+    pub(super) ring: Ring<RingMemory, Doorbell>,
+    /// Rings, then the list areas of the CIDs.
+    memory: Arc<Mapped>,
+    pub(super) lists_at: usize,
+    pub(super) list_bytes: usize,
+    kept: Vec<Arc<Mapped>>,
+    id: u16,
+    options: QueueOptions,
+    link: Arc<Link>,
+    /// The gate when the queue was made on the device.
+    made: u64,
+    /// The same while the owner may use the queue; never equal to a gate once it has left.
+    pass: u64,
+    /// What exists on the device.
+    has_sq: bool,
+    has_cq: bool,
+    /// When the batch that is being pushed ends at the latest.
+    batch_deadline: Duration,
+    /// No outstanding command's deadline is earlier.
+    earliest: Duration,
+    /// The clock at the start of the latest batch.
+    now: Duration,
+    pub(super) optional: Optional,
+    pub(super) controller: Arc<Controller>,
+}
+
+/// Commands that the controller says it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Optional {
+    pub(super) compare: bool,
+    pub(super) deallocate: bool,
+    pub(super) write_zeroes: bool,
+}
+
+/// A gate value that never occurs.
+const LEFT: u64 = u64::MAX;
+
+impl Controller {
+    /// Makes a queue pair: memory, Create I/O Completion Queue, Create I/O Submission Queue (physically contiguous, without
+    /// interrupts; NVMe Base 2.0, 5.4 and 5.5; NVMe 1.4, 5.3 and 5.4).
+    pub fn queue_pair(self: &Arc<Self>, options: &QueueOptions) -> Result<QueuePair, DriverError> {
+        let name = self.name();
+        let max = self.cap().max_queue_entries();
+        let (sq_size, cq_size) = (options.entries, options.completion_entries.min(max));
+        for asked in [sq_size, cq_size] {
+            if !(2..=max).contains(&asked) {
+                return Err(DriverError::QueueSize { function: name.clone(), asked, max });
+            }
+        }
+        let max_transfer =
+            options.max_transfer.min(self.max_transfer_bytes().unwrap_or(u64::MAX)).clamp(PAGE as u64, 1 << 28);
+        // Dataset Management puts its ranges where lists go.
+        let list_bytes = prp::list_bytes(max_transfer).max(512) as usize;
+        let cq_at = (sq_size as usize * size_of::<Sqe>()).next_multiple_of(PAGE);
+        let lists_at = cq_at + (cq_size as usize * 16).next_multiple_of(PAGE);
+        let credit = sq_size.min(cq_size) as usize - 1;
+        let memory = self.allocate(lists_at + credit * list_bytes)?;
+
+        let mut queues = self.lock_queues();
+        let Some((id, link)) = queues.take_id() else {
+            return Err(DriverError::NoQueueLeft { function: name.clone(), granted: queues.granted });
+        };
+        let bells = || {
+            let dstrd = self.cap().dstrd();
+            let bell = |offset| self.function().doorbell(offset);
+            Ok::<_, DriverError>((bell(sq_tail_doorbell(id, dstrd))?, bell(cq_head_doorbell(id, dstrd))?))
+        };
+        let (sq_bell, cq_bell) = match bells() {
+            Ok(bells) => bells,
+            Err(error) => {
+                queues.links.remove(&id);
+                return Err(error);
+            }
+        };
+        let words = |at| RingMemory::new(memory.memory().clone(), at);
+        let ring = Ring::new(id, (words(0), sq_size, sq_bell), (words(cq_at), cq_size, cq_bell));
+        let oncs = self.info().oncs;
+        let mut pair = QueuePair {
+            ring,
+            memory,
+            lists_at,
+            list_bytes,
+            kept: Vec::new(),
+            id,
+            options: QueueOptions { max_transfer, completion_entries: cq_size, ..options.clone() },
+            link,
+            made: self.gate.now(),
+            pass: LEFT,
+            has_sq: false,
+            has_cq: false,
+            batch_deadline: NEVER,
+            earliest: NEVER,
+            now: Duration::ZERO,
+            optional: Optional {
+                compare: oncs.compare(),
+                deallocate: oncs.dataset_management(),
+                write_zeroes: oncs.write_zeroes(),
+            },
+            controller: self.clone(),
+        };
+        let made = pair.create();
+        // Dropping a queue pair takes the lock.
+        drop(queues);
+        made.map(|()| pair)
+    }
+}
+
+impl QueuePair {
+    /// Queue identifier, from 1.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The controller it belongs to.
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// Most commands that can be outstanding.
+    pub fn depth(&self) -> usize {
+        self.ring.credit()
+    }
+
+    /// Commands pushed and not ended.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.ring.outstanding()
+    }
+
+    /// Commands in quarantine: timed out, with their memory withheld until [`recreate`](Self::recreate) or a reset.
+    pub fn quarantined(&self) -> u32 {
+        self.ring.quarantined()
+    }
+
+    /// Doorbell stores so far.
+    pub fn doorbells(&self) -> u64 {
+        self.ring.doorbells()
+    }
+
+    /// Completions that nobody waited for.
+    pub fn anomalies(&self) -> &Anomalies {
+        self.ring.anomalies()
+    }
+
+    /// Most bytes that one command moves.
+    #[inline]
+    pub fn max_transfer(&self) -> u64 {
+        self.options.max_transfer
+    }
+
+    /// How long a command may take.
+    pub fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
+    /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from the
+    /// device, even if it is dropped while the device does not answer.
+    pub fn keep(&mut self, memory: Arc<Mapped>) {
+        self.kept.push(memory);
+    }
+
+    /// Creates the queues on the device. The registry is locked, so that no reset comes between.
+    fn create(&mut self) -> Result<(), DriverError> {
+        let timeout = self.controller.options().admin_timeout;
+        let iova = self.memory.iova();
+        let cq_at = (self.options.entries as u64 * size_of::<Sqe>() as u64).next_multiple_of(PAGE as u64);
+        self.made = self.controller.gate.now();
+        let size_z = |entries: u32| (entries - 1) as u16;
+        let cq = Sqe::create_io_cq(self.id, size_z(self.options.completion_entries)).with_prps(iova + cq_at, 0);
+        // A command without an answer may yet be carried out.
+        self.has_cq = true;
+        self.admin(cq, timeout).inspect_err(|error| self.has_cq = !is_refusal(error))?;
+        let sq = Sqe::create_io_sq(self.id, size_z(self.options.entries), self.id, QueuePriority::URGENT);
+        self.has_sq = true;
+        self.admin(sq.with_prps(iova, 0), timeout).inspect_err(|error| self.has_sq = !is_refusal(error))?;
+        self.pass = self.made;
+        self.link.left.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Deletes the queues from the device. After success it no longer touches their memory, nor that of their commands.
+    fn delete(&mut self) -> Result<(), DriverError> {
+        let timeout = self.controller.options().admin_timeout;
+        if self.has_sq {
+            self.admin(Sqe::delete_io_sq(self.id), timeout)?;
+            self.has_sq = false;
+        }
+        if self.has_cq {
+            self.admin(Sqe::delete_io_cq(self.id), timeout)?;
+            self.has_cq = false;
+        }
+        Ok(())
+    }
+
+    fn admin(&self, sqe: Sqe, timeout: Duration) -> Result<(), DriverError> {
+        self.controller.admin(sqe, &[], timeout).map(drop)
+    }
+
+    /// Lets go of the queue, so that the controller can be reset. Every other call then answers
+    /// [`DriverError::Stale`] until [`recreate`](Self::recreate).
+    pub fn leave(&mut self) {
+        self.pass = LEFT;
+        self.link.left.store(true, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn is_stale(&self) -> bool {
+        self.pass != self.controller.gate.now()
+    }
+
+    #[cold]
+    fn stale(&mut self) -> DriverError {
+        self.leave();
+        DriverError::Stale { function: self.controller.name().clone(), queue: self.id }
+    }
+
+    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command to `on`
+    /// ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and creates it anew with the
+    /// same memory. The step to take for a queue with commands in quarantine, and after a reset of the controller.
+    ///
+    /// If the device does not delete the queue, nothing has ended and the quarantine stays: reset the controller.
+    pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
+        self.leave();
+        let controller = self.controller.clone();
+        let queues = controller.lock_queues();
+        let gone = self.forget_if_reset();
+        if !gone {
+            self.delete()?;
+            // Deleting a submission queue completes or aborts its commands first.
+            self.ring.poll(&mut on);
+        }
+        self.ring.restart(on);
+        self.earliest = NEVER;
+        if self.id > queues.granted {
+            return Err(DriverError::NoQueueLeft { function: controller.name().clone(), granted: queues.granted });
+        }
+        self.create()
+    }
+
+    /// After a reset there is nothing left on the device. Called with the registry locked.
+    fn forget_if_reset(&mut self) -> bool {
+        let reset = self.controller.gate.now() & !1 != self.made;
+        if reset {
+            (self.has_sq, self.has_cq) = (false, false);
+        }
+        reset
+    }
+
+    /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion. The PRP
+    /// entries are taken as they are; the methods named after commands build them.
+    #[inline]
+    pub fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
+        if !self.ring.has_unrung() {
+            self.begin_batch();
+        }
+        self.ring.push(sqe, tag, self.batch_deadline).ok_or(PushError::Full)
+    }
+
+    #[inline]
+    fn begin_batch(&mut self) {
+        self.now = self.controller.clock().now();
+        self.batch_deadline = self.now.saturating_add(self.options.timeout);
+        self.earliest = self.earliest.min(self.batch_deadline);
+    }
+
+    /// Whether another command can be pushed now.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.ring.has_room()
+    }
+
+    /// Tells the device of everything that was pushed, with one store of the tail doorbell.
+    #[inline]
+    pub fn ring(&mut self) -> Result<(), DriverError> {
+        if self.is_stale() {
+            return Err(self.stale());
+        }
+        self.ring.ring();
+        Ok(())
+    }
+
+    /// Gives every completion that has arrived to `on`; returns how many entries were consumed. Does not wait, and does not
+    /// look at deadlines: call [`expire`](Self::expire) now and then, or [`wait`](Self::wait).
+    #[inline]
+    pub fn poll(&mut self, on: impl FnMut(Completion)) -> Result<u32, DriverError> {
+        if self.is_stale() {
+            return Err(self.stale());
+        }
+        Ok(self.ring.poll(on))
+    }
+
+    /// Puts the commands whose time is up into quarantine and gives them to `on` as [`Ended::TimedOut`]; completions that have
+    /// arrived in the meantime come first. Returns how many timed out.
+    pub fn expire(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
+        self.now = self.controller.clock().now();
+        if self.now < self.earliest {
+            return Ok(0);
+        }
+        self.poll(&mut on)?;
+        let (expired, earliest) = self.ring.expire(self.now, on);
+        self.earliest = earliest;
+        Ok(expired)
+    }
+
+    /// Waits until at least one command ends, in whatever way, and gives it and all others that have ended to `on`; returns how
+    /// many. Rings for what was pushed. With nothing outstanding it returns 0 at once, or an error if the queue could then
+    /// never take a command again. Bounded by the commands' deadlines.
+    pub fn wait(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
+        self.ring()?;
+        if self.now >= self.earliest {
+            let mut ended = 0;
+            self.expire(|completion| {
+                ended += 1;
+                on(completion);
+            })?;
+            if ended != 0 {
+                return Ok(ended);
+            }
+        }
+        let mut began = None;
+        let mut looked = Duration::ZERO;
+        let mut turn = 0u32;
+        loop {
+            let mut ended = 0;
+            self.poll(|completion| {
+                ended += 1;
+                on(completion);
+            })?;
+            if ended != 0 {
+                return Ok(ended);
+            }
+            if self.ring.outstanding() == 0 {
+                return if self.ring.has_room() { Ok(0) } else { Err(self.stuck()) };
+            }
+            if turn % TURNS == TURNS - 1 {
+                self.expire(|completion| {
+                    ended += 1;
+                    on(completion);
+                })?;
+                if ended != 0 {
+                    return Ok(ended);
+                }
+                let waited = self.now.saturating_sub(*began.get_or_insert(self.now));
+                if waited >= looked + HEALTH_INTERVAL {
+                    looked = waited;
+                    self.controller.registers().health("an I/O command")?;
+                }
+                if waited >= SPIN {
+                    self.controller.clock().sleep(Duration::from_micros(100));
+                }
+            }
+            self.controller.clock().relax(turn);
+            turn = turn.wrapping_add(1);
+        }
+    }
+
+    fn stuck(&self) -> DriverError {
+        DriverError::Stuck {
+            function: self.controller.name().clone(),
+            queue: self.id,
+            quarantined: self.ring.quarantined(),
+        }
+    }
+
+    /// The error that a completion stands for; `None` for success and for [`Ended::Released`].
+    pub fn error(&self, completion: &Completion) -> Option<DriverError> {
+        let function = self.controller.name().clone();
+        let command = CommandName { queue: self.id, issued: completion.issued };
+        match completion.ended {
+            Ended::Answered(status) if status.is_success() => None,
+            Ended::Answered(status) => Some(DriverError::Command { function, command, status }),
+            Ended::TimedOut => {
+                let (waited, csts) = (self.options.timeout, self.controller.registers().csts_or_absent());
+                Some(DriverError::TimedOut { function, command, waited, csts })
+            }
+            Ended::Lost => Some(DriverError::Lost { function, command }),
+            Ended::Released => None,
+        }
+    }
+
+    /// A refusal with the names of the function and the queue.
+    pub fn refused(&self, source: PushError) -> DriverError {
+        DriverError::Push { function: self.controller.name().clone(), queue: self.id, source }
+    }
+
+    pub(super) fn memory(&self) -> &Mapped {
+        &self.memory
+    }
+}
+
+/// Whether the device said no, so that the command certainly had no effect.
+fn is_refusal(error: &DriverError) -> bool {
+    matches!(error, DriverError::Command { .. } | DriverError::Down { .. } | DriverError::AdminQueueFull { .. })
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.leave();
+        let controller = self.controller.clone();
+        let mut queues = controller.lock_queues();
+        self.forget_if_reset();
+        match self.delete() {
+            Ok(()) => {
+                queues.links.remove(&self.id);
+            }
+            Err(error) => {
+                tracing::warn!(%error, queue = self.id, "queue not deleted; its memory is kept until a reset");
+                self.link.dropped.store(true, Ordering::Release);
+                let mut retained = std::mem::take(&mut self.kept);
+                retained.push(self.memory.clone());
+                queues.retained.push(retained);
+            }
+        }
+    }
+}

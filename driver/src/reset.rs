@@ -1,0 +1,112 @@
+//! Reset and shutdown of a controller (NVMe Base 2.0, 3.6 and 3.7; NVMe 1.4, 7.3 and 7.6.2).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::DriverError;
+use crate::controller::Controller;
+use crate::enable;
+use crate::queue::Queues;
+
+/// How deep a reset goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ResetKind {
+    /// CC.EN = 0 and back, falling back on a reset of the function.
+    #[default]
+    Controller,
+    /// A reset of the PCIe function (FLR).
+    Function,
+    /// An NVM subsystem reset, where CAP.NSSRS offers it: every controller of the drive is reset.
+    Subsystem,
+}
+
+impl Controller {
+    /// Resets the controller and enables it again. Every command is lost; everything in quarantine is released.
+    ///
+    /// First the owners of queue pairs must let go: each does at its next call into its queue pair (which answers
+    /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not within
+    /// [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing reset. Afterwards
+    /// each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate).
+    pub fn reset(&self, kind: ResetKind) -> Result<(), DriverError> {
+        if kind == ResetKind::Subsystem && !self.cap().nssrs() {
+            return Err(DriverError::Unsupported { function: self.name().clone(), what: "NVM subsystem reset" });
+        }
+        let mut queues = self.lock_queues();
+        self.gate.close();
+        if let Err(error) = self.await_owners(&queues, self.options().leave_timeout) {
+            self.gate.reopen();
+            return Err(error);
+        }
+
+        let mut admin = self.lock_admin();
+        admin.up = false;
+        let registers = self.registers();
+        match kind {
+            ResetKind::Controller => {}
+            ResetKind::Function => registers.function.reset()?,
+            ResetKind::Subsystem => registers.reset_subsystem()?,
+        }
+        enable::disable_or_reset(registers, self.clock(), self.cap())?;
+        if kind == ResetKind::Subsystem {
+            registers.clear_nssro("an NVM subsystem reset")?;
+        }
+        // RDY = 0: no command of before touches memory any more.
+        admin.restart();
+        drop(admin);
+        queues.retained.clear();
+        queues.forget_dropped();
+        self.gate.advance();
+
+        queues.granted = self.start()?;
+        Ok(())
+    }
+
+    /// Waits until no owner of a queue pair can touch its doorbells.
+    fn await_owners(&self, queues: &Queues, limit: Duration) -> Result<(), DriverError> {
+        let mut patience = self.patience(limit);
+        loop {
+            let more = patience.wait();
+            let staying: Vec<u16> = queues.staying().collect();
+            if staying.is_empty() {
+                return Ok(());
+            }
+            if !more {
+                return Err(DriverError::QueuesInUse { function: self.name().clone(), queues: staying });
+            }
+        }
+    }
+
+    /// Shuts the controller down for power off: its caches are flushed, its metadata saved. All queue pairs must have been
+    /// dropped. The controller is left disabled; [`reset`](Self::reset) brings it back.
+    pub fn shutdown(&self) -> Result<(), DriverError> {
+        let queues = self.lock_queues();
+        let live: Vec<u16> = queues.live().collect();
+        if !live.is_empty() {
+            return Err(DriverError::QueuesInUse { function: self.name().clone(), queues: live });
+        }
+        let mut admin = self.lock_admin();
+        if !admin.up {
+            return Err(DriverError::Down { function: self.name().clone() });
+        }
+        let least = self.options().shutdown_timeout;
+        let limit = Duration::from_micros(self.info().rtd3e.into()).max(least);
+        admin.up = false;
+        let told = enable::notify_shutdown(self.registers(), self.clock(), limit);
+        enable::disable(self.registers(), self.clock(), self.cap())?;
+        admin.restart();
+        told?;
+        self.registers().set_bus_master(false, "shutting it down")
+    }
+}
+
+impl Queues {
+    /// Queue pairs that exist.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u16> {
+        self.links.iter().filter(|(_, link)| !link.dropped.load(Ordering::Acquire)).map(|(&id, _)| id)
+    }
+
+    /// Queue pairs whose owners may still ring their doorbells.
+    fn staying(&self) -> impl Iterator<Item = u16> {
+        self.links.iter().filter(|(_, link)| !link.left.load(Ordering::Acquire)).map(|(&id, _)| id)
+    }
+}
