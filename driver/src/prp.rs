@@ -219,6 +219,7 @@ mod tests {
     use std::collections::HashMap;
 
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
 
@@ -300,6 +301,8 @@ mod tests {
     }
 
     proptest! {
+    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
         #[test]
         fn contiguous_data_is_walked_back(
             page in 1u64..1 << 30, offset in 0u64..1024, len in 1u64..9 << 20, slot in 0u64..5,

@@ -7,6 +7,8 @@ mod memory;
 mod pair;
 mod registry;
 pub mod ring;
+#[cfg(test)]
+mod ring_tests;
 
 pub use anomaly::{Anomalies, Anomaly};
 pub use commands::PushError;
