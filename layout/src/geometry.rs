@@ -104,7 +104,7 @@ impl Geometry {
     /// The placement of a generation over `map`, with stripe units of `1 << stripe_shift` bytes.
     pub(crate) fn placement(&self, map: Vec<ChunkRef>, stripe_shift: u32) -> Placement {
         let lba_shift = u32::from(self.lba_shift);
-        let base = self.first_chunk_unit * UNIT as u64 >> lba_shift;
+        let base = (self.first_chunk_unit * UNIT as u64) >> lba_shift;
         Placement::new(map, lba_shift, stripe_shift - lba_shift, u32::from(self.chunk_shift) - lba_shift, base)
     }
 }

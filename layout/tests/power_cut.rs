@@ -1,0 +1,506 @@
+//! Power cuts over format, load, switch and roll-forward: after each, the store is all old or all new.
+//!
+//! A run is recorded: every write and flush of every drive, and what was acknowledged when. Then for every point of the record
+//! the drives are put together as a power cut there may have left them: what was flushed, and any subset of the LBAs written
+//! since. A flush is removed by removing it from the record.
+
+mod common;
+
+use common::*;
+use warprow_layout::{Access, BlockError, Catalogue, Copy, OpenError, RepairKind, State, Volume, open, probe};
+
+/// How the LBAs in the caches fare. (The seed makes a random choice repeatable.)
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    AllLost,
+    AllKept,
+    /// Each LBA is kept with this probability in percent.
+    Lbas(u32, u64),
+    /// Each LBA is kept, lost or itself torn: more than NVMe allows (AWUPF), and nothing here relies on that.
+    Torn(u64),
+    /// Each write is kept or lost whole.
+    Writes(u64),
+    /// Each drive keeps everything or nothing.
+    Drives(u64),
+    /// Only this drive keeps anything.
+    Only(usize),
+}
+
+fn fates(drives: usize, seeds: u64) -> Vec<Fate> {
+    let mut fates = vec![Fate::AllLost, Fate::AllKept];
+    for seed in 0..seeds {
+        fates.extend([
+            Fate::Lbas(50, seed),
+            Fate::Lbas(90, seed),
+            Fate::Writes(seed),
+            Fate::Torn(seed),
+            Fate::Torn(!seed),
+        ]);
+        if drives > 1 {
+            fates.push(Fate::Drives(seed));
+        }
+    }
+    if drives > 1 {
+        fates.extend((0..drives).map(Fate::Only));
+    }
+    fates
+}
+
+struct Pending {
+    drive: usize,
+    lba: u64,
+    lbas: Vec<std::sync::Arc<[u8]>>,
+}
+
+fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image> {
+    let mut images = durable.to_vec();
+    let mut rng = fastrand::Rng::with_seed(match fate {
+        Fate::Lbas(_, seed) | Fate::Torn(seed) | Fate::Writes(seed) | Fate::Drives(seed) => {
+            seed ^ pending.len() as u64 * 7919
+        }
+        _ => 0,
+    });
+    let kept_drives: Vec<bool> = images.iter().map(|_| rng.bool()).collect();
+    for Pending { drive, lba, lbas } in pending {
+        let kept_write = rng.bool();
+        for (lba, data) in (*lba..).zip(lbas) {
+            let kept = match fate {
+                Fate::Torn(_) => {
+                    let old = images[*drive].get(&lba).cloned().unwrap_or_else(|| vec![0; data.len()].into());
+                    let cut = [0, data.len(), rng.usize(..128), rng.usize(..data.len())][rng.usize(..4)];
+                    images[*drive].insert(lba, [&data[..cut], &old[cut..]].concat().into());
+                    false
+                }
+                Fate::AllLost => false,
+                Fate::AllKept => true,
+                Fate::Lbas(percent, _) => rng.u32(0..100) < percent,
+                Fate::Writes(_) => kept_write,
+                Fate::Drives(_) => kept_drives[*drive],
+                Fate::Only(only) => *drive == only,
+            };
+            if kept {
+                images[*drive].insert(lba, data.clone());
+            }
+        }
+    }
+    images
+}
+
+/// A state of the drives after a cut.
+struct Crash {
+    images: Vec<Image>,
+    /// The last mark before the cut.
+    acked: u64,
+    /// Whether a tail superblock was written since.
+    tails_in_flight: bool,
+}
+
+fn is_tail(shapes: &[Shape], op: &Op) -> bool {
+    matches!(op, Op::Write { drive, lba, .. }
+        if lba * u64::from(shapes[*drive].lba_size) / 4096 >= shapes[*drive].units() - 2)
+}
+
+fn apply(shapes: &[Shape], op: &Op, durable: &mut Vec<Image>, pending: &mut Vec<Pending>) {
+    match op {
+        Op::Write { drive, lba, data } => {
+            let lbas = data.chunks_exact(shapes[*drive].lba_size as usize).map(Into::into).collect();
+            pending.push(Pending { drive: *drive, lba: *lba, lbas });
+        }
+        Op::Flush { drive } => {
+            let (done, open): (Vec<_>, Vec<_>) = pending.drain(..).partition(|pending| pending.drive == *drive);
+            *durable = survive(durable, &done, Fate::AllKept);
+            *pending = open;
+        }
+        Op::Mark(_) => {}
+    }
+}
+
+/// Calls `check` for every cut after the first `from` operations and every fate; says where it failed first.
+fn enumerate(
+    shapes: &[Shape],
+    base: &[Image],
+    log: &[Op],
+    from: usize,
+    seeds: u64,
+    mut check: impl FnMut(Crash) -> Result<(), String>,
+) -> Result<usize, String> {
+    let (mut durable, mut pending) = (base.to_vec(), Vec::new());
+    let (mut acked, mut tails_in_flight, mut checked) = (0, false, 0);
+    for (position, op) in log.iter().enumerate() {
+        apply(shapes, op, &mut durable, &mut pending);
+        match op {
+            Op::Write { .. } => tails_in_flight |= is_tail(shapes, op),
+            Op::Flush { .. } => continue, // A state that the cut before it may have left as well.
+            Op::Mark(what) => (acked, tails_in_flight) = (*what, false),
+        }
+        for fate in fates(shapes.len(), seeds).into_iter().filter(|_| position >= from) {
+            let images = survive(&durable, &pending, fate);
+            check(Crash { images, acked, tails_in_flight })
+                .map_err(|error| format!("cut after operation {position}, {fate:?}, acknowledged {acked}: {error}"))?;
+            checked += 1;
+        }
+    }
+    Ok(checked)
+}
+
+/// The record without the flush, and where that was: up to there nothing has changed.
+fn without_flush(log: &[Op], nth: usize) -> Option<(Vec<Op>, usize)> {
+    let position = log.iter().enumerate().filter(|(_, op)| matches!(op, Op::Flush { .. })).nth(nth)?.0;
+    let mut log = log.to_vec();
+    log.remove(position);
+    Some((log, position))
+}
+
+/// Removes the flushes of all drives that follow one another: one line of the code.
+fn without_flush_of_all(log: &[Op], nth: usize) -> Option<(Vec<Op>, usize)> {
+    let is_flush = |op: Option<&Op>| matches!(op, Some(Op::Flush { .. }));
+    let begins = (0..log.len()).filter(|&i| is_flush(log.get(i)) && (i == 0 || !is_flush(log.get(i - 1))));
+    let begin = begins.into_iter().nth(nth)?;
+    let length = log[begin..].iter().take_while(|op| is_flush(Some(op))).count();
+    let mut log = log.to_vec();
+    log.drain(begin..begin + length);
+    Some((log, begin))
+}
+
+fn version_of(volume: &Volume) -> Result<u64, String> {
+    match volume.generations().as_slice() {
+        [only] => verify(volume, only, only.id + 1).map(|()| only.id + 1),
+        all => Err(format!("{} generations", all.len())),
+    }
+}
+
+/// What must hold after any cut in a run of switches, when version and epoch `acked` had been acknowledged. (Version v comes
+/// with epoch v + 1.)
+fn old_or_new(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String> {
+    let Crash { images, acked, tails_in_flight } = crash;
+    let epoch = acked + 1;
+    data_before_catalogue(shapes, &images, acked)?;
+
+    // Every member alone knows the acknowledged epoch, from its start and from its tail.
+    for index in 0..shapes.len() {
+        for zero_start in [false, true] {
+            if zero_start && tails_in_flight {
+                continue; // Two faults at once: refused, and rightly.
+            }
+            let rig = Rig::with_images(&shapes[index..=index], vec![images[index].clone()]);
+            if zero_start {
+                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+            }
+            let alone = open(rig.drives.clone(), Access::Degraded)
+                .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
+            if alone.volume.epoch() < epoch {
+                return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
+            }
+            assert!(rig.take_log().is_empty(), "a degraded open writes nothing");
+        }
+    }
+
+    let rig = Rig::with_images(shapes, images);
+    let read_only = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| format!("read-only: {error}"))?;
+    assert!(rig.take_log().is_empty(), "a read-only open writes nothing");
+    let seen = version_of(&read_only.volume)?;
+    let opened = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let version = version_of(&opened.volume)?;
+    if version != seen || version < acked || version > (acked + 1).min(last) {
+        return Err(format!("version {version} (read-only: {seen})"));
+    }
+    // It is repaired, and works on.
+    let again = rig.open();
+    if !again.repairs.is_empty() {
+        return Err(format!("still to be repaired: {:?}", again.repairs));
+    }
+    Ok(())
+}
+
+/// A complete catalogue on a drive describes durable data, whether its epoch came about or not. Reads the blocks by the
+/// offsets in docs/layout.md.
+fn data_before_catalogue(shapes: &[Shape], images: &[Image], acked: u64) -> Result<(), String> {
+    let rig = Rig::with_images(shapes, images.to_vec());
+    let Ok(opened) = open(rig.drives.clone(), Access::ReadOnly) else { return Ok(()) };
+    let geometry = opened.volume.geometry().clone();
+    let next = acked + 2;
+    for drive in &rig.drives {
+        let mut bytes = Vec::new();
+        for index in 0..geometry.catalogue_units {
+            let block = drive.unit(2 + (next & 1) * u64::from(geometry.catalogue_units) + u64::from(index));
+            let field = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+            let intact = crc32c::crc32c(&block[12..]).to_le_bytes() == block[8..12];
+            if !intact || field(32) != next || field(40) != u64::from(index) {
+                break;
+            }
+            bytes.extend_from_slice(&block[96..96 + (field(20) as u32) as usize]);
+        }
+        let Ok(catalogue) = Catalogue::decode(&bytes, &geometry) else { continue };
+        for generation in &catalogue.generations {
+            verify(&opened.volume, generation, generation.id + 1)
+                .map_err(|error| format!("the catalogue of epoch {next} is complete: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Two switches, the second onto the chunks that the first freed. Version 1 is there before.
+fn record_switches(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
+    let rig = Rig::new(shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    let first = switch(&volume, 1).placement.map().to_vec();
+    let base = rig.images();
+    rig.take_log();
+    rig.mark(1);
+    switch(&volume, 2);
+    rig.mark(2);
+    let third = switch(&volume, 3).placement.map().to_vec();
+    assert_eq!(first, third, "the test wants freed chunks reused");
+    rig.mark(3);
+    (base, rig.take_log())
+}
+
+const ONE: [u64; 1] = [4];
+const THREE: [u64; 3] = [4, 5, 7];
+
+fn shapes(lba_size: u32, mebibytes: &[u64]) -> Vec<Shape> {
+    mebibytes.iter().map(|&mebibytes| small(lba_size, mebibytes)).collect()
+}
+
+#[test]
+fn cuts_during_switches_leave_old_or_new() {
+    for (lba_size, sizes) in [(512, &ONE[..]), (512, &THREE), (4096, &ONE), (4096, &THREE)] {
+        let shapes = shapes(lba_size, sizes);
+        let (base, log) = record_switches(&shapes);
+        let checked = enumerate(&shapes, &base, &log, 0, 2, |crash| old_or_new(&shapes, crash, 3)).unwrap();
+        assert!(checked > 200, "{checked} cuts");
+    }
+}
+
+#[test]
+fn every_flush_of_a_switch_is_needed() {
+    for sizes in [&ONE[..], &THREE] {
+        let shapes = shapes(512, sizes);
+        let (base, log) = record_switches(&shapes);
+        let mut removed = 0;
+        while let Some((log, from)) = without_flush_of_all(&log, removed) {
+            let found = enumerate(&shapes, &base, &log, from, 12, |crash| old_or_new(&shapes, crash, 3));
+            assert!(found.is_err(), "without flush {removed} on {} drives nothing goes wrong", shapes.len());
+            removed += 1;
+        }
+        assert_eq!(removed, 8, "two commits with four flushes each");
+    }
+}
+
+#[test]
+fn every_flush_of_every_drive_of_a_switch_is_needed() {
+    let shapes = shapes(512, &THREE);
+    let (base, log) = record_switches(&shapes);
+    let mut removed = 0;
+    while let Some((log, from)) = without_flush(&log, removed) {
+        let found = enumerate(&shapes, &base, &log, from, 12, |crash| old_or_new(&shapes, crash, 3));
+        assert!(found.is_err(), "without flush {removed} nothing goes wrong");
+        removed += 1;
+    }
+    assert_eq!(removed, 24, "two commits, four flushes, three drives");
+}
+
+/// A format over a store at an odd epoch, so that both catalogues lie in the same extent.
+fn record_format(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
+    let rig = Rig::new(shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    switch(&volume, 2);
+    let base = rig.images();
+    rig.take_log();
+    rig.format(2);
+    rig.mark(1);
+    (base, rig.take_log())
+}
+
+/// After a cut in a format there is the old store, the new one, or none: never half of one.
+fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
+    let (acked, tails_in_flight) = (crash.acked == 1, crash.tails_in_flight);
+    let rig = Rig::with_images(shapes, crash.images.clone());
+    match open(rig.drives.clone(), Access::ReadWrite) {
+        Ok(opened) => match opened.volume.store().as_u128() {
+            1 if !acked => version_of(&opened.volume).map(drop)?,
+            2 if opened.volume.generations().is_empty() => {}
+            other => return Err(format!("store {other}")),
+        },
+        Err(
+            OpenError::NotWarprow { .. }
+            | OpenError::TornSuperblock { .. }
+            | OpenError::LostSuperblock { .. }
+            | OpenError::SwappedMember { .. }
+            | OpenError::MissingMember { .. },
+        ) if !acked => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    for (index, &shape) in shapes.iter().enumerate() {
+        let rig = Rig::with_images(&[shape], vec![crash.images[index].clone()]);
+        // A whole copy of the new superblock at the tail means that the start is durable.
+        let found = probe(&rig.drives[0]).unwrap();
+        let new = |state: &warprow_layout::SlotState| state.superblock().is_some_and(|it| it.store.as_u128() == 2);
+        if (acked || found.tail.iter().any(new)) && !found.start.iter().any(new) {
+            return Err(format!("member {index}: the new superblock is missing at the start"));
+        }
+        if acked && !tails_in_flight && !found.tail.iter().any(new) {
+            return Err(format!("member {index}: the new superblock is missing at the tail"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn cuts_during_format_leave_old_new_or_nothing() {
+    for (lba_size, sizes) in [(512, &ONE[..]), (512, &THREE), (4096, &THREE)] {
+        let shapes = shapes(lba_size, sizes);
+        let (base, log) = record_format(&shapes);
+        enumerate(&shapes, &base, &log, 0, 8, |crash| old_or_new_or_none(&shapes, crash)).unwrap();
+    }
+}
+
+#[test]
+fn every_flush_of_a_format_is_needed() {
+    for sizes in [&ONE[..], &THREE] {
+        let shapes = shapes(512, sizes);
+        let (base, log) = record_format(&shapes);
+        let mut removed = 0;
+        while let Some((log, from)) = without_flush_of_all(&log, removed) {
+            let found = enumerate(&shapes, &base, &log, from, 40, |crash| old_or_new_or_none(&shapes, crash));
+            assert!(found.is_err(), "without flush {removed} on {} drives nothing goes wrong", shapes.len());
+            removed += 1;
+        }
+        assert_eq!(removed, 4);
+    }
+}
+
+/// The drives after a cut in step 3 of the switch to version 2: only `ahead` has the new superblock.
+fn half_committed(shapes: &[Shape], ahead: usize) -> Vec<Image> {
+    let (base, log) = record_switches(shapes);
+    // The first tail copy of the commit follows the superblocks at the start and their flushes.
+    let tail = log.iter().position(|op| is_tail(shapes, op)).unwrap();
+    let mut durable = base;
+    let mut pending = Vec::new();
+    for op in &log[..tail - shapes.len()] {
+        apply(shapes, op, &mut durable, &mut pending);
+    }
+    assert_eq!(pending.len(), shapes.len(), "the superblocks at the start, nothing else");
+    survive(&durable, &pending, Fate::Only(ahead))
+}
+
+/// Opening rolls the laggards forward; then rows are written onto chunks that the switch freed, and no commit follows.
+fn record_roll_forward(shapes: &[Shape], ahead: usize) -> (Vec<Image>, Vec<Op>) {
+    let base = half_committed(shapes, ahead);
+    let rig = Rig::with_images(shapes, base.clone());
+    rig.mark(1);
+    let opened = rig.open();
+    let laggards = opened.repairs.iter().filter(|repair| repair.kind == RepairKind::RolledForward).count();
+    assert_eq!(laggards, shapes.len() - 1);
+    rig.mark(2);
+    let mut tx = opened.volume.begin(&model()).unwrap();
+    load(&opened.volume, &mut tx, 3);
+    (base, rig.take_log())
+}
+
+#[test]
+fn cuts_during_roll_forward_leave_the_new() {
+    for lba_size in [512, 4096] {
+        for ahead in 0..3 {
+            let shapes = shapes(lba_size, &THREE);
+            let (base, log) = record_roll_forward(&shapes, ahead);
+            enumerate(&shapes, &base, &log, 0, 3, |crash| {
+                let rig = Rig::with_images(&shapes, crash.images.clone());
+                let version = version_of(&open(rig.drives.clone(), Access::ReadOnly).unwrap().volume)?;
+                if version != 2 {
+                    return Err(format!("version {version} after a committed 2"));
+                }
+                old_or_new(&shapes, crash, 2)
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_flush_of_a_roll_forward_is_needed() {
+    let shapes = shapes(512, &THREE);
+    let (base, log) = record_roll_forward(&shapes, 0);
+    let mut removed = 0;
+    while let Some((log, from)) = without_flush(&log, removed) {
+        let found = enumerate(&shapes, &base, &log, from, 40, |crash| old_or_new(&shapes, crash, 2));
+        assert!(found.is_err(), "without flush {removed} nothing goes wrong");
+        removed += 1;
+    }
+    assert!(removed >= 4, "two laggards, two flushes each: {removed}");
+}
+
+#[test]
+fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
+    let shapes = shapes(512, &THREE);
+    let rig = Rig::new(&shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    let old = rig.images();
+    switch(&volume, 2);
+    let one_behind = Rig::with_images(&shapes, vec![old[0].clone(), rig.images()[1].clone(), rig.images()[2].clone()]);
+    match open(one_behind.drives.clone(), Access::ReadWrite) {
+        Err(OpenError::StaleMember { drive, its_epoch: 2, epoch: 3 }) => assert_eq!(drive, "memory:0"),
+        other => panic!("{other:?}"),
+    }
+    assert!(one_behind.take_log().is_empty(), "nothing was written");
+    // Without it, the others still serve their rows.
+    let others = open(one_behind.drives[1..].to_vec(), Access::Degraded).unwrap();
+    assert_eq!(others.volume.epoch(), 3);
+    assert!(matches!(others.state, State::Degraded { missing } if missing.len() == 1 && missing[0].index == 0));
+}
+
+/// A degraded open between the crash and the repair sees the old epoch if the only drive ahead is missing; it writes nothing, so
+/// that the drive may come back.
+#[test]
+fn a_degraded_open_without_the_drive_ahead_does_no_harm() {
+    let shapes = shapes(512, &THREE);
+    let rig = Rig::with_images(&shapes, half_committed(&shapes, 2));
+    let behind = open(rig.drives[..2].to_vec(), Access::Degraded).unwrap();
+    assert_eq!(behind.volume.epoch(), 2);
+    assert!(behind.volume.begin(&model()).is_err());
+    drop(behind);
+    assert!(rig.take_log().is_empty());
+    assert_eq!(version_of(&rig.open().volume), Ok(2));
+}
+
+#[test]
+fn losing_both_copies_of_the_newest_superblock_is_not_taken_for_a_torn_commit() {
+    let shapes = shapes(512, &ONE);
+    let rig = Rig::new(&shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    switch(&volume, 2); // epoch 3: slot B
+    let damaged = rig.images();
+    let rig = Rig::with_images(&shapes, damaged);
+    for unit in [1, shapes[0].units() - 1] {
+        let mut block = rig.drives[0].unit(unit);
+        block[2000] ^= 1;
+        rig.drives[0].set_unit(unit, &block);
+    }
+    match open(rig.drives.clone(), Access::ReadOnly) {
+        Err(OpenError::LostSuperblock { epoch: 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn damage_at_the_start_is_repaired_from_the_tail() {
+    let shapes = shapes(512, &THREE);
+    let rig = Rig::new(&shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    (0..2).for_each(|unit| rig.drives[1].set_unit(unit, &[0xFF; 4096]));
+    let probed = probe(&rig.drives[1]).unwrap();
+    assert_eq!(probed.start[0], warprow_layout::SlotState::Bad(BlockError::NoMagic));
+    let opened = rig.open();
+    assert!(opened.repairs.iter().any(|it| it.drive == "memory:1" && it.kind == RepairKind::Superblock(Copy::Start)));
+    assert_eq!(version_of(&opened.volume), Ok(1));
+    assert!(rig.open().repairs.is_empty());
+}
