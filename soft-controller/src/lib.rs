@@ -1,1 +1,41 @@
-//! A complete NVMe controller model.
+//! A complete NVMe controller model: registers, admin and NVM command sets, several namespaces, faults and power cuts.
+//!
+//! [`SoftController`] implements [`warprow_dma::Function`], so a driver cannot tell it from a drive. It is a state
+//! machine that is stepped: by worker threads that sleep when nothing happens, or by whoever calls
+//! [`SoftController::step`] with a time of its own, for simulations that a seed repeats.
+//!
+//! ```
+//! use warprow_dma::Function;
+//! use warprow_soft_controller::{Namespace, Ram, SoftController};
+//!
+//! let drive = SoftController::builder().namespace(Namespace::new(Ram::new(64 << 20)?).lba(4096)).build()?;
+//! assert_eq!(drive.read_u32(0x08)?, 0x0002_0000, "VS: NVM Express 2.0");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod admin;
+mod backing;
+mod builder;
+mod config;
+mod control;
+mod controller;
+mod core;
+mod failure;
+mod fault;
+mod iommu;
+mod namespace;
+mod nvm;
+mod parker;
+mod prp;
+mod queue;
+mod registers;
+mod shard;
+mod workers;
+
+pub use backing::{Backing, MediaError, Null, Ram};
+pub use builder::{BuildError, Builder};
+pub use controller::SoftController;
+pub use core::Progress;
+pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
+pub use namespace::{Namespace, OnFormat};

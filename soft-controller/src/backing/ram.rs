@@ -1,0 +1,45 @@
+use warprow_dma::{AllocateError, DmaMemory};
+
+use super::{Backing, MediaError};
+
+/// Memory of this process.
+#[derive(Debug)]
+pub struct Ram {
+    memory: DmaMemory,
+    len: u64,
+}
+
+impl Ram {
+    /// `len` bytes of zeros. The system provides pages as they are first written.
+    pub fn new(len: u64) -> Result<Self, AllocateError> {
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        Ok(Self { memory: DmaMemory::allocate(size, warprow_dma::Backing::Anonymous)?, len })
+    }
+}
+
+impl Backing for Ram {
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.memory.copy_to(offset as usize, to, at, len);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        from.copy_to(at, &self.memory, offset as usize, len);
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, len: u64, _deallocate: bool) -> Result<(), MediaError> {
+        self.memory.fill(offset as usize, len as usize, 0);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, Wake};
+use warprow_spec::async_event::AsyncEventKind;
+use warprow_spec::log::LogPageId;
+use warprow_spec::registers::offset::DOORBELLS;
+
+use crate::builder::{BuildError, Builder};
+use crate::control::doorbell_bytes;
+use crate::core::{Core, Progress, earlier};
+use crate::fault::FaultPlan;
+use crate::parker::Parkers;
+use crate::workers;
+
+/// An NVMe controller in this process.
+pub struct SoftController {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for SoftController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftController").field("name", &self.core.config.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SoftController {
+    fn drop(&mut self) {
+        self.core.stop.store(true, Ordering::SeqCst);
+        self.core.wake_all();
+        for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // A worker that panicked has said so; nothing is left to do about it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl SoftController {
+    /// Begins a controller with one worker and no namespace.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn start(core: Arc<Core>) -> Result<Arc<Self>, BuildError> {
+        let controller = Arc::new(Self { core, threads: Mutex::new(Vec::new()) });
+        let threads = workers::start(&controller.core)?;
+        *controller.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(controller)
+    }
+
+    /// The faults of this controller, to inject some at any time.
+    pub fn faults(&self) -> &FaultPlan {
+        &self.core.faults
+    }
+
+    /// Does everything that can be done at `now`, without waiting: looks at every doorbell once, executes, completes.
+    /// `now` counts from the controller's birth and never goes back. For controllers built with
+    /// [`stepped`](Builder::stepped); of others the workers do this, and `now` is ignored.
+    pub fn step(&self, now: Duration) -> Progress {
+        let core = &*self.core;
+        core.set_now(now);
+        let mut progress = Progress::default();
+        for worker in 0..core.seats.len() {
+            progress.merge(core.step(worker));
+        }
+        core.lock_control().check_stray_doorbells(core);
+        progress.next = (0..core.seats.len()).map(|worker| core.next_due(worker)).fold(None, earlier);
+        progress
+    }
+
+    /// Accesses of the controller to addresses that the host had not mapped. On hardware each is a fault of the IOMMU;
+    /// here the command ends with Data Transfer Error, or, if a queue was meant, CSTS.CFS is set.
+    pub fn dma_faults(&self) -> u64 {
+        let control = self.core.lock_control();
+        let shards = self.core.lock_shards();
+        control.dma.faults + shards.iter().map(|shard| shard.io.dma.faults).sum::<u64>()
+    }
+
+    /// Reports an event to the host, as soon as there is an Asynchronous Event Request for it.
+    pub fn raise_event(&self, kind: AsyncEventKind, page: LogPageId) {
+        self.core.lock_control().events.raise(kind, page);
+        self.core.control_due.store(0, Ordering::Relaxed);
+        self.core.wake_all();
+    }
+
+    /// The doorbells as memory, for submitters that store to them by other means than [`Doorbell::ring`], such as a
+    /// GPU. They begin at offset 1000h of BAR0. The workers look at them every millisecond from now on when idle.
+    pub fn doorbell_memory(&self) -> DmaMemory {
+        self.core.silent_submitters.store(true, Ordering::Relaxed);
+        self.core.wake_all();
+        self.core.doorbells.clone()
+    }
+
+    fn check(&self, what: &'static str, at: u64, width: u64) -> Result<u64, FunctionError> {
+        if self.core.is_gone() {
+            return Err(FunctionError::Gone { function: self.core.config.name.clone() });
+        }
+        let config = &self.core.config;
+        let len = DOORBELLS + doorbell_bytes(config.queue_pairs, config.dstrd) as u64;
+        if !at.is_multiple_of(width) || at >= len || len - at < width {
+            return Err(FunctionError::OutsideBar { function: config.name.clone(), what, offset: at });
+        }
+        Ok(at)
+    }
+
+    fn write(&self, at: u64, value: u32) {
+        let core = &*self.core;
+        if at < DOORBELLS {
+            core.lock_control().write(core, at, value);
+        } else if (at - DOORBELLS).is_multiple_of(4 << core.config.dstrd) {
+            warprow_dma::order::before_doorbell();
+            core.doorbells.store_u32((at - DOORBELLS) as usize, value.to_le());
+        }
+        core.wake_all();
+    }
+}
+
+impl Function for SoftController {
+    fn name(&self) -> &str {
+        &self.core.config.name
+    }
+
+    fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
+        let at = self.check("a register of 4 bytes", offset, 4)?;
+        // Doorbells are write-only and read as zero.
+        Ok(if at < DOORBELLS { self.core.lock_control().read(&self.core, at) } else { 0 })
+    }
+
+    fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
+        let at = self.check("a register of 8 bytes", offset, 8)?;
+        if at >= DOORBELLS {
+            return Ok(0);
+        }
+        let mut control = self.core.lock_control();
+        let low = control.read(&self.core, at);
+        Ok(u64::from(low) | u64::from(control.read(&self.core, at + 4)) << 32)
+    }
+
+    fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
+        let at = self.check("a register of 4 bytes", offset, 4)?;
+        self.write(at, value);
+        Ok(())
+    }
+
+    fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
+        let at = self.check("a register of 8 bytes", offset, 8)?;
+        self.write(at, value as u32);
+        self.write(at + 4, (value >> 32) as u32);
+        Ok(())
+    }
+
+    fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
+        let core = &*self.core;
+        let outside = || FunctionError::OutsideBar { function: core.config.name.clone(), what: "a doorbell", offset };
+        let at = self.check("a doorbell", offset, 4)?.checked_sub(DOORBELLS).ok_or_else(outside)? as usize;
+        let stride = 4 << core.config.dstrd;
+        if !at.is_multiple_of(stride) {
+            return Err(outside());
+        }
+        // Which worker will look there is settled when the queue is created, by its completion queue.
+        let reader: Arc<dyn Wake> = match &*core.seats {
+            [only] => only.parker.clone(),
+            seats => Arc::new(Parkers(seats.iter().map(|seat| seat.parker.clone()).collect())),
+        };
+        Doorbell::memory(core.doorbells.clone(), at, Some(reader)).ok_or_else(outside)
+    }
+
+    fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
+        let core = &*self.core;
+        let mut control = core.lock_control();
+        let iova = control.iommu.map(memory).ok_or_else(|| FunctionError::Map {
+            function: core.config.name.clone(),
+            len: memory.len(),
+            why: "no gap of I/O virtual addresses is large enough; unmap memory that is no longer used".to_owned(),
+        })?;
+        control.publish(core);
+        Ok(iova)
+    }
+
+    fn unmap(&self, iova: u64) -> Result<(), FunctionError> {
+        let core = &*self.core;
+        let mut control = core.lock_control();
+        if !control.iommu.unmap(iova) {
+            return Err(FunctionError::Map {
+                function: core.config.name.clone(),
+                len: 0,
+                why: format!("nothing is mapped at {iova:#x}"),
+            });
+        }
+        control.publish(core);
+        Ok(())
+    }
+
+    fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
+        let core = &*self.core;
+        let mut control = core.lock_control();
+        control.bus_master = enabled;
+        control.publish(core);
+        drop(control);
+        core.wake_all();
+        Ok(())
+    }
+
+    fn reset(&self) -> Result<(), FunctionError> {
+        let core = &*self.core;
+        if core.is_gone() {
+            return Err(FunctionError::Gone { function: core.config.name.clone() });
+        }
+        let mut control = core.lock_control();
+        control.bus_master = false;
+        control.regs.reset(false);
+        control.controller_reset(core);
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! What the registers, the admin queue and the workers share.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use warprow_dma::{DmaMemory, Wake};
+use warprow_spec::registers::{cq_head_doorbell, offset, sq_tail_doorbell};
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::fault::FaultPlan;
+use crate::parker::Parker;
+use crate::shard::Shard;
+
+/// What one step has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Commands fetched from submission queues.
+    pub fetched: u32,
+    /// Commands brought to their end, most by posting a completion.
+    pub posted: u32,
+    /// When something will happen by itself: a command is due, the controller becomes ready. `None` if only the host
+    /// can make something happen.
+    pub next: Option<Duration>,
+}
+
+impl Progress {
+    /// Whether nothing happened.
+    pub fn is_idle(&self) -> bool {
+        self.fetched == 0 && self.posted == 0
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.fetched += other.fetched;
+        self.posted += other.posted;
+        self.next = earlier(self.next, other.next);
+    }
+}
+
+pub(crate) fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Where time comes from.
+#[derive(Debug)]
+enum Time {
+    /// The system's monotonic clock, with worker threads.
+    Real(Instant),
+    /// Whoever steps the controller: nanoseconds.
+    Stepped(AtomicU64),
+}
+
+/// The controller goes on as normal.
+const WELL: u8 = 0;
+/// CSTS.CFS is set.
+const FATAL: u8 = 1;
+/// The controller does not answer at all.
+const GONE: u8 = 2;
+
+/// A worker's place.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) shard: Mutex<Shard>,
+    pub(crate) parker: Arc<Parker>,
+}
+
+/// The state of a controller. Locks are taken in this order: `control`, then the shards by index.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) doorbells: DmaMemory,
+    pub(crate) faults: FaultPlan,
+    pub(crate) control: Mutex<Control>,
+    pub(crate) seats: Box<[Seat]>,
+    /// Somebody wants all shards: workers stand back.
+    attention: AtomicU32,
+    trouble: AtomicU8,
+    time: Time,
+    errors: AtomicU64,
+    /// The admin queue's tail doorbell as last seen; anything else there is work.
+    pub(crate) admin_seen: AtomicU32,
+    /// When `Control` has something to do by itself, in nanoseconds; `u64::MAX` for never.
+    pub(crate) control_due: AtomicU64,
+    /// Some submitter does not wake the workers after ringing.
+    pub(crate) silent_submitters: AtomicBool,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, doorbells: DmaMemory, control: Control, shards: Vec<Shard>) -> Self {
+        let time = if config.workers == 0 { Time::Stepped(AtomicU64::new(0)) } else { Time::Real(Instant::now()) };
+        Self {
+            faults: config.faults.clone(),
+            config,
+            doorbells,
+            control: Mutex::new(control),
+            seats: shards.into_iter().map(|s| Seat { shard: Mutex::new(s), parker: Arc::default() }).collect(),
+            attention: AtomicU32::new(0),
+            trouble: AtomicU8::new(WELL),
+            time,
+            errors: AtomicU64::new(0),
+            admin_seen: AtomicU32::new(0),
+            control_due: AtomicU64::new(u64::MAX),
+            silent_submitters: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        match &self.time {
+            Time::Real(start) => start.elapsed(),
+            Time::Stepped(now) => Duration::from_nanos(now.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Turns a stepped controller's clock; it never goes back.
+    pub(crate) fn set_now(&self, to: Duration) {
+        if let Time::Stepped(now) = &self.time {
+            now.fetch_max(u64::try_from(to.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Offset in the doorbells' memory of a submission queue's tail.
+    pub(crate) fn sq_doorbell(&self, qid: u16) -> usize {
+        (sq_tail_doorbell(qid, self.config.dstrd) - offset::DOORBELLS) as usize
+    }
+
+    /// Offset in the doorbells' memory of a completion queue's head.
+    pub(crate) fn cq_doorbell(&self, qid: u16) -> usize {
+        (cq_head_doorbell(qid, self.config.dstrd) - offset::DOORBELLS) as usize
+    }
+
+    /// Which worker serves a completion queue and all the submission queues that complete there.
+    pub(crate) fn seat_of(&self, cqid: u16) -> usize {
+        usize::from(cqid.saturating_sub(1)) % self.seats.len()
+    }
+
+    pub(crate) fn lock_control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops all workers between two commands for as long as the result lives. The caller holds `control`.
+    pub(crate) fn lock_shards(&self) -> Vec<MutexGuard<'_, Shard>> {
+        self.attention.fetch_add(1, Ordering::Relaxed);
+        let guards = self.seats.iter().map(|seat| seat.shard.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        self.attention.fetch_sub(1, Ordering::Relaxed);
+        guards
+    }
+
+    /// One round of one worker. The first worker also serves the admin queue.
+    #[inline]
+    pub(crate) fn step(&self, worker: usize) -> Progress {
+        let mut progress = Progress::default();
+        if worker == 0 && self.control_wants() {
+            let mut control = self.lock_control();
+            progress.merge(control.step(self));
+        }
+        while self.attention.load(Ordering::Relaxed) != 0 {
+            std::thread::yield_now();
+        }
+        let mut shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.merge(shard.step(self));
+        if !shard.events.is_empty() {
+            self.control_due.store(0, Ordering::Relaxed);
+        }
+        progress
+    }
+
+    /// Whether the admin queue or the registers have something to do.
+    #[inline]
+    fn control_wants(&self) -> bool {
+        if self.doorbells.load_u32(0) != self.admin_seen.load(Ordering::Relaxed).to_le() {
+            return true;
+        }
+        let due = self.control_due.load(Ordering::Relaxed);
+        due != u64::MAX && Duration::from_nanos(due) <= self.now()
+    }
+
+    /// When something will happen by itself in this worker's share.
+    pub(crate) fn next_due(&self, worker: usize) -> Option<Duration> {
+        let due = self.control_due.load(Ordering::Relaxed);
+        let control = (worker == 0 && due != u64::MAX).then(|| Duration::from_nanos(due));
+        let shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
+        earlier(control, shard.next_due())
+    }
+
+    /// Whether a doorbell of this worker's share has work.
+    pub(crate) fn has_work(&self, worker: usize) -> bool {
+        if self.stop.load(Ordering::Relaxed) || worker == 0 && self.control_wants() {
+            return true;
+        }
+        !self.is_in_trouble() && self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner).has_work(self)
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.seats.iter().for_each(|seat| seat.parker.wake());
+    }
+
+    pub(crate) fn count_error(&self) -> u64 {
+        self.errors.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn errors_counted(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) != WELL
+    }
+
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) == FATAL
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) == GONE
+    }
+
+    /// Sets CSTS.CFS: a queue's memory faulted, or a fault was asked for.
+    #[cold]
+    pub(crate) fn fatal(&self, progress: Progress) -> Progress {
+        let _ = self.trouble.compare_exchange(WELL, FATAL, Ordering::Relaxed, Ordering::Relaxed);
+        progress
+    }
+
+    /// The device is pulled out.
+    #[cold]
+    pub(crate) fn disappear(&self) {
+        self.trouble.store(GONE, Ordering::Relaxed);
+    }
+
+    /// A controller reset clears CSTS.CFS; a device that is gone stays so.
+    pub(crate) fn recover(&self) {
+        let _ = self.trouble.compare_exchange(FATAL, WELL, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}

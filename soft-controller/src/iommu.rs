@@ -1,0 +1,188 @@
+//! The I/O virtual addresses that a host has mapped, and the controller's view of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warprow_dma::{DmaMemory, PAGE};
+
+/// The first address handed out: beyond 4 GiB, so that an address cut to 32 bits never works by accident.
+const FIRST: u64 = 0x10_0000_0000;
+/// One past the last address: what a 48-bit address bus reaches.
+const END: u64 = 1 << 48;
+
+/// Memory at an I/O virtual address.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(crate) iova: u64,
+    pub(crate) memory: DmaMemory,
+}
+
+impl Region {
+    fn end(&self) -> u64 {
+        self.iova + self.memory.len() as u64
+    }
+}
+
+/// Hands out I/O virtual addresses and remembers what lies there.
+#[derive(Debug)]
+pub(crate) struct Iommu {
+    regions: BTreeMap<u64, Region>,
+    next: u64,
+}
+
+impl Iommu {
+    pub(crate) fn new() -> Self {
+        Self { regions: BTreeMap::new(), next: FIRST }
+    }
+
+    /// Maps `memory`. Addresses are not used again before the address space has been walked through once, and an
+    /// unmapped page follows each mapping, so that stale and overrunning addresses fault instead of hitting others.
+    pub(crate) fn map(&mut self, memory: &DmaMemory) -> Option<u64> {
+        let needed = (memory.len() as u64).checked_add(PAGE as u64)?;
+        let iova = self.gap(self.next, needed).or_else(|| self.gap(FIRST, needed))?;
+        self.next = iova + needed;
+        self.regions.insert(iova, Region { iova, memory: memory.clone() });
+        Some(iova)
+    }
+
+    fn gap(&self, from: u64, needed: u64) -> Option<u64> {
+        let mut at = from;
+        if let Some((_, before)) = self.regions.range(..from).next_back() {
+            at = at.max(before.end() + PAGE as u64);
+        }
+        for (&iova, region) in self.regions.range(from..) {
+            if iova.saturating_sub(at) >= needed {
+                return Some(at);
+            }
+            at = region.end() + PAGE as u64;
+        }
+        (at.checked_add(needed)? <= END).then_some(at)
+    }
+
+    /// Ends a mapping; false if there is none at `iova`.
+    pub(crate) fn unmap(&mut self, iova: u64) -> bool {
+        self.regions.remove(&iova).is_some()
+    }
+
+    /// What is mapped now, in order of address.
+    pub(crate) fn snapshot(&self) -> Arc<[Region]> {
+        self.regions.values().cloned().collect()
+    }
+}
+
+/// The controller touched an address that is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DmaFault;
+
+/// Where some bytes of host memory lie: a region of [`Dma`] and an offset in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) region: u32,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+/// The address translation of one worker, with the region it found last.
+#[derive(Debug, Default)]
+pub(crate) struct Dma {
+    regions: Arc<[Region]>,
+    last: usize,
+    /// Accesses to addresses that were not mapped.
+    pub(crate) faults: u64,
+}
+
+impl Dma {
+    pub(crate) fn replace(&mut self, regions: Arc<[Region]>) {
+        self.regions = regions;
+        self.last = 0;
+    }
+
+    /// Finds `len` bytes at `iova`, which must lie in one mapping.
+    #[inline]
+    pub(crate) fn find(&mut self, iova: u64, len: usize) -> Result<Segment, DmaFault> {
+        if let Some(region) = self.regions.get(self.last) {
+            // An address below the region wraps around and is far past its end.
+            let offset = iova.wrapping_sub(region.iova) as usize;
+            if region.memory.contains(offset, len) {
+                return Ok(Segment { region: self.last as u32, offset, len });
+            }
+        }
+        self.search(iova, len)
+    }
+
+    #[cold]
+    fn search(&mut self, iova: u64, len: usize) -> Result<Segment, DmaFault> {
+        let index = self.regions.partition_point(|region| region.iova <= iova).checked_sub(1);
+        let found = index.and_then(|index| {
+            let region = &self.regions[index];
+            let offset = (iova - region.iova) as usize;
+            region.memory.contains(offset, len).then_some((index, offset))
+        });
+        match found {
+            Some((index, offset)) => {
+                self.last = index;
+                Ok(Segment { region: index as u32, offset, len })
+            }
+            None => {
+                self.faults += 1;
+                Err(DmaFault)
+            }
+        }
+    }
+
+    /// The memory that a segment lies in.
+    #[inline]
+    pub(crate) fn memory(&self, segment: Segment) -> &DmaMemory {
+        &self.regions[segment.region as usize].memory
+    }
+
+    /// Finds a range and clones its memory: for rings, which are used for long.
+    pub(crate) fn resolve(&mut self, iova: u64, len: usize) -> Result<(DmaMemory, usize), DmaFault> {
+        let segment = self.find(iova, len)?;
+        Ok((self.memory(segment).clone(), segment.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warprow_dma::Backing;
+
+    fn memory(pages: usize) -> DmaMemory {
+        DmaMemory::allocate(pages * PAGE, Backing::Anonymous).unwrap()
+    }
+
+    #[test]
+    fn mappings_do_not_touch_and_are_found() {
+        let mut iommu = Iommu::new();
+        let a = iommu.map(&memory(3)).unwrap();
+        let b = iommu.map(&memory(1)).unwrap();
+        assert!(a >= 1 << 32 && b >= a + 4 * PAGE as u64);
+        let mut dma = Dma::default();
+        dma.replace(iommu.snapshot());
+        assert_eq!(dma.find(b + 8, 16), Ok(Segment { region: 1, offset: 8, len: 16 }));
+        assert_eq!(dma.find(a + 2 * PAGE as u64, PAGE).unwrap().offset, 2 * PAGE);
+        for (iova, len) in
+            [(a, 3 * PAGE + 1), (a - 1, 1), (a + 3 * PAGE as u64, 1), (0, 8), (u64::MAX, 8), (b, usize::MAX)]
+        {
+            assert_eq!(dma.find(iova, len), Err(DmaFault), "{iova:#x} {len}");
+        }
+        assert_eq!(dma.faults, 6);
+        assert!(iommu.unmap(a) && !iommu.unmap(a));
+        dma.replace(iommu.snapshot());
+        assert_eq!(dma.find(a, 1), Err(DmaFault));
+    }
+
+    #[test]
+    fn gaps_are_used_again_only_when_the_end_is_reached() {
+        let mut iommu = Iommu::new();
+        let a = iommu.map(&memory(4)).unwrap();
+        let b = iommu.map(&memory(4)).unwrap();
+        assert!(iommu.unmap(a));
+        assert!(iommu.map(&memory(1)).unwrap() > b);
+        iommu.next = END;
+        assert_eq!(iommu.map(&memory(4)), Some(a));
+        iommu.next = END;
+        assert!(iommu.map(&memory(1)).unwrap() > b);
+    }
+}

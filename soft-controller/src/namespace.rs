@@ -1,0 +1,138 @@
+//! Namespaces: their backing, their formats, their names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use warprow_spec::identify::{CommandSet, Dlfeat, Flbas, Fpi, IdentifyNamespace, LbaFormat, Mc, NamespaceDescriptor};
+use warprow_spec::registers::Vs;
+use warprow_spec::{FromZeros, IDENTIFY_BYTES};
+
+use crate::backing::Backing;
+use crate::nvm::View;
+
+/// LBA sizes that every namespace offers, by format index.
+pub(crate) const LBA_BYTES: [u32; 2] = [512, 4096];
+
+/// Told of a new LBA size after Format NVM, before the command completes. An error fails the command.
+pub type OnFormat = Arc<dyn Fn(u32) -> std::io::Result<()> + Send + Sync>;
+
+/// A namespace to be built into a controller.
+pub struct Namespace {
+    pub(crate) backing: Arc<dyn Backing>,
+    pub(crate) format: u8,
+    pub(crate) metadata_format: bool,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) on_format: Option<OnFormat>,
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace")
+            .field("backing", &self.backing)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Namespace {
+    /// A namespace over `backing`, formatted with LBAs of 512 bytes.
+    pub fn new(backing: impl Backing + 'static) -> Self {
+        Self { backing: Arc::new(backing), format: 0, metadata_format: false, uuid: [0; 16], on_format: None }
+    }
+
+    /// Formatted with LBAs of this size, 512 or 4096 bytes; another size is an error of
+    /// [`build`](crate::Builder::build).
+    pub fn lba(mut self, bytes: u32) -> Self {
+        self.format = LBA_BYTES.iter().position(|&b| b == bytes).map_or(u8::MAX, |i| i as u8);
+        self
+    }
+
+    /// Offers a third format, 512 bytes with 8 bytes of metadata, for hosts to refuse. The metadata is not kept.
+    pub fn metadata_format(mut self) -> Self {
+        self.metadata_format = true;
+        self
+    }
+
+    /// The namespace's UUID; without it one follows from the controller's seed. NGUID and EUI-64 follow from the UUID.
+    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
+        self.uuid = uuid;
+        self
+    }
+
+    /// Calls `hook` with the new LBA size in bytes when the namespace has been formatted.
+    pub fn on_format(mut self, hook: OnFormat) -> Self {
+        self.on_format = Some(hook);
+        self
+    }
+
+    /// The LBA formats offered.
+    pub(crate) fn formats(&self) -> impl Iterator<Item = LbaFormat> + use<> {
+        let plain = LBA_BYTES.map(|bytes| LbaFormat::new().with_lbads(bytes.ilog2() as u8));
+        let metadata = self.metadata_format.then(|| LbaFormat::new().with_lbads(9).with_ms(8));
+        plain.into_iter().chain(metadata)
+    }
+
+    pub(crate) fn lba_shift(&self) -> u32 {
+        self.formats().nth(usize::from(self.format)).map_or(9, |format| u32::from(format.lbads()))
+    }
+
+    /// Size in LBAs of the current format.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.backing.size() >> self.lba_shift()
+    }
+
+    /// The namespace as workers see it.
+    pub(crate) fn view(&self, formatting: bool, write_cache: bool) -> View {
+        View {
+            backing: self.backing.clone(),
+            lba_shift: self.lba_shift(),
+            blocks: self.blocks(),
+            formatting,
+            write_through: !write_cache && self.backing.is_volatile(),
+        }
+    }
+
+    fn eui64(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f, g, h, ..] = self.uuid;
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// Identify Namespace; `remaining` is the part of a format under way, percent.
+    pub(crate) fn identify(&self, remaining: u8) -> Box<IdentifyNamespace> {
+        let mut data = Box::new(IdentifyNamespace::new_zeroed());
+        data.nsze = self.blocks();
+        data.ncap = data.nsze;
+        data.nuse = data.nsze;
+        data.flbas = Flbas::new().with_index_lower(self.format & 0xf);
+        data.mc = Mc::new().with_separate(self.metadata_format);
+        data.fpi = Fpi::new().with_supported(true).with_remaining(remaining);
+        data.dlfeat = Dlfeat::new().with_read_value(1).with_write_zeroes_deallocate(true);
+        data.nvmcap = u128::from(self.backing.size()).into();
+        data.nguid = self.uuid;
+        data.eui64 = self.eui64();
+        let mut count = 0u8;
+        for (slot, format) in data.lbaf.iter_mut().zip(self.formats()) {
+            *slot = format;
+            count += 1;
+        }
+        data.nlbaf_z = count.saturating_sub(1);
+        data
+    }
+
+    /// The Namespace Identification Descriptor list.
+    pub(crate) fn descriptors(&self, version: Vs) -> [u8; IDENTIFY_BYTES] {
+        let mut list = [0; IDENTIFY_BYTES];
+        let descriptors = [
+            Some(NamespaceDescriptor::Eui64(self.eui64())),
+            Some(NamespaceDescriptor::Nguid(self.uuid)),
+            Some(NamespaceDescriptor::Uuid(self.uuid)),
+            (version >= Vs::V2_0).then_some(NamespaceDescriptor::CommandSet(CommandSet::NVM)),
+        ];
+        let mut rest = &mut list[..];
+        for descriptor in descriptors.into_iter().flatten() {
+            let taken = descriptor.write_to(rest).unwrap_or(0);
+            rest = &mut std::mem::take(&mut rest)[taken..];
+        }
+        list
+    }
+}

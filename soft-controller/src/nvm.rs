@@ -1,0 +1,284 @@
+//! The NVM command set, executed (NVM Command Set 1.0, 3; NVMe 1.4, 6).
+
+use std::sync::Arc;
+
+use warprow_dma::DmaMemory;
+use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
+
+use crate::backing::Backing;
+use crate::failure::Failure;
+use crate::iommu::{Dma, Segment};
+use crate::prp;
+
+/// A namespace as I/O commands see it.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) backing: Arc<dyn Backing>,
+    /// Base-two logarithm of the LBA size in bytes.
+    pub(crate) lba_shift: u32,
+    /// Size in LBAs.
+    pub(crate) blocks: u64,
+    /// A Format NVM is under way.
+    pub(crate) formatting: bool,
+    /// The volatile write cache is off: a completed write is durable.
+    pub(crate) write_through: bool,
+}
+
+/// What the SMART log page counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) media_errors: u64,
+}
+
+/// Executes I/O commands for one worker.
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) dma: Dma,
+    /// Memory page size, CC.MPS, in bytes.
+    pub(crate) page: u64,
+    /// Largest transfer, MDTS, in bytes.
+    pub(crate) max_bytes: usize,
+    /// By NSID - 1; `None` where no namespace is attached.
+    pub(crate) namespaces: Vec<Option<View>>,
+    pub(crate) counters: Counters,
+    segments: Vec<Segment>,
+    /// As large as the largest transfer.
+    scratch: DmaMemory,
+}
+
+/// Flags of CDW12 (NVM Command Set 1.0, 3.2.4 and 3.2.6; NVMe 1.4, 6.9 and 6.15).
+const FUA: u64 = 1 << 30;
+const DEALLOCATE: u64 = 1 << 25;
+/// FUSE and PSDT of CDW0: fused operations and SGLs are not supported.
+const FUSE_PSDT: u64 = 0xc300;
+
+/// One range of a Dataset Management command, and the most that a command has (NVM Command Set 1.0, 3.2.3).
+const RANGE_BYTES: usize = 16;
+
+impl Io {
+    pub(crate) fn new(max_bytes: usize, scratch: DmaMemory) -> Self {
+        Self {
+            dma: Dma::default(),
+            page: 4096,
+            max_bytes,
+            namespaces: Vec::new(),
+            counters: Counters::default(),
+            segments: Vec::new(),
+            scratch,
+        }
+    }
+
+    /// Executes a command; `corrupt` flips a bit of the data it moves. The result is DW0 of the completion.
+    #[inline]
+    pub(crate) fn execute(&mut self, sqe: &[u64; 8], corrupt: bool) -> Result<u32, Failure> {
+        let result = if sqe[0] & FUSE_PSDT != 0 {
+            self.refuse_flags(sqe)
+        } else {
+            match NvmOpcode(sqe[0] as u8) {
+                NvmOpcode::READ => self.read(sqe, corrupt),
+                NvmOpcode::WRITE => self.write(sqe, corrupt),
+                NvmOpcode::FLUSH => self.flush(sqe),
+                NvmOpcode::WRITE_ZEROES => self.write_zeroes(sqe),
+                NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe),
+                NvmOpcode::COMPARE => self.compare(sqe),
+                _ => Err(Failure::at(StatusCode::InvalidCommandOpcode, 0)),
+            }
+        };
+        result.map(|()| 0).inspect_err(|failure| {
+            if failure.status.sct() == 2 && failure.status.code() != StatusCode::CompareFailure {
+                self.counters.media_errors += 1;
+            }
+        })
+    }
+
+    #[cold]
+    fn refuse_flags(&self, sqe: &[u64; 8]) -> Result<(), Failure> {
+        match NvmOpcode(sqe[0] as u8) {
+            NvmOpcode::READ
+            | NvmOpcode::WRITE
+            | NvmOpcode::FLUSH
+            | NvmOpcode::WRITE_ZEROES
+            | NvmOpcode::DATASET_MANAGEMENT
+            | NvmOpcode::COMPARE => Err(Failure::field(1)),
+            _ => Err(Failure::at(StatusCode::InvalidCommandOpcode, 0)),
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, sqe: &[u64; 8], corrupt: bool) -> Result<(), Failure> {
+        let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        if len > self.max_bytes {
+            return Err(Failure::field(48));
+        }
+        if sqe[6] & FUA != 0 {
+            view.backing.persist(offset, len as u64)?;
+        }
+        let prps = (sqe[3], sqe[4]);
+        if len as u64 <= self.page - prps.0 % self.page && prps.0 & 3 == 0 {
+            let segment = self.dma.find(prps.0, len)?;
+            view.backing.read(offset, self.dma.memory(segment), segment.offset, len)?;
+            if corrupt {
+                flip(self.dma.memory(segment), segment.offset, len);
+            }
+        } else {
+            prp::walk(&mut self.dma, self.page, prps, len, &mut self.segments)?;
+            let mut at = offset;
+            for &segment in &self.segments {
+                view.backing.read(at, self.dma.memory(segment), segment.offset, segment.len)?;
+                at += segment.len as u64;
+            }
+            if corrupt && let Some(segment) = self.segments.last() {
+                flip(self.dma.memory(*segment), segment.offset, segment.len);
+            }
+        }
+        self.counters.reads += 1;
+        self.counters.bytes_read += len as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, sqe: &[u64; 8], corrupt: bool) -> Result<(), Failure> {
+        let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        if len > self.max_bytes {
+            return Err(Failure::field(48));
+        }
+        prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        if corrupt {
+            gather(&self.dma, &self.segments, &self.scratch);
+            flip(&self.scratch, 0, len);
+            view.backing.write(offset, &self.scratch, 0, len)?;
+        } else {
+            let mut at = offset;
+            for &segment in &self.segments {
+                view.backing.write(at, self.dma.memory(segment), segment.offset, segment.len)?;
+                at += segment.len as u64;
+            }
+        }
+        if sqe[6] & FUA != 0 || view.write_through {
+            view.backing.persist(offset, len as u64)?;
+        }
+        self.counters.writes += 1;
+        self.counters.bytes_written += len as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+        if nsid(sqe) == NSID_ALL {
+            for view in self.namespaces.iter().flatten() {
+                ready(view)?;
+            }
+            return self.namespaces.iter().flatten().try_for_each(|view| Ok(view.backing.flush()?));
+        }
+        Ok(ready(find(&self.namespaces, nsid(sqe))?)?.backing.flush()?)
+    }
+
+    fn write_zeroes(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+        let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        view.backing.zero(offset, len as u64, sqe[6] & DEALLOCATE != 0)?;
+        if sqe[6] & FUA != 0 || view.write_through {
+            view.backing.persist(offset, len as u64)?;
+        }
+        self.counters.writes += 1;
+        Ok(())
+    }
+
+    fn dataset_management(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+        let view = ready(find(&self.namespaces, nsid(sqe))?)?;
+        let ranges = (sqe[5] as usize & 0xff) + 1;
+        let len = ranges * RANGE_BYTES;
+        prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        gather(&self.dma, &self.segments, &self.scratch);
+        let range = |i: usize| {
+            let blocks = u64::from(u32::from_le(self.scratch.load_u32(i * RANGE_BYTES + 4)));
+            (u64::from_le(self.scratch.load_u64(i * RANGE_BYTES + 8)), blocks)
+        };
+        for (slba, blocks) in (0..ranges).map(range) {
+            if slba.checked_add(blocks).is_none_or(|end| end > view.blocks) {
+                return Err(Failure::at(StatusCode::LbaOutOfRange, 24));
+            }
+        }
+        // Attributes other than Deallocate are hints that are not taken.
+        if sqe[5] >> 32 & 4 != 0 {
+            for (slba, blocks) in (0..ranges).map(range).filter(|&(_, blocks)| blocks > 0) {
+                let (offset, len) = (slba << view.lba_shift, blocks << view.lba_shift);
+                view.backing.zero(offset, len, true)?;
+                if view.write_through {
+                    view.backing.persist(offset, len)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+        let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        if len > self.max_bytes {
+            return Err(Failure::field(48));
+        }
+        prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        if sqe[6] & FUA != 0 {
+            view.backing.persist(offset, len as u64)?;
+        }
+        view.backing.read(offset, &self.scratch, 0, len)?;
+        self.counters.reads += 1;
+        let mut at = 0;
+        for &segment in &self.segments {
+            let host = self.dma.memory(segment);
+            // Segments are whole dwords at dword-aligned offsets.
+            if (0..segment.len).step_by(4).any(|i| host.load_u32(segment.offset + i) != self.scratch.load_u32(at + i)) {
+                return Err(StatusCode::CompareFailure.into());
+            }
+            at += segment.len;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn nsid(sqe: &[u64; 8]) -> u32 {
+    (sqe[0] >> 32) as u32
+}
+
+#[inline]
+fn find(namespaces: &[Option<View>], nsid: u32) -> Result<&View, Failure> {
+    match namespaces.get(nsid.wrapping_sub(1) as usize) {
+        Some(Some(view)) => Ok(view),
+        _ => Err(Failure::at(StatusCode::InvalidNamespaceOrFormat, 4)),
+    }
+}
+
+#[inline]
+fn ready(view: &View) -> Result<&View, Failure> {
+    if view.formatting { Err(StatusCode::FormatInProgress.into()) } else { Ok(view) }
+}
+
+/// The namespace of a command, and the byte offset and length of the LBAs it names.
+#[inline]
+fn locate<'a>(namespaces: &'a [Option<View>], sqe: &[u64; 8]) -> Result<(&'a View, u64, usize), Failure> {
+    let view = ready(find(namespaces, nsid(sqe))?)?;
+    let slba = sqe[5];
+    let blocks = (sqe[6] & 0xffff) + 1;
+    if slba.checked_add(blocks).is_none_or(|end| end > view.blocks) {
+        return Err(Failure::at(StatusCode::LbaOutOfRange, 40));
+    }
+    Ok((view, slba << view.lba_shift, (blocks << view.lba_shift) as usize))
+}
+
+/// Copies a transfer to the start of `target`.
+fn gather(dma: &Dma, segments: &[Segment], target: &DmaMemory) {
+    let mut at = 0;
+    for &segment in segments {
+        dma.memory(segment).copy_to(segment.offset, target, at, segment.len);
+        at += segment.len;
+    }
+}
+
+/// Damages one bit in the middle of some bytes.
+fn flip(memory: &DmaMemory, offset: usize, len: usize) {
+    let at = offset + len / 2;
+    memory.store_u8(at, memory.load_u8(at) ^ 0x10);
+}

@@ -1,0 +1,210 @@
+//! Submission and completion queues as the controller sees them (NVMe Base 2.0, 3.3; NVMe 1.4, 4.1).
+
+use std::collections::VecDeque;
+
+use warprow_dma::{DmaMemory, order};
+use warprow_spec::Status;
+
+use crate::iommu::Dma;
+
+pub(crate) const SQE_BYTES: usize = 64;
+pub(crate) const CQE_BYTES: usize = 16;
+
+/// Memory of a queue; `None` while its address is not mapped.
+type Ring = Option<(DmaMemory, usize)>;
+
+/// A submission queue.
+#[derive(Debug)]
+pub(crate) struct Sq {
+    pub(crate) id: u16,
+    iova: u64,
+    size: u32,
+    head: u32,
+    tail: u32,
+    /// Offset of the tail doorbell in the doorbells' memory.
+    doorbell: usize,
+    ring: Ring,
+    /// Identifier of the completion queue.
+    pub(crate) cqid: u16,
+    /// Where that stands among the worker's completion queues.
+    pub(crate) cq: usize,
+    /// Commands that were fetched and whose completion was not posted.
+    pub(crate) inflight: u32,
+}
+
+/// The value of a doorbell that its queue cannot have (NVMe Base 2.0, 5.2 "Invalid Doorbell Write Value"; NVMe 1.4,
+/// 5.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InvalidDoorbell;
+
+impl Sq {
+    pub(crate) fn new(id: u16, iova: u64, size: u32, doorbell: usize, cqid: u16) -> Self {
+        Self { id, iova, size, head: 0, tail: 0, doorbell, ring: None, cqid, cq: 0, inflight: 0 }
+    }
+
+    /// Looks the ring's memory up again after mappings have changed.
+    pub(crate) fn resolve(&mut self, dma: &mut Dma) {
+        self.ring = dma.resolve(self.iova, self.size as usize * SQE_BYTES).ok();
+    }
+
+    /// Reads the doorbell; the result is how many commands wait.
+    #[inline]
+    pub(crate) fn waiting(&mut self, doorbells: &DmaMemory) -> Result<u32, InvalidDoorbell> {
+        let tail = u32::from_le(doorbells.load_u32(self.doorbell));
+        if tail != self.tail {
+            if tail >= self.size {
+                // Ignored, and reported once.
+                doorbells.store_u32(self.doorbell, self.tail.to_le());
+                return Err(InvalidDoorbell);
+            }
+            order::after_doorbell();
+            self.tail = tail;
+        }
+        Ok(if tail >= self.head { tail - self.head } else { tail + self.size - self.head })
+    }
+
+    /// Whether the doorbell tells of commands that were not fetched.
+    pub(crate) fn has_work(&self, doorbells: &DmaMemory) -> bool {
+        u32::from_le(doorbells.load_u32(self.doorbell)) != self.head
+    }
+
+    /// Fetches the next command, of which [`waiting`](Self::waiting) has told. `None` if the ring is not mapped.
+    #[inline]
+    pub(crate) fn fetch(&mut self) -> Option<[u64; 8]> {
+        let (memory, offset) = self.ring.as_ref()?;
+        let words = memory.load_words::<8>(offset + self.head as usize * SQE_BYTES);
+        self.head += 1;
+        if self.head == self.size {
+            self.head = 0;
+        }
+        Some(words.map(u64::from_le))
+    }
+
+    #[inline]
+    pub(crate) fn head(&self) -> u16 {
+        self.head as u16
+    }
+}
+
+/// A completion as it waits for a place in its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) dw0: u32,
+    pub(crate) sqhd: u16,
+    pub(crate) sqid: u16,
+    pub(crate) cid: u16,
+    pub(crate) status: Status,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) id: u16,
+    iova: u64,
+    size: u32,
+    head: u32,
+    tail: u32,
+    phase: bool,
+    /// Offset of the head doorbell in the doorbells' memory.
+    doorbell: usize,
+    ring: Ring,
+    /// Entries that are promised to commands in flight.
+    pub(crate) reserved: u32,
+    /// Completions that found the queue full: those that nobody was promised a place for.
+    overflow: VecDeque<Completion>,
+    /// Submission queues that complete here.
+    pub(crate) users: u32,
+}
+
+impl Cq {
+    pub(crate) fn new(id: u16, iova: u64, size: u32, doorbell: usize) -> Self {
+        Self {
+            id,
+            iova,
+            size,
+            head: 0,
+            tail: 0,
+            phase: true,
+            doorbell,
+            ring: None,
+            reserved: 0,
+            overflow: VecDeque::new(),
+            users: 0,
+        }
+    }
+
+    /// As for submission queues.
+    pub(crate) fn resolve(&mut self, dma: &mut Dma) {
+        self.ring = dma.resolve(self.iova, self.size as usize * CQE_BYTES).ok();
+    }
+
+    /// Reads the head doorbell.
+    #[inline]
+    pub(crate) fn update_head(&mut self, doorbells: &DmaMemory) -> Result<(), InvalidDoorbell> {
+        let head = u32::from_le(doorbells.load_u32(self.doorbell));
+        if head != self.head {
+            let distance = |from: u32, to: u32| if to >= from { to - from } else { to + self.size - from };
+            if head >= self.size || distance(self.head, head) > distance(self.head, self.tail) {
+                doorbells.store_u32(self.doorbell, self.head.to_le());
+                return Err(InvalidDoorbell);
+            }
+            order::after_doorbell();
+            self.head = head;
+        }
+        Ok(())
+    }
+
+    /// How many more commands may be begun: a queue is full when one entry is free.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        let used = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
+        (self.size - 1).saturating_sub(used + self.reserved + self.overflow.len() as u32)
+    }
+
+    fn is_full(&self) -> bool {
+        let next = if self.tail + 1 == self.size { 0 } else { self.tail + 1 };
+        next == self.head
+    }
+
+    /// Posts a completion for which there is room. False if the ring is not mapped.
+    #[inline]
+    pub(crate) fn post(&mut self, completion: Completion) -> bool {
+        let Some((memory, offset)) = &self.ring else { return false };
+        let at = offset + self.tail as usize * CQE_BYTES;
+        let status = u64::from(completion.status.into_bits()) << 1 | u64::from(self.phase);
+        let word1 = u64::from(completion.sqhd)
+            | u64::from(completion.sqid) << 16
+            | u64::from(completion.cid) << 32
+            | status << 48;
+        memory.store_u64(at, u64::from(completion.dw0).to_le());
+        order::before_phase();
+        memory.store_u64(at + 8, word1.to_le());
+        self.tail += 1;
+        if self.tail == self.size {
+            self.tail = 0;
+            self.phase = !self.phase;
+        }
+        true
+    }
+
+    /// Posts a completion that no place was kept for, now or when there is one. False if the ring is not mapped.
+    pub(crate) fn post_extra(&mut self, completion: Completion) -> bool {
+        self.overflow.push_back(completion);
+        self.drain()
+    }
+
+    /// Posts what waits for a place. False if the ring is not mapped.
+    pub(crate) fn drain(&mut self) -> bool {
+        while !self.is_full() {
+            let Some(completion) = self.overflow.pop_front() else { break };
+            if !self.post(completion) {
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn has_overflow(&self) -> bool {
+        !self.overflow.is_empty()
+    }
+}

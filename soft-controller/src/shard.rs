@@ -1,0 +1,339 @@
+//! The I/O queues of one worker, and what became of their commands.
+
+use std::cmp::Ordering as Order;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use warprow_spec::async_event::ErrorEvent;
+use warprow_spec::{Sqe, Status, StatusCode};
+
+use crate::core::{Core, Progress};
+use crate::failure::Failure;
+use crate::fault::Fault;
+use crate::nvm::Io;
+use crate::queue::{Completion, Cq, Sq};
+
+/// A command that waits for its time.
+#[derive(Debug)]
+struct Held {
+    due: Duration,
+    /// Decides among commands that are due at the same time.
+    order: u64,
+    sqid: u16,
+    sqe: [u64; 8],
+    fault: Option<Fault>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Order::Equal
+    }
+}
+impl Eq for Held {}
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Held {
+    /// The greatest is the one due first, as `BinaryHeap` wants it.
+    fn cmp(&self, other: &Self) -> Order {
+        (other.due, other.order).cmp(&(self.due, self.order))
+    }
+}
+
+/// A failed command, for the error log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorRecord {
+    pub(crate) count: u64,
+    pub(crate) sqid: u16,
+    pub(crate) cid: u16,
+    pub(crate) failure: Failure,
+    pub(crate) nsid: u32,
+    pub(crate) lba: u64,
+}
+
+/// Entries of the error log that a worker keeps.
+pub(crate) const ERRORS_KEPT: usize = 64;
+
+/// Some of the I/O queues, with everything that a worker needs to serve them.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) io: Io,
+    pub(crate) sqs: Vec<Sq>,
+    pub(crate) cqs: Vec<Cq>,
+    /// Commands are processed: the controller is ready and may use the bus.
+    pub(crate) running: bool,
+    /// Most commands taken from one queue before the next has its turn.
+    pub(crate) burst: u32,
+    held: BinaryHeap<Held>,
+    order: u64,
+    /// Which queue comes first in the next round.
+    turn: usize,
+    rng: fastrand::Rng,
+    pub(crate) errors: Vec<ErrorRecord>,
+    /// Error events for the admin queue to report.
+    pub(crate) events: Vec<ErrorEvent>,
+}
+
+impl Shard {
+    pub(crate) fn new(io: Io, seed: u64) -> Self {
+        Self {
+            io,
+            sqs: Vec::new(),
+            cqs: Vec::new(),
+            running: false,
+            burst: 1,
+            held: BinaryHeap::new(),
+            order: 0,
+            turn: 0,
+            rng: fastrand::Rng::with_seed(seed),
+            errors: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Forgets all queues and commands, as a controller reset does.
+    pub(crate) fn reset(&mut self) {
+        self.sqs.clear();
+        self.cqs.clear();
+        self.held.clear();
+        self.events.clear();
+        self.running = false;
+    }
+
+    /// Looks all rings up again after the mappings have changed.
+    pub(crate) fn resolve(&mut self) {
+        self.sqs.iter_mut().for_each(|sq| sq.resolve(&mut self.io.dma));
+        self.cqs.iter_mut().for_each(|cq| cq.resolve(&mut self.io.dma));
+    }
+
+    /// Recomputes where each submission queue's completion queue stands.
+    pub(crate) fn link(&mut self) {
+        for cq in &mut self.cqs {
+            cq.users = 0;
+        }
+        for sq in &mut self.sqs {
+            if let Some(index) = self.cqs.iter().position(|cq| cq.id == sq.cqid) {
+                sq.cq = index;
+                self.cqs[index].users += 1;
+            }
+        }
+    }
+
+    /// Whether a doorbell tells of commands that were not fetched.
+    pub(crate) fn has_work(&self, core: &Core) -> bool {
+        self.running
+            && (self.sqs.iter().any(|sq| sq.has_work(&core.doorbells)) || self.cqs.iter().any(Cq::has_overflow))
+    }
+
+    /// When the next held command is due.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        if self.running { self.held.peek().map(|held| held.due) } else { None }
+    }
+
+    /// Looks at every queue once.
+    pub(crate) fn step(&mut self, core: &Core) -> Progress {
+        let mut progress = Progress::default();
+        if !self.running || core.is_in_trouble() {
+            return progress;
+        }
+        let direct = !core.config.holds_commands() && !core.faults.is_active();
+        for cq in &mut self.cqs {
+            if cq.has_overflow() {
+                if cq.update_head(&core.doorbells).is_err() {
+                    self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
+                }
+                if !cq.drain() {
+                    return core.fatal(progress);
+                }
+            }
+        }
+        let count = self.sqs.len();
+        for i in 0..count {
+            let index = if i + self.turn < count { i + self.turn } else { i + self.turn - count };
+            let ended =
+                if direct { self.serve(core, index, &mut progress) } else { self.admit(core, index, &mut progress) };
+            if ended.is_err() {
+                return core.fatal(progress);
+            }
+        }
+        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
+        if !self.held.is_empty() && self.release(core, &mut progress).is_err() {
+            return core.fatal(progress);
+        }
+        progress
+    }
+
+    /// How many commands of a queue may be begun now.
+    #[inline]
+    fn ready(&mut self, core: &Core, index: usize) -> u32 {
+        let sq = &mut self.sqs[index];
+        let Ok(waiting) = sq.waiting(&core.doorbells) else {
+            self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
+            return 0;
+        };
+        if waiting == 0 {
+            return 0;
+        }
+        let cq = &mut self.cqs[sq.cq];
+        if cq.update_head(&core.doorbells).is_err() {
+            self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
+        }
+        waiting.min(cq.room()).min(self.burst)
+    }
+
+    /// Executes commands as they are fetched.
+    #[inline]
+    fn serve(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
+        let ready = self.ready(core, index);
+        for _ in 0..ready {
+            let sq = &mut self.sqs[index];
+            let sqe = sq.fetch().ok_or(RingFault)?;
+            let (sqid, sqhd, cq) = (sq.id, sq.head(), sq.cq);
+            let result = self.io.execute(&sqe, false);
+            let (dw0, status) = match result {
+                Ok(dw0) => (dw0, Status::SUCCESS),
+                Err(failure) => (0, self.record(core, sqid, &sqe, failure)),
+            };
+            let completion = Completion { dw0, sqhd, sqid, cid: (sqe[0] >> 16) as u16, status };
+            if !self.cqs[cq].post(completion) {
+                return Err(RingFault);
+            }
+        }
+        progress.fetched += ready;
+        progress.posted += ready;
+        Ok(())
+    }
+
+    /// Fetches commands and decides when each is due.
+    fn admit(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
+        let mut ready = self.ready(core, index);
+        if ready == 0 {
+            return Ok(());
+        }
+        let now = core.now();
+        if let Some(disorder) = &core.config.disorder
+            && disorder.partial_fetch
+        {
+            ready = self.rng.u32(0..=ready);
+        }
+        for _ in 0..ready {
+            let sq = &mut self.sqs[index];
+            let sqe = sq.fetch().ok_or(RingFault)?;
+            let sqid = sq.id;
+            sq.inflight += 1;
+            self.cqs[sq.cq].reserved += 1;
+            progress.fetched += 1;
+            let mut due = now;
+            self.order += 1;
+            let mut order = self.order;
+            if let Some(disorder) = &core.config.disorder {
+                order = self.rng.u64(..);
+                if !disorder.within.is_zero() {
+                    due += disorder.within.mul_f64(self.rng.f64());
+                }
+                if let Some((one_in, by)) = disorder.delay_one_in
+                    && self.rng.u32(0..one_in.max(1)) == 0
+                {
+                    due += by;
+                }
+            }
+            let fault = core.faults.strike(sqid, &Sqe::from_words(sqe));
+            match fault {
+                Some(Fault::Fatal) => return Err(RingFault),
+                Some(Fault::Disappear) => {
+                    core.disappear();
+                    return Ok(());
+                }
+                Some(Fault::Delay(by)) => due += by,
+                _ => {}
+            }
+            self.held.push(Held { due, order, sqid, sqe, fault });
+        }
+        Ok(())
+    }
+
+    /// Executes and completes what is due.
+    fn release(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
+        let now = core.now();
+        while self.held.peek().is_some_and(|held| held.due <= now) {
+            let Some(held) = self.held.pop() else { break };
+            let result = match held.fault {
+                Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
+                Some(Fault::Swallow) => Ok(0),
+                fault => self.io.execute(&held.sqe, fault == Some(Fault::Corrupt)),
+            };
+            self.finish(core, &held, result)?;
+            progress.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts what a held command's fault makes of its completion.
+    fn finish(&mut self, core: &Core, held: &Held, result: Result<u32, Failure>) -> Result<(), RingFault> {
+        let (dw0, status) = match result {
+            Ok(dw0) => (dw0, Status::SUCCESS),
+            Err(failure) => (0, self.record(core, held.sqid, &held.sqe, failure)),
+        };
+        let Some(sq) = self.sqs.iter_mut().find(|sq| sq.id == held.sqid) else { return Ok(()) };
+        sq.inflight -= 1;
+        let sqhd = sq.head();
+        let cq = &mut self.cqs[sq.cq];
+        cq.reserved -= 1;
+        let mut completion = Completion { dw0, sqhd, sqid: held.sqid, cid: (held.sqe[0] >> 16) as u16, status };
+        let posted = match held.fault {
+            Some(Fault::Drop | Fault::Swallow) => true,
+            Some(Fault::WrongCid(cid)) => {
+                completion.cid = cid;
+                cq.post(completion)
+            }
+            Some(Fault::Duplicate) => cq.post(completion) && cq.post_extra(completion),
+            _ => cq.post(completion),
+        };
+        if posted { Ok(()) } else { Err(RingFault) }
+    }
+
+    /// Notes a failed command in the error log; the result is its status, with More set if the log has it.
+    #[cold]
+    fn record(&mut self, core: &Core, sqid: u16, sqe: &[u64; 8], failure: Failure) -> Status {
+        if self.errors.len() >= ERRORS_KEPT {
+            self.errors.remove(0);
+        }
+        self.errors.push(ErrorRecord {
+            count: core.count_error(),
+            sqid,
+            cid: (sqe[0] >> 16) as u16,
+            failure,
+            nsid: (sqe[0] >> 32) as u32,
+            lba: sqe[5],
+        });
+        failure.status.with_more(true)
+    }
+
+    /// Aborts a command that is held; false if it is not, because it has completed, or was never sent.
+    pub(crate) fn abort(&mut self, core: &Core, sqid: u16, cid: u16) -> bool {
+        self.abort_where(core, StatusCode::AbortRequested, |held| {
+            held.sqid == sqid && (held.sqe[0] >> 16) as u16 == cid
+        }) > 0
+    }
+
+    /// Aborts everything that a queue has in flight.
+    pub(crate) fn abort_queue(&mut self, core: &Core, sqid: u16) {
+        self.abort_where(core, StatusCode::AbortedSqDeletion, |held| held.sqid == sqid);
+    }
+
+    fn abort_where(&mut self, core: &Core, code: StatusCode, matches: impl Fn(&Held) -> bool) -> usize {
+        let (hit, rest) = std::mem::take(&mut self.held).into_iter().partition::<Vec<_>, _>(matches);
+        self.held = rest.into();
+        for held in &hit {
+            // A ring that is not mapped shows at the next fetch; there is nobody to tell here.
+            let _ = self.finish(core, held, Err(code.into()));
+        }
+        hit.len()
+    }
+}
+
+/// A queue's memory is not mapped: the controller cannot go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingFault;

@@ -1,0 +1,65 @@
+//! The threads that step a controller.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::builder::BuildError;
+use crate::core::Core;
+
+/// How long a worker looks for work before it sleeps: a few NVMe latencies.
+const SPIN: Duration = Duration::from_micros(50);
+/// Looks at the doorbells between two looks at the clock.
+const LOOKS: u32 = 64;
+/// How long a worker sleeps when submitters cannot wake it.
+const NAP: Duration = Duration::from_millis(1);
+/// How long it sleeps otherwise, in case that something went past the wake-up.
+const SLEEP: Duration = Duration::from_millis(50);
+
+/// Starts a thread for each worker.
+pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, BuildError> {
+    let spawn = |worker| {
+        let core = core.clone();
+        Builder::new().name(format!("nvme-{worker}")).spawn(move || run(&core, worker)).map_err(BuildError::Thread)
+    };
+    (0..core.config.workers).map(spawn).collect()
+}
+
+fn run(core: &Core, worker: usize) {
+    core.seats[worker].parker.adopt();
+    while !core.stop.load(Ordering::Relaxed) {
+        let mut idle_since = None;
+        // Work, and look for work for a while.
+        loop {
+            let mut busy = false;
+            for _ in 0..LOOKS {
+                if core.step(worker).is_idle() {
+                    std::hint::spin_loop();
+                } else {
+                    busy = true;
+                }
+            }
+            if busy {
+                idle_since = None;
+                continue;
+            }
+            if idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let limit = if core.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
+        let limit = match core.next_due(worker) {
+            Some(due) => limit.min(due.saturating_sub(core.now())),
+            None => limit,
+        };
+        if limit.is_zero() {
+            continue;
+        }
+        if worker == 0 {
+            core.lock_control().check_stray_doorbells(core);
+        }
+        core.seats[worker].parker.park(limit, || core.has_work(worker));
+    }
+}
