@@ -83,7 +83,7 @@ make_drives() {
             truncate -s "$size" "$file"
             [ -z "$errors" ] || file=blkdebug:$errors:$file errors=
             devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe"
-                -device "nvme-ns,drive=d$number-$namespace,bus=nvme$number,nsid=$namespace")
+                -device "nvme-ns,drive=d$number-$namespace,bus=nvme$number,nsid=$namespace,uuid=auto,eui64=0x5254570000000${number}0$namespace")
         done
     done
 }

@@ -21,8 +21,9 @@ guest() {
 # Two functions of one slot share an IOMMU group.
 slot=(--drive '8M,addr=8.0,multifunction=on' --drive '8M,addr=8.1')
 guest 'every check on every controller' \
-    --drive 64M+32M --drive '32M,mdts=5,max_ioqpairs=4' \
+    --drive 64M+32M --drive '32M+8M,mdts=0,max_ioqpairs=4' --drive '8M+8M,mdts=3' \
     "$binary" controllers
+guest 'a failing medium' --drive "8M,addr=8.0,errors=$here/media-errors.conf" "$binary" media 0000:00:08.0
 guest 'functions of one IOMMU group' "${slot[@]}" "$binary" groups 0000:00:08.0 0000:00:08.1
 guest 'functions that Linux holds' "${slot[@]}" --keep 0000:00:08.1 "$binary" refusals 0000:00:08.0 0000:00:08.1
 exit "$failed"

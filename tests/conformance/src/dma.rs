@@ -1,0 +1,74 @@
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use warprow_dma::{Backing, DmaMemory, Mapped};
+use warprow_driver::{DriverError, ResetKind};
+use warprow_spec::Sqe;
+use warprow_spec::admin::QueuePriority;
+use warprow_spec::registers::sq_tail_doorbell;
+
+use crate::rig::Rig;
+use crate::{Subject, Verdict};
+
+/// A read into memory that is no longer mapped: whatever the controller answers, the memory keeps its content.
+pub(crate) fn unmapped_data(subject: &Subject) -> Result<Verdict> {
+    let mut rig = Rig::open(subject)?;
+    rig.write_pattern(80, 0, 8)?;
+    let memory = DmaMemory::allocate(8192, Backing::Anonymous)?;
+    let mapped = Mapped::new(subject.function.clone(), memory.clone())?;
+    let iova = mapped.iova();
+    rig.read(0, 1, &mapped, 0)?;
+    ensure!(memory.load_u64(0) != 0, "the read did nothing while the memory was mapped");
+    drop(mapped);
+    memory.fill(0, memory.len(), 0x5a);
+    // The status does not tell: models are known to answer with success.
+    rig.raw(Sqe::read(rig.ns.nsid(), 0, 0, false).with_prps(iova, 0))?;
+    let mut got = vec![0; memory.len()];
+    memory.read(0, &mut got);
+    ensure!(got.iter().all(|&byte| byte == 0x5a), "the device wrote memory that is not mapped");
+    rig.check_pattern(80, 0, 8)?;
+    Ok(Verdict::Passed)
+}
+
+/// A submission queue that cannot be fetched sets CSTS.CFS (NVMe Base 2.0, 3.1.3.6; NVMe 1.4, 3.1.6).
+pub(crate) fn unmapped_queue(subject: &Subject) -> Result<Verdict> {
+    let mut rig = Rig::open(subject)?;
+    rig.write_pattern(81, 0, 8)?;
+    let controller = rig.controller.clone();
+    let queue = controller.granted_queue_pairs();
+    if queue == rig.pair.id() {
+        return Ok(Verdict::Skipped("there is one queue pair".into()));
+    }
+    let memory = controller.allocate(8192)?;
+    let send = |sqe: Sqe| controller.admin(sqe, &[], controller.options().admin_timeout);
+    send(Sqe::create_io_cq(queue, 7).with_prps(memory.iova(), 0))?;
+    let sq = Sqe::create_io_sq(queue, 7, queue, QueuePriority::URGENT);
+    send(sq.with_prps(memory.iova() + 4096, 0))?;
+    ensure!(std::sync::Arc::strong_count(&memory) == 1);
+    drop(memory);
+    subject.function.doorbell(sq_tail_doorbell(queue, controller.cap().dstrd()))?.ring(1);
+    let deadline = subject.clock.now() + Duration::from_secs(2);
+    let error = loop {
+        if let Err(error) = controller.check_health() {
+            break error;
+        }
+        if subject.clock.now() > deadline {
+            return Ok(Verdict::Skipped("the controller survives a queue that it cannot fetch".into()));
+        }
+        subject.clock.sleep(Duration::from_millis(1));
+    };
+    match error {
+        DriverError::Fatal { csts, .. } if csts.cfs() => {}
+        other => bail!("{other}"),
+    }
+    // A command sent now is answered, or fails soon and by its name.
+    if let Err(error) = controller.smart_log() {
+        ensure!(matches!(error, DriverError::Fatal { .. }), "an admin command after a fatal error: {error}");
+    }
+    rig.pair.leave();
+    controller.reset(ResetKind::Controller)?;
+    controller.check_health()?;
+    rig.pair.recreate(|_| {})?;
+    rig.check_pattern(81, 0, 8)?;
+    Ok(Verdict::Passed)
+}
