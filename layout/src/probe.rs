@@ -66,7 +66,7 @@ pub fn probe(drive: &dyn Drive) -> Result<Probe, DriveError> {
     }
     match failure {
         Some(error) if !readable => Err(error),
-        _ => Ok(probe),
+        _ => Ok(probe.without_strays()),
     }
 }
 
@@ -79,6 +79,21 @@ fn decode(unit: &[u8; UNIT], address: u64, slot: u8) -> SlotState {
 }
 
 impl Probe {
+    /// Marks superblocks of another identity than most on this drive as misplaced: a write of another drive's went astray.
+    fn without_strays(mut self) -> Self {
+        let identity = |superblock: &Superblock| (superblock.store, superblock.own().map(|own| own.uuid));
+        let valid = || self.states().filter_map(SlotState::superblock);
+        let votes = |of: &Superblock| valid().filter(|other| identity(other) == identity(of)).count();
+        let Some(own) = valid().max_by_key(|it| (votes(it), it.epoch)).map(identity) else { return self };
+        for state in self.start.iter_mut().chain(&mut self.tail) {
+            if let Some(found) = state.superblock().map(identity).filter(|found| *found != own) {
+                let field = if found.0 == own.0 { "member" } else { "store" };
+                *state = SlotState::Bad(BlockError::Misplaced { field });
+            }
+        }
+        self
+    }
+
     /// The slot of a parity in both copies: start, tail.
     pub(crate) fn slot(&self, epoch: u64) -> [&SlotState; 2] {
         match epoch & 1 {

@@ -56,7 +56,7 @@ fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image> {
     let mut images = durable.to_vec();
     let mut rng = fastrand::Rng::with_seed(match fate {
         Fate::Lbas(_, seed) | Fate::Torn(seed) | Fate::Writes(seed) | Fate::Drives(seed) => {
-            seed ^ pending.len() as u64 * 7919
+            seed ^ (pending.len() as u64 * 7919)
         }
         _ => 0,
     });

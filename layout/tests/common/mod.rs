@@ -98,7 +98,7 @@ impl Drive for MemoryDrive {
 impl MemoryDrive {
     fn check(&self, what: &str, lba: u64, bytes: usize) -> Result<(), DriveError> {
         let lbas = (bytes / self.shape.lba_size as usize) as u64;
-        let whole = bytes > 0 && bytes % self.shape.lba_size as usize == 0 && bytes <= self.shape.max_transfer;
+        let whole = bytes > 0 && bytes.is_multiple_of(self.shape.lba_size as usize) && bytes <= self.shape.max_transfer;
         if !whole || lba.checked_add(lbas).is_none_or(|end| end > self.lba_count()) {
             return Err(DriveError::new(&self.name, format!("{what} of {bytes} bytes at LBA {lba}"), "out of range"));
         }

@@ -1,0 +1,186 @@
+//! Which drives make a store, and what is said of those that do not.
+
+mod common;
+
+use common::*;
+use uuid::Uuid;
+use warprow_layout::{
+    Access, FormatError, FormatOptions, OpenError, SlotState, State, VolumeError, format, open, probe,
+};
+
+fn two_stores() -> (Vec<MemoryDrive>, Vec<MemoryDrive>) {
+    let make = |seed, name: &str| {
+        let mut rig = Rig::new(&[small(512, 4), small(512, 5)]);
+        rig.drives.iter_mut().for_each(|drive| drive.name = format!("{name}{}", drive.index));
+        rig.format(seed);
+        switch(&rig.open().volume, 1);
+        rig.drives
+    };
+    (make(1, "x"), make(2, "y"))
+}
+
+fn error(drives: &[MemoryDrive]) -> OpenError {
+    let before: Vec<Image> = drives.iter().map(|drive| drive.image.lock().unwrap().clone()).collect();
+    let error = open(drives.to_vec(), Access::ReadWrite).unwrap_err();
+    let after: Vec<Image> = drives.iter().map(|drive| drive.image.lock().unwrap().clone()).collect();
+    assert!(before == after, "a refusal loses nothing");
+    error
+}
+
+#[test]
+fn drives_are_found_in_any_order() {
+    let (x, _) = two_stores();
+    let opened = open(vec![x[1].clone(), x[0].clone()], Access::ReadWrite).unwrap();
+    assert_eq!(opened.state, State::Healthy);
+    assert_eq!(opened.volume.positions(), [Some(1), Some(0)]);
+    assert_eq!(opened.volume.drive(0).unwrap().name(), "x0");
+    verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
+}
+
+#[test]
+fn a_missing_member_is_named_and_the_rest_can_be_read() {
+    let (x, _) = two_stores();
+    match error(&x[..1]) {
+        OpenError::MissingMember { store, missing } => {
+            assert_eq!(store, Uuid::from_u128(1));
+            assert_eq!((missing.len(), missing[0].index, missing[0].serial.as_str()), (1, 1, "x1"));
+        }
+        other => panic!("{other}"),
+    }
+    let opened = open(vec![x[0].clone()], Access::Degraded).unwrap();
+    let State::Degraded { missing } = &opened.state else { panic!("healthy") };
+    assert_eq!(missing[0].index, 1);
+    let volume = opened.volume;
+    assert!(matches!(volume.begin(&model()), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(volume.drop_generation(0), Err(VolumeError::ReadOnly { .. })));
+    let generation = volume.latest("model").unwrap();
+    let mut row = vec![0; 64];
+    let outcomes: Vec<_> = (0..199).map(|rank| volume.read_row(&generation, 2, rank, &mut row)).collect();
+    assert!(outcomes.iter().any(Result::is_ok));
+    let lost =
+        outcomes.iter().filter(|it| matches!(it, Err(VolumeError::MemberMissing { missing }) if missing.index == 1));
+    assert_eq!(lost.count(), outcomes.iter().filter(|it| it.is_err()).count());
+}
+
+#[test]
+fn strangers_are_named() {
+    let (x, y) = two_stores();
+    match error(&[x[0].clone(), y[1].clone()]) {
+        OpenError::SwappedMember { drive, its_store, store, missing } => {
+            assert_eq!((drive.as_str(), its_store, store), ("y1", Uuid::from_u128(2), Uuid::from_u128(1)));
+            assert_eq!(missing[0].serial, "x1");
+        }
+        other => panic!("{other}"),
+    }
+    match error(&[y[0].clone(), x[0].clone(), x[1].clone()]) {
+        OpenError::ForeignMember { drive, its_store, store } => {
+            assert_eq!((drive.as_str(), its_store, store), ("y0", Uuid::from_u128(2), Uuid::from_u128(1)));
+        }
+        other => panic!("{other}"),
+    }
+    let mut blank = Rig::new(&[small(512, 4)]).drives.remove(0);
+    blank.name = "blank".into();
+    assert!(matches!(error(&[x[0].clone(), blank]), OpenError::NotWarprow { drive } if drive == "blank"));
+    assert!(matches!(open(Vec::<MemoryDrive>::new(), Access::ReadWrite), Err(OpenError::NoDrives)));
+}
+
+#[test]
+fn a_copy_of_a_member_is_named() {
+    let (x, _) = two_stores();
+    let mut copy = x[0].clone();
+    copy.name = "copy".into();
+    match error(&[x[0].clone(), x[1].clone(), copy]) {
+        OpenError::DuplicateMember { first, second, .. } => {
+            assert_eq!((first.as_str(), second.as_str()), ("x0", "copy"))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_changed_drive_is_named() {
+    let (x, _) = two_stores();
+    let mut shrunk = x[1].clone();
+    shrunk.shape.bytes -= 1 << 20;
+    assert!(matches!(error(&[x[0].clone(), shrunk]), OpenError::Shrunk { drive, .. } if drive == "x1"));
+    let mut grown = x[1].clone();
+    grown.shape.bytes += 1 << 20;
+    let opened = open(vec![x[0].clone(), grown], Access::ReadOnly).unwrap();
+    verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
+
+    // The same bytes behind another LBA size.
+    let mut reformatted = Rig::new(&[small(4096, 4)]).drives.remove(0);
+    reformatted.name = "reformatted".into();
+    for unit in 0..1024 {
+        reformatted.set_unit(unit, &x[0].unit(unit));
+    }
+    assert!(matches!(
+        error(&[reformatted, x[1].clone()]),
+        OpenError::LbaSizeChanged { drive, lba_size: 4096, formatted: 512 } if drive == "reformatted"
+    ));
+}
+
+#[test]
+fn torn_superblocks_are_not_an_empty_drive() {
+    let (x, _) = two_stores();
+    for unit in [0, 1, x[0].shape.units() - 2, x[0].shape.units() - 1] {
+        let mut block = x[0].unit(unit);
+        block[100] ^= 1;
+        x[0].set_unit(unit, &block);
+    }
+    assert!(matches!(error(&x), OpenError::TornSuperblock { drive, .. } if drive == "x0"));
+    let refused = format(&x, &FormatOptions::default()).unwrap_err();
+    assert!(matches!(refused, FormatError::AlreadyFormatted { store: None, .. }), "{refused}");
+}
+
+#[test]
+fn format_refuses_before_it_writes() {
+    let rig = Rig::new(&[small(512, 8), small(512, 8)]);
+    let (one, two) = (&rig.drives[0], &rig.drives[1]);
+    let refuse = |drives: &[MemoryDrive], options: &FormatOptions| format(drives, options).unwrap_err();
+    let default = FormatOptions::default();
+
+    let mut little = two.clone();
+    little.shape.bytes = 1 << 20;
+    match refuse(&[one.clone(), little.clone()], &default) {
+        FormatError::TooSmall { drive, size: 0x10_0000, needed } => {
+            assert_eq!(drive, "memory:1");
+            little.shape.bytes = needed;
+            format(&[one.clone(), little], &default).unwrap();
+            (0..1024).for_each(|unit| [one, two].iter().for_each(|drive| drive.set_unit(unit, &[0; 4096])));
+            [one, two].iter().for_each(|drive| drive.image.lock().unwrap().clear());
+        }
+        other => panic!("{other}"),
+    }
+    rig.take_log();
+    let mut wide = two.clone();
+    wide.shape.lba_size = 4096;
+    assert!(matches!(refuse(&[one.clone(), wide], &default), FormatError::MixedLbaSizes { .. }));
+    let mut odd = two.clone();
+    odd.shape.lba_size = 520;
+    assert!(matches!(refuse(&[odd], &default), FormatError::LbaSize { lba_size: 520, .. }));
+    assert!(matches!(refuse(&[one.clone(), one.clone()], &default), FormatError::Twice { .. }));
+    assert!(matches!(refuse(&[], &default), FormatError::DriveCount { given: 0 }));
+    for chunk_size in [0, 1 << 19, 3 << 20, 1 << 27] {
+        let options = FormatOptions { chunk_size: Some(chunk_size), ..default.clone() };
+        assert!(matches!(refuse(&rig.drives, &options), FormatError::ChunkSize { .. }));
+    }
+    assert!(rig.take_log().is_empty());
+
+    format(&rig.drives, &default).unwrap();
+    let store = rig.open().volume.store();
+    let refused = refuse(&rig.drives[1..], &default);
+    assert!(matches!(refused, FormatError::AlreadyFormatted { store: Some(found), .. } if found == store), "{refused}");
+    format(&rig.drives[1..], &FormatOptions { overwrite: true, ..default }).unwrap();
+    assert!(matches!(error(&rig.drives), OpenError::SwappedMember { .. } | OpenError::ForeignMember { .. }));
+}
+
+#[test]
+fn a_store_has_its_superblocks_at_both_ends() {
+    let rig = Rig::new(&[small(4096, 8)]);
+    rig.format(1);
+    let found = probe(&rig.drives[0]).unwrap();
+    assert_eq!((&found.start[0], &found.tail[0]), (&SlotState::Empty, &SlotState::Empty));
+    assert_eq!(found.start[1], found.tail[1]);
+    assert_eq!(found.newest().unwrap().epoch, 1);
+}
