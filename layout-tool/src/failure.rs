@@ -1,0 +1,207 @@
+//! What went wrong, in the words and with the exit code that a script can act on.
+
+use std::error::Error;
+use std::io;
+
+use serde_json::{Map, Value, json};
+
+/// Version of the objects that `--json` prints.
+pub const SCHEMA: u32 = 1;
+
+/// Kinds of failure, each with an exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// An error of Warprow itself.
+    Bug,
+    /// The command line makes no sense.
+    Usage,
+    /// A file, a tensor, ids or sizes that were given are wrong.
+    Input,
+    /// Nothing was changed, because nobody agreed to it or someone else holds it.
+    Refused,
+    /// Content differs from what it should be.
+    Mismatch,
+    /// The store is absent, damaged, incomplete, foreign or newer.
+    Store,
+    /// A drive failed, did not answer in time, or is gone.
+    Drive,
+    /// Disk space, memory or queues are lacking.
+    Resources,
+    /// Ctrl-C.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+impl Class {
+    /// The name in `--json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bug => "bug",
+            Self::Usage => "usage",
+            Self::Input => "input",
+            Self::Refused => "refused",
+            Self::Mismatch => "mismatch",
+            Self::Store => "store",
+            Self::Drive => "drive",
+            Self::Resources => "resources",
+            Self::Interrupted => "interrupted",
+            Self::Terminated => "terminated",
+        }
+    }
+
+    /// The exit code.
+    pub const fn exit(self) -> u8 {
+        match self {
+            Self::Bug => 1,
+            Self::Usage => 2,
+            Self::Input => 3,
+            Self::Refused => 4,
+            Self::Mismatch => 5,
+            Self::Store => 6,
+            Self::Drive => 7,
+            Self::Resources => 8,
+            Self::Interrupted => 130,
+            Self::Terminated => 143,
+        }
+    }
+}
+
+/// A failure: what it is about, what happened, what to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// Its kind.
+    pub class: Class,
+    /// The drive, file, table or argument that it is about; may be empty.
+    pub subject: String,
+    /// What happened.
+    pub message: String,
+    /// What to do; may be empty where the message says it.
+    pub remedy: String,
+    /// More members of the JSON object.
+    pub details: Map<String, Value>,
+}
+
+impl Failure {
+    /// A failure of that kind.
+    pub fn new(class: Class, subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { class, subject: subject.into(), message: message.into(), remedy: String::new(), details: Map::new() }
+    }
+
+    /// Bad input.
+    pub fn input(subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Class::Input, subject, message)
+    }
+
+    /// A command line that makes no sense.
+    pub fn usage(subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Class::Usage, subject, message)
+    }
+
+    /// A file that the system would not open, read or write.
+    pub fn io(subject: impl Into<String>, what: &str, error: &io::Error) -> Self {
+        let class = if lacks_resources(error) { Class::Resources } else { Class::Input };
+        Self::new(class, subject, format!("{what}: {error}"))
+    }
+
+    /// With what to do.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: remedy.into(), ..self }
+    }
+
+    /// With one more member in the JSON object.
+    #[must_use]
+    pub fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The object that stands under `error`.
+    pub fn json(&self) -> Value {
+        let mut object = json!({
+            "class": self.class.name(),
+            "exit": self.class.exit(),
+            "subject": self.subject,
+            "message": self.message,
+            "remedy": self.remedy,
+        });
+        if let Some(object) = object.as_object_mut() {
+            object.extend(self.details.clone());
+        }
+        object
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.subject.is_empty() && !self.message.contains(&self.subject) {
+            write!(f, "{}: ", self.subject)?;
+        }
+        f.write_str(&self.message)?;
+        if !self.remedy.is_empty() {
+            write!(f, "\n  help: {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for Failure {}
+
+/// An error and its sources, each said once.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let words = source.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = source.source();
+    }
+    text
+}
+
+/// Whether the system lacks room rather than the file being wrong.
+pub fn lacks_resources(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull};
+    // Too many open files has no kind of its own.
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory)
+        || matches!(error.raw_os_error(), Some(libc_emfile) if libc_emfile == 23 || libc_emfile == 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_that_scripts_know() {
+        use Class::*;
+        let all = [Bug, Usage, Input, Refused, Mismatch, Store, Drive, Resources, Interrupted, Terminated];
+        assert_eq!(all.map(Class::exit), [1, 2, 3, 4, 5, 6, 7, 8, 130, 143]);
+    }
+
+    #[test]
+    fn a_failure_reads_well_and_prints_as_json() {
+        let failure = Failure::input("a.npy", "a.npy is cut off").remedy("write it again").detail("bytes", 7);
+        assert_eq!(failure.to_string(), "a.npy is cut off\n  help: write it again");
+        assert_eq!(Failure::input("a.npy", "cut off").to_string(), "a.npy: cut off");
+        assert_eq!(
+            failure.json(),
+            json!({"class": "input", "exit": 3, "subject": "a.npy", "message": "a.npy is cut off",
+                   "remedy": "write it again", "bytes": 7})
+        );
+    }
+
+    #[test]
+    fn sources_are_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer: {0}")]
+        struct Says(#[source] Inner);
+        #[derive(Debug, thiserror::Error)]
+        #[error("inner")]
+        struct Inner(#[source] io::Error);
+        let error = Says(Inner(io::Error::other("the disk is gone")));
+        assert_eq!(chain(&error), "outer: inner: the disk is gone");
+    }
+}

@@ -1,0 +1,188 @@
+//! Writing a table to a file: all of it appears at once, or nothing does.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use tempfile::NamedTempFile;
+use warprow_layout::DType;
+
+use super::npy;
+use crate::failure::{Class, Failure};
+
+/// A table being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
+#[derive(Debug)]
+pub struct TableWriter {
+    path: PathBuf,
+    temp: NamedTempFile,
+    force: bool,
+    at: u64,
+    row_bytes: u64,
+}
+
+impl TableWriter {
+    /// Begins `path`, `.safetensors` or `.npy`, for `rows` rows of `dim` elements called `name`. An existing file is
+    /// refused, unless `force` says to replace it.
+    pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<Self, Failure> {
+        let subject = path.display().to_string();
+        let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
+        let head = if ends("npy") {
+            let descr = npy::descr_of(dtype).ok_or_else(|| {
+                Failure::input(&subject, "NumPy has no bfloat16").remedy("write to a .safetensors file instead")
+            })?;
+            npy::head(descr, rows, dim.into())
+        } else if ends("safetensors") {
+            safetensors_head(name, rows, dim, dtype)
+                .ok_or_else(|| Failure::input(&subject, "the table does not fit into a safetensors file"))?
+        } else {
+            return Err(
+                Failure::usage(&subject, "its name does not tell the format").remedy("end it in .safetensors or .npy")
+            );
+        };
+        let exists = || {
+            Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
+                .remedy("choose another name, or add --force to replace it")
+        };
+        if !force && path.exists() {
+            return Err(exists());
+        }
+        let row_bytes = u64::from(dim) * u64::from(dtype.size());
+        let cannot = |error: io::Error| Failure::io(&subject, "cannot be written", &error);
+        let size = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(head.len() as u64));
+        let size = size.ok_or_else(|| Failure::input(&subject, "the table passes 2⁶⁴ bytes"))?;
+        let temp = tempfile::Builder::new()
+            .prefix(".warprow-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory(path))
+            .map_err(cannot)?;
+        temp.as_file().set_len(size).map_err(cannot)?;
+        temp.as_file().write_all_at(&head, 0).map_err(cannot)?;
+        Ok(Self { path: path.to_owned(), temp, force, at: head.len() as u64, row_bytes })
+    }
+
+    /// Writes the rows from row `first` on. Every row must be written once, in any order.
+    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), Failure> {
+        let at = self.at + first * self.row_bytes;
+        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(&error))
+    }
+
+    /// Makes the file appear under its name, durably.
+    pub fn finish(self) -> Result<(), Failure> {
+        self.temp.as_file().sync_all().map_err(|error| self.failed(&error))?;
+        let Self { path, temp, force, .. } = self;
+        let persisted = if force { temp.persist(&path) } else { temp.persist_noclobber(&path) };
+        let subject = path.display().to_string();
+        persisted.map_err(|error| match error.error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Failure::new(Class::Refused, &subject, "appeared meanwhile, and was left as it is")
+            }
+            _ => Failure::io(&subject, "cannot be written", &error.error),
+        })?;
+        let synced = File::open(directory(&path)).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| Failure::io(&subject, "cannot be made durable", &error))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::io(self.path.display().to_string(), "cannot be written", error)
+            .remedy("nothing was left behind; make room first")
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The head of a safetensors file of one tensor: everything before its data.
+fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec<u8>> {
+    let dtype = match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I8 => Dtype::I8,
+        DType::U8 => Dtype::U8,
+    };
+    let shape = vec![usize::try_from(rows).ok()?, dim as usize];
+    let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
+    let info = TensorInfo { dtype, shape, data_offsets: (0, bytes) };
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]).into_iter().collect();
+    let metadata = Metadata::new(Some(metadata), vec![(name.to_owned(), info)]).ok()?;
+    let mut text = serde_json::to_vec(&metadata).ok()?;
+    // As the reference does: the data begin at a multiple of 8.
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut head = (text.len() as u64).to_le_bytes().to_vec();
+    head.extend(text);
+    Some(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::TableFile;
+    use warprow_layout::RowSource;
+
+    #[test]
+    fn what_was_written_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, dtype) in [("t.npy", DType::F16), ("t.safetensors", DType::BF16), ("u.safetensors", DType::F32)] {
+            let path = dir.path().join(name);
+            let writer = TableWriter::create(&path, false, "emb \"x\"", 5, 3, dtype).unwrap();
+            let row_bytes = 3 * dtype.size() as usize;
+            let data: Vec<u8> = (0..5 * row_bytes as u8).collect();
+            for row in [4, 0, 2, 1, 3] {
+                writer.write(row, &data[row as usize * row_bytes..][..row_bytes]).unwrap();
+            }
+            assert!(!path.exists(), "it appears only when it is whole");
+            writer.finish().unwrap();
+
+            let file = TableFile::open(&path).unwrap();
+            let [table] = &file.tables[..] else { panic!("{file:?}") };
+            assert_eq!((table.rows, table.dim, table.dtype), (5, 3, dtype));
+            assert_eq!(table.name, if name.ends_with("npy") { "t" } else { "emb \"x\"" });
+            let mut rows = vec![0; data.len()];
+            file.rows(table).read(0, row_bytes, &mut rows).unwrap();
+            assert_eq!(rows, data);
+            if name.ends_with("safetensors") {
+                let bytes = std::fs::read(&path).unwrap();
+                let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+                assert_eq!(theirs.tensor("emb \"x\"").unwrap().data(), data);
+            }
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "no temporary file is left");
+    }
+
+    #[test]
+    fn what_exists_stays_unless_forced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.npy");
+        std::fs::write(&path, "precious").unwrap();
+        let create = |force| TableWriter::create(&path, force, "t", 1, 1, DType::U8);
+        assert_eq!(create(false).unwrap_err().class, Class::Refused);
+        drop(create(true).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious", "dropped before it was finished");
+        let writer = create(true).unwrap();
+        writer.write(0, &[7]).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().last(), Some(&7));
+
+        let late = dir.path().join("late.npy");
+        let writer = TableWriter::create(&late, false, "t", 1, 1, DType::U8).unwrap();
+        std::fs::write(&late, "precious").unwrap();
+        assert_eq!(writer.finish().unwrap_err().class, Class::Refused);
+        assert_eq!(std::fs::read_to_string(&late).unwrap(), "precious");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn formats_that_cannot_hold_it_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let create =
+            |name: &str, dtype| TableWriter::create(&dir.path().join(name), false, "t", 1, 1, dtype).unwrap_err();
+        assert!(create("t.npy", DType::BF16).remedy.contains(".safetensors"));
+        assert_eq!(create("t.csv", DType::F32).class, Class::Usage);
+        assert_eq!(create("no/such/dir/t.npy", DType::F32).class, Class::Input);
+    }
+}
