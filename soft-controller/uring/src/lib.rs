@@ -1,1 +1,14 @@
-//! io_uring reads and writes between files and DMA memory.
+//! Reads and writes between files and DMA memory.
+//!
+//! The kernel gets the address of memory that others may read and write at the same time, so no Rust reference to it
+//! may exist: the standard library's `read_at` and `write_at` cannot be used. [`read_at`] and [`write_at`] are
+//! `pread` and `pwrite` on [`DmaMemory`]; [`Ring`] is an io_uring that keeps files and memory alive for as long as the
+//! kernel uses them.
+
+mod direct;
+mod ring;
+mod sync;
+
+pub use direct::{Alignment, alignment, open_direct};
+pub use ring::{Completion, Full, Ring, Transfer};
+pub use sync::{read_at, write_at};

@@ -1,0 +1,274 @@
+use std::fmt;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, opcode, types};
+use warprow_dma::DmaMemory;
+
+/// A transfer between a file and memory.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// The file.
+    pub file: Arc<File>,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// The memory.
+    pub memory: DmaMemory,
+    /// Offset in the memory, bytes.
+    pub at: usize,
+    /// Length, bytes, below 2 GiB.
+    pub len: usize,
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// The token that it was pushed with.
+    pub token: u64,
+    /// Bytes moved, which may be fewer than asked for; 0 for a sync.
+    pub result: Result<usize>,
+}
+
+/// As many operations are under way as the ring was made for. Take completions first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the io_uring is full; take completions before pushing more")]
+pub struct Full;
+
+/// What the kernel may be using.
+#[derive(Debug)]
+enum Operation {
+    Free,
+    Transfer { token: u64, _file: Arc<File>, _memory: DmaMemory },
+    Sync { token: u64, _file: Arc<File> },
+}
+
+/// An io_uring with a fixed number of operations. Files and memory of an operation stay alive until the kernel has
+/// done with it, also when the ring is dropped: that waits.
+pub struct Ring {
+    ring: IoUring,
+    operations: Vec<Operation>,
+    free: Vec<u32>,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("depth", &self.operations.len()).field("in_flight", &self.in_flight()).finish()
+    }
+}
+
+impl Ring {
+    /// A ring for up to `depth` operations at a time, 1 to 32,768. Fails where the system forbids io_uring
+    /// (`/proc/sys/kernel/io_uring_disabled`, or a container's system call filter).
+    pub fn new(depth: u32) -> Result<Self> {
+        // Completions need no interrupt of the thread that polls for them anyway; kernels before 5.19 do not know this.
+        let ring = IoUring::builder().setup_coop_taskrun().build(depth).or_else(|_| IoUring::new(depth))?;
+        let operations = (0..depth).map(|_| Operation::Free).collect();
+        Ok(Self { ring, operations, free: (0..depth).rev().collect() })
+    }
+
+    /// Operations that were pushed and whose completion was not taken.
+    pub fn in_flight(&self) -> usize {
+        self.operations.len() - self.free.len()
+    }
+
+    /// How many operations can be pushed now.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pushes a read of the file into the memory, for [`submit`](Self::submit). Panics if the range is not inside the
+    /// memory.
+    pub fn read(&mut self, token: u64, transfer: &Transfer) -> std::result::Result<(), Full> {
+        let (pointer, len) = range(transfer);
+        let entry =
+            opcode::Read::new(types::Fd(transfer.file.as_raw_fd()), pointer, len).offset(transfer.offset).build();
+        self.push(entry, held(token, transfer))
+    }
+
+    /// Pushes a write of the memory to the file, for [`submit`](Self::submit). Panics if the range is not inside the
+    /// memory.
+    pub fn write(&mut self, token: u64, transfer: &Transfer) -> std::result::Result<(), Full> {
+        let (pointer, len) = range(transfer);
+        let entry =
+            opcode::Write::new(types::Fd(transfer.file.as_raw_fd()), pointer, len).offset(transfer.offset).build();
+        self.push(entry, held(token, transfer))
+    }
+
+    /// Pushes an `fdatasync`. It does not wait for writes that were pushed before it and have not completed.
+    pub fn sync(&mut self, token: u64, file: &Arc<File>) -> std::result::Result<(), Full> {
+        let entry = opcode::Fsync::new(types::Fd(file.as_raw_fd())).flags(types::FsyncFlags::DATASYNC).build();
+        self.push(entry, Operation::Sync { token, _file: file.clone() })
+    }
+
+    fn push(&mut self, entry: Entry, operation: Operation) -> std::result::Result<(), Full> {
+        let slot = self.free.pop().ok_or(Full)?;
+        let entry = entry.user_data(slot.into());
+        // SAFETY: the file and the memory that the entry names are kept in `operations` until its completion is taken,
+        // and dropping the ring waits for that; the memory is only reached atomically, and never through a reference.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.free.push(slot);
+            return Err(Full);
+        }
+        self.operations[slot as usize] = operation;
+        Ok(())
+    }
+
+    /// Gives the kernel everything that was pushed.
+    pub fn submit(&mut self) -> Result<usize> {
+        self.enter(0)
+    }
+
+    /// Gives the kernel everything that was pushed, and waits until at least `count` operations have completed, or
+    /// all, if fewer are in flight.
+    pub fn submit_and_wait(&mut self, count: usize) -> Result<usize> {
+        self.enter(count.min(self.in_flight()))
+    }
+
+    fn enter(&mut self, wait: usize) -> Result<usize> {
+        loop {
+            match self.ring.submitter().submit_and_wait(wait) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The kernel wants completions to be taken first; they are there to be taken.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(0),
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes the next completion, if one is there.
+    pub fn completion(&mut self) -> Option<Completion> {
+        let entry = self.ring.completion().next()?;
+        let slot = entry.user_data();
+        let operation = std::mem::replace(self.operations.get_mut(slot as usize)?, Operation::Free);
+        let (Operation::Transfer { token, .. } | Operation::Sync { token, .. }) = operation else { return None };
+        self.free.push(slot as u32);
+        let result = entry.result();
+        let result = if result < 0 { Err(Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
+        Some(Completion { token, result })
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        while self.in_flight() > 0 {
+            if self.submit_and_wait(1).is_err() {
+                // The kernel may still use them, and does not say when it has done: they are never freed.
+                std::mem::forget(std::mem::take(&mut self.operations));
+                return;
+            }
+            while self.completion().is_some() {}
+        }
+    }
+}
+
+fn range(transfer: &Transfer) -> (*mut u8, u32) {
+    let Transfer { memory, at, len, .. } = transfer;
+    assert!(memory.contains(*at, *len), "{len} bytes at {at:#x} are not inside {:#x} bytes of memory", memory.len());
+    assert!(*len <= i32::MAX as usize, "a transfer of {len} bytes is too long");
+    (memory.as_ptr().wrapping_add(*at), *len as u32)
+}
+
+fn held(token: u64, transfer: &Transfer) -> Operation {
+    Operation::Transfer { token, _file: transfer.file.clone(), _memory: transfer.memory.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use warprow_dma::{Backing, PAGE};
+
+    fn memory(pages: usize) -> DmaMemory {
+        DmaMemory::allocate(pages * PAGE, Backing::Anonymous).unwrap()
+    }
+
+    #[test]
+    fn many_reads_and_writes_land_where_they_should() {
+        let mut ring = Ring::new(8).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let memory = memory(16);
+        let data: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(16 * PAGE).collect();
+        memory.write(0, &data);
+        for (write, offset) in [(true, 0), (false, 3)] {
+            if !write {
+                memory.fill(0, memory.len(), 0);
+            }
+            let mut next = 0;
+            let mut seen = [false; 16];
+            while seen.contains(&false) {
+                while next < 16 {
+                    let at = next * PAGE;
+                    let transfer = Transfer {
+                        file: file.clone(),
+                        offset: (at + offset) as u64,
+                        memory: memory.clone(),
+                        at,
+                        len: PAGE - 4,
+                    };
+                    let pushed =
+                        if write { ring.write(next as u64, &transfer) } else { ring.read(next as u64, &transfer) };
+                    if pushed == Err(Full) {
+                        assert_eq!(ring.in_flight(), 8);
+                        break;
+                    }
+                    next += 1;
+                }
+                ring.submit_and_wait(1).unwrap();
+                while let Some(completion) = ring.completion() {
+                    assert!(!std::mem::replace(&mut seen[completion.token as usize], true));
+                    // Only the last read meets the end of the file.
+                    let short = if !write && completion.token == 15 { 3 } else { 0 };
+                    assert_eq!(completion.result.unwrap(), PAGE - 4 - short);
+                }
+            }
+        }
+        let mut back = vec![0; 64];
+        memory.read(5 * PAGE, &mut back);
+        assert_eq!(back, data[5 * PAGE + 3..][..64]);
+        let mut stored = vec![0; 64];
+        file.read_exact_at(&mut stored, 7 * PAGE as u64).unwrap();
+        assert_eq!(stored, data[7 * PAGE..][..64]);
+    }
+
+    #[test]
+    fn sync_and_errors_come_back_with_their_token() {
+        let mut ring = Ring::new(4).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        ring.sync(70, &file).unwrap();
+        let read_only = Arc::new(File::open("/dev/null").unwrap());
+        let transfer = Transfer { file: read_only, offset: 0, memory: memory(1), at: 0, len: 8 };
+        ring.write(71, &transfer).unwrap();
+        ring.submit_and_wait(2).unwrap();
+        let mut results: Vec<_> = std::iter::from_fn(|| ring.completion()).collect();
+        results.sort_by_key(|completion| completion.token);
+        assert_eq!(results.len(), 2);
+        assert_eq!(*results[0].result.as_ref().unwrap(), 0);
+        assert_eq!(results[1].result.as_ref().unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
+
+    #[test]
+    fn dropping_waits_for_what_the_kernel_uses() {
+        let (receiver, sender) = std::io::pipe().unwrap();
+        let memory = memory(1);
+        let mut ring = Ring::new(2).unwrap();
+        let file = Arc::new(File::from(std::os::fd::OwnedFd::from(receiver)));
+        // A pipe has no offset.
+        let transfer = Transfer { file, offset: u64::MAX, memory: memory.clone(), at: 16, len: 4 };
+        ring.read(1, &transfer).unwrap();
+        drop(transfer);
+        ring.submit().unwrap();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            std::io::Write::write_all(&mut &sender, b"late").unwrap();
+        });
+        drop(ring);
+        let mut got = [0; 4];
+        memory.read(16, &mut got);
+        assert_eq!(&got, b"late");
+        writer.join().unwrap();
+    }
+}
