@@ -163,6 +163,12 @@ impl BlockIo {
                 lba_bytes,
             });
         }
+        let blocks = (len / block) as u64;
+        let lba_count = self.namespace.lba_count();
+        if lba.checked_add(blocks).is_none_or(|end| end > lba_count) {
+            let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+            return Err(self.pair.refused(PushError::OutOfRange { lba, blocks, lba_count }));
+        }
         let mut done = 0;
         while done < len {
             let in_flight = (self.pair.depth() as u64).min(CHUNKS) as usize;
@@ -174,7 +180,7 @@ impl BlockIo {
                     self.buffer.memory().write(place, from.get(at..at + n).unwrap_or_default());
                 }
                 let data = Data::Contiguous { iova: self.buffer.iova() + place as u64, len: n as u64 };
-                let (lba, blocks) = (lba.saturating_add((at / block) as u64), (n / block) as u32);
+                let (lba, blocks) = (lba + (at / block) as u64, (n / block) as u32);
                 let (pair, ns) = (&mut self.pair, &self.namespace);
                 let pushed = match &transfer {
                     Transfer::Read(_) => pair.read(ns, lba, blocks, data, i as u64),

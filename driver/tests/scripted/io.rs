@@ -1,0 +1,288 @@
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use warprow_dma::{Clock, Mapped};
+use warprow_driver::prp::Data;
+use warprow_driver::{BlockIo, Controller, DriverError, Ended, Namespace, PushError, QueueOptions, QueuePair};
+use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
+
+use crate::device::{Device, Reply};
+use crate::{assert_error, open};
+
+pub(crate) struct Rig {
+    pub(crate) device: Device,
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) namespace: Namespace,
+    pub(crate) buffer: Arc<Mapped>,
+}
+
+impl Rig {
+    pub(crate) fn new() -> (Self, QueuePair) {
+        let device = Device::new();
+        let controller = open(&device).unwrap();
+        let namespace = controller.namespace(1).unwrap();
+        let mut pair = controller.queue_pair(&small()).unwrap();
+        let buffer = controller.allocate(1 << 16).unwrap();
+        pair.keep(buffer.clone());
+        (Self { device, controller, namespace, buffer }, pair)
+    }
+
+    pub(crate) fn block(&self, index: u64) -> Data<'static> {
+        Data::Contiguous { iova: self.buffer.iova() + index * 512, len: 512 }
+    }
+
+    /// The device leaves I/O commands unanswered; their CIDs come through the channel.
+    pub(crate) fn silence(&self) -> Receiver<u16> {
+        let (sender, cids) = channel();
+        self.device.script(move |qid, sqe| {
+            if qid == 0 {
+                return Reply::Default;
+            }
+            let _ = sender.send(sqe.cid());
+            Reply::Silent
+        });
+        cids
+    }
+}
+
+fn small() -> QueueOptions {
+    QueueOptions { entries: 8, completion_entries: 8, ..Default::default() }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let options = QueueOptions { entries: 4, max_transfer: 8192, ..Default::default() };
+    let mut io = BlockIo::new(&controller, namespace, &options).unwrap();
+    let data: Vec<u8> = (0..512 * 100).map(|i| (i % 251) as u8 ^ (i / 512) as u8).collect();
+    for lba in [0, 17, 4096 - 100] {
+        io.write(lba, &data).unwrap();
+        io.flush().unwrap();
+        let mut got = vec![0; data.len()];
+        io.read(lba, &mut got).unwrap();
+        assert!(got == data);
+    }
+    assert_error!(
+        io.read(4000, &mut vec![0; data.len()]),
+        DriverError::Push { .. },
+        "100 blocks from LBA 4000",
+        "4096 blocks"
+    );
+    let before = device.state().io_count;
+    assert_error!(io.write(4000, &data), DriverError::Push { .. }, "LBA 4000");
+    assert_eq!(device.state().io_count, before, "nothing of it was written");
+    assert_error!(io.write(0, &data[..700]), DriverError::NotWholeBlocks { .. }, "700", "512");
+    io.read(0, &mut []).unwrap();
+    drop(io);
+    drop(controller);
+    assert_eq!((device.mapped(), device.state().dma_faults), (0, 0));
+}
+
+#[test]
+fn refusals_before_anything_is_sent() {
+    let (rig, mut pair) = Rig::new();
+    let ns = &rig.namespace;
+    let of = |len| Data::Contiguous { iova: rig.buffer.iova(), len };
+    assert_eq!(
+        pair.read(ns, 4096, 1, of(512), 0),
+        Err(PushError::OutOfRange { lba: 4096, blocks: 1, lba_count: 4096 })
+    );
+    let wrap = PushError::OutOfRange { lba: u64::MAX, blocks: 2, lba_count: 4096 };
+    assert_eq!(pair.read(ns, u64::MAX, 2, of(1024), 0), Err(wrap));
+    assert_eq!(pair.read(ns, 0, 0, of(0), 0), Err(PushError::BlockCount { blocks: 0 }));
+    assert_eq!(pair.read(ns, 0, 65537, of(0), 0), Err(PushError::BlockCount { blocks: 65537 }));
+    assert_eq!(pair.read(ns, 0, 1, of(513), 0), Err(PushError::WrongLength { len: 513, bytes: 512 }));
+    // MDTS 5: 32 pages.
+    assert_eq!(pair.max_transfer(), 128 << 10);
+    assert_eq!(
+        pair.write(ns, 0, 257, of(257 << 9), false, 0),
+        Err(PushError::TooLong { bytes: 257 << 9, max: 128 << 10 })
+    );
+    let unaligned = Data::Contiguous { iova: rig.buffer.iova() + 2, len: 512 };
+    assert!(matches!(pair.read(ns, 0, 1, unaligned, 0), Err(PushError::Prp(_))));
+    assert_eq!(pair.compare(ns, 0, 1, of(512), 0), Err(PushError::Unsupported { what: "Compare" }));
+    assert_eq!(pair.deallocate(ns, &[], 0), Err(PushError::RangeCount { ranges: 0, max: 32 }));
+    assert_eq!(pair.deallocate(ns, &[(0, 1); 33], 0), Err(PushError::RangeCount { ranges: 33, max: 32 }));
+    assert_eq!(pair.outstanding(), 0);
+
+    let mut data = crate::device::namespace(4096);
+    data.flbas = data.flbas.with_index_lower(1);
+    rig.device.state().namespaces.insert(1, data);
+    let with_metadata = rig.controller.namespace(1).unwrap();
+    assert_eq!(pair.read(&with_metadata, 0, 1, of(512), 0), Err(PushError::Metadata { nsid: 1, bytes: 8 }));
+    let bad = rig.controller.queue_pair(&QueueOptions { entries: 2048, ..small() });
+    assert_error!(bad, DriverError::QueueSize { asked: 2048, max: 1024, .. }, "2048", "1024");
+    let bad = rig.controller.queue_pair(&QueueOptions { entries: 1, ..small() });
+    assert_error!(bad, DriverError::QueueSize { asked: 1, .. }, "2 to 1024");
+}
+
+#[test]
+fn a_failed_status_names_the_command() {
+    let (rig, mut pair) = Rig::new();
+    let reply = |qid| if qid == 0 { Reply::Default } else { Reply::Fail(StatusCode::UnrecoveredReadError) };
+    rig.device.script(move |qid, _| reply(qid));
+    pair.read(&rig.namespace, 77, 1, rig.block(0), 5).unwrap();
+    let mut ended = Vec::new();
+    assert_eq!(pair.wait(|completion| ended.push(completion)).unwrap(), 1);
+    let error = pair.error(&ended[0]).unwrap().to_string();
+    for word in ["scripted:0", "Read (02h)", "queue 1", "namespace 1", "LBA 77", "Unrecovered Read Error"] {
+        assert!(error.contains(word), "{word:?} is not in: {error}");
+    }
+}
+
+#[test]
+fn a_lost_completion_times_out_and_stays_in_quarantine() {
+    let (rig, mut pair) = Rig::new();
+    let cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 100).unwrap();
+    pair.ring().unwrap();
+    rig.device.obey();
+    // Others go on, and the clock with them.
+    let mut timed_out = Vec::new();
+    let mut done = 0;
+    while timed_out.is_empty() {
+        pair.read(&rig.namespace, 2, 1, rig.block(1), 200).unwrap();
+        rig.device.clock().sleep(Duration::from_millis(300));
+        pair.wait(|completion| match completion.ended {
+            Ended::TimedOut => timed_out.push(completion),
+            ended => {
+                assert!(completion.is_success() && completion.tag == 200, "{ended:?}");
+                done += 1;
+            }
+        })
+        .unwrap();
+    }
+    assert!((30..40).contains(&done), "{done} commands of 0.3 s in ten seconds");
+    assert_eq!(timed_out[0].tag, 100);
+    assert_eq!(pair.quarantined(), 1);
+    assert_error!(
+        Err::<(), _>(pair.error(&timed_out[0]).unwrap()),
+        DriverError::TimedOut { .. },
+        "Read (02h)",
+        "LBA 1",
+        "10s",
+        "CSTS 0x1: ready",
+    );
+    // Its answer, at last: noted, but nothing is released by it.
+    rig.device.answer(1, cids.recv().unwrap(), 0, StatusCode::Success);
+    while pair.outstanding() != 0 {
+        pair.wait(|completion| assert_eq!(completion.tag, 200)).unwrap();
+    }
+    pair.poll(|_| panic!("nothing is outstanding")).unwrap();
+    assert_eq!((pair.anomalies().late, pair.quarantined()), (1, 1));
+
+    let mut released = Vec::new();
+    pair.recreate(|completion| released.push((completion.tag, completion.ended))).unwrap();
+    assert_eq!((released, pair.quarantined()), (vec![(100, Ended::Released)], 0));
+    pair.read(&rig.namespace, 3, 1, rig.block(0), 300).unwrap();
+    pair.wait(|completion| assert!(completion.is_success() && completion.tag == 300)).unwrap();
+}
+
+#[test]
+fn a_queue_full_of_quarantine_is_stuck_not_hung() {
+    let (rig, mut pair) = Rig::new();
+    let _cids = rig.silence();
+    while pair.read(&rig.namespace, 1, 1, rig.block(0), 1) != Err(PushError::Full) {}
+    let mut timed_out = 0;
+    pair.wait(|completion| timed_out += u32::from(completion.ended == Ended::TimedOut)).unwrap();
+    assert_eq!((timed_out, pair.outstanding(), pair.quarantined()), (7, 0, 7));
+    assert_error!(pair.wait(|_| {}), DriverError::Stuck { quarantined: 7, .. }, "queue 1", "recreate");
+    rig.device.obey();
+    let mut released = 0;
+    pair.recreate(|completion| released += u32::from(completion.ended == Ended::Released)).unwrap();
+    assert_eq!(released, 7);
+    assert_eq!(pair.wait(|_| {}).unwrap(), 0, "nothing to wait for");
+}
+
+#[test]
+fn a_queue_that_the_device_does_not_delete_keeps_its_memory() {
+    let (rig, mut pair) = Rig::new();
+    let _cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    pair.wait(|_| {}).unwrap();
+    rig.device.script(|qid, sqe| {
+        let delete = qid == 0 && sqe.opcode() == AdminOpcode::DELETE_IO_SQ.0;
+        if delete { Reply::Fail(StatusCode::InternalError) } else { Reply::Default }
+    });
+    let nothing = |_| panic!("nothing may be released");
+    assert_error!(pair.recreate(nothing), DriverError::Command { .. }, "Delete I/O Submission Queue");
+    assert_error!(pair.ring(), DriverError::Stale { .. }, "queue 1");
+    let before = rig.device.mapped();
+    drop(pair);
+    drop(rig.buffer);
+    assert_eq!(rig.device.mapped(), before, "rings and landing memory are kept");
+    assert_eq!(rig.controller.queue_pair(&small()).unwrap().id(), 2, "the identifier is not used again");
+    rig.device.obey();
+    rig.controller.reset(Default::default()).unwrap();
+    assert_eq!(rig.device.mapped(), before - 2, "after RDY = 0 they go");
+    assert_eq!(rig.controller.queue_pair(&small()).unwrap().id(), 1);
+}
+
+#[test]
+fn half_a_queue_pair_is_taken_back() {
+    let (rig, pair) = Rig::new();
+    drop(pair);
+    let before = rig.device.mapped();
+    rig.device.script(|_, sqe| {
+        let refuse = sqe.opcode() == AdminOpcode::CREATE_IO_SQ.0;
+        if refuse { Reply::Fail(StatusCode::InvalidQueueSize) } else { Reply::Default }
+    });
+    assert_error!(rig.controller.queue_pair(&small()), DriverError::Command { .. }, "Create I/O Submission Queue");
+    let log = rig.device.state().admin_log.clone();
+    assert_eq!(log.last(), Some(&AdminOpcode::DELETE_IO_CQ), "only what was created is deleted");
+    assert_eq!(rig.device.mapped(), before);
+    rig.device.obey();
+    assert_eq!(rig.controller.queue_pair(&small()).unwrap().id(), 1);
+}
+
+#[test]
+fn a_time_out_poisons_synchronous_io_until_recovery() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &small()).unwrap();
+    device.script(|_, sqe| if sqe.opcode() == NvmOpcode::WRITE.0 { Reply::Silent } else { Reply::Default });
+    assert_error!(io.write(8, &[1; 512]), DriverError::TimedOut { .. }, "Write (01h)", "LBA 8");
+    device.obey();
+    assert_error!(io.read(8, &mut [0; 512]), DriverError::Stuck { quarantined: 1, .. }, "quarantine");
+    assert_error!(io.flush(), DriverError::Stuck { .. }, "quarantine");
+    io.recover().unwrap();
+    io.write(8, &[2; 512]).unwrap();
+    let mut got = [0; 512];
+    io.read(8, &mut got).unwrap();
+    assert_eq!(got, [2; 512]);
+}
+
+#[test]
+fn a_device_that_fails_is_noticed_before_the_time_out() {
+    let (rig, mut pair) = Rig::new();
+    let _cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    rig.device.state().csts.set_cfs(true);
+    let began = rig.device.clock().now();
+    assert_error!(pair.wait(|_| {}), DriverError::Fatal { .. }, "fatal error");
+    rig.device.state().gone = true;
+    assert_error!(pair.wait(|_| {}), DriverError::Gone { .. }, "gone");
+    assert!(rig.device.clock().now() - began < Duration::from_secs(1));
+}
+
+#[test]
+fn ranges_reach_the_device() {
+    let (rig, mut pair) = Rig::new();
+    let (sender, seen) = channel();
+    rig.device.script(move |qid, sqe| {
+        if qid != 0 {
+            sender.send(*sqe).unwrap();
+        }
+        Reply::Default
+    });
+    pair.deallocate(&rig.namespace, &[(5, 7), (4095, 1)], 1).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+    let sqe = seen.recv().unwrap();
+    assert_eq!((sqe.opcode(), sqe.cdw10, sqe.cdw11), (NvmOpcode::DATASET_MANAGEMENT.0, 1, 4));
+    let bytes = rig.device.memory(sqe.prp1, 32);
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    assert_eq!(words, [7 << 32, 5, 1 << 32, 4095]);
+}

@@ -1,0 +1,116 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use warprow_driver::{DriverError, Ended, ResetKind};
+use warprow_spec::StatusCode;
+use warprow_spec::registers::Csts;
+
+use crate::assert_error;
+use crate::io::Rig;
+
+#[test]
+fn a_reset_loses_commands_and_releases_quarantine() {
+    let (rig, mut pair) = Rig::new();
+    let cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    pair.wait(|_| {}).unwrap();
+    pair.read(&rig.namespace, 2, 1, rig.block(1), 2).unwrap();
+    pair.ring().unwrap();
+    pair.leave();
+    rig.controller.reset(ResetKind::Controller).unwrap();
+    assert_error!(pair.poll(|_| {}), DriverError::Stale { queue: 1, .. }, "recreate");
+    let mut ended = Vec::new();
+    pair.recreate(|completion| ended.push((completion.tag, completion.ended))).unwrap();
+    ended.sort_by_key(|&(tag, _)| tag);
+    assert_eq!(ended, [(1, Ended::Released), (2, Ended::Lost)]);
+    // Completions of before the reset come to nothing.
+    for cid in cids.try_iter() {
+        rig.device.answer(1, cid, 0, StatusCode::Success);
+    }
+    assert_eq!(pair.poll(|_| panic!("nothing is outstanding")).unwrap(), 2);
+    rig.device.obey();
+    pair.read(&rig.namespace, 3, 1, rig.block(0), 3).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+}
+
+#[test]
+fn a_reset_waits_for_owners() {
+    let (rig, mut pair) = Rig::new();
+    assert_error!(rig.controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]", "leave");
+    // Nothing was reset, and the owner noticed nothing.
+    pair.read(&rig.namespace, 3, 1, rig.block(0), 3).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+
+    // An owner in a thread of its own leaves by itself at its next call.
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let owner = std::thread::spawn(move || {
+        let error = loop {
+            if let Err(error) = pair.poll(|_| {}) {
+                break error;
+            }
+            std::thread::yield_now();
+        };
+        assert!(!stopped.load(Ordering::SeqCst), "it leaves before the reset, not after");
+        (pair, error)
+    });
+    // The clock of the test turns fast: the owner may need more than one try.
+    while rig.controller.reset(ResetKind::Controller).is_err() {}
+    stop.store(true, Ordering::SeqCst);
+    let (mut pair, error) = owner.join().unwrap();
+    assert_error!(Err::<(), _>(error), DriverError::Stale { .. }, "stale");
+    pair.recreate(|_| panic!("nothing was outstanding")).unwrap();
+    pair.read(&rig.namespace, 3, 1, rig.block(0), 3).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+}
+
+#[test]
+fn a_failed_controller_comes_back() {
+    let (rig, mut pair) = Rig::new();
+    let _cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    rig.device.state().csts.set_cfs(true);
+    assert_error!(pair.wait(|_| {}), DriverError::Fatal { .. }, "reset it");
+    pair.leave();
+    rig.device.obey();
+    rig.controller.reset(ResetKind::Controller).unwrap();
+    let mut lost = 0;
+    pair.recreate(|completion| lost += u32::from(completion.ended == Ended::Lost)).unwrap();
+    assert_eq!(lost, 1);
+    rig.controller.check_health().unwrap();
+}
+
+#[test]
+fn a_reset_that_fails_releases_nothing() {
+    let (rig, mut pair) = Rig::new();
+    let _cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    pair.wait(|_| {}).unwrap();
+    pair.leave();
+    rig.device.state().disable_time = None;
+    rig.device.state().obeys_reset = false;
+    assert_error!(rig.controller.reset(ResetKind::Controller), DriverError::NotReady { ready: false, .. }, "disabled");
+    assert_error!(pair.recreate(|_| panic!("nothing may be released")), DriverError::Down { .. }, "not enabled");
+    let before = rig.device.mapped();
+    drop(pair);
+    assert_eq!(rig.device.mapped(), before);
+
+    rig.device.state().disable_time = Some(std::time::Duration::ZERO);
+    rig.device.state().obeys_reset = true;
+    rig.device.state().csts = Csts::new().with_rdy(true);
+    rig.device.obey();
+    rig.controller.reset(ResetKind::Function).unwrap();
+    assert_eq!(rig.device.mapped(), before - 1, "the rings go; the test still holds the buffer");
+    assert_eq!(rig.controller.queue_pair(&Default::default()).unwrap().id(), 1);
+}
+
+#[test]
+fn kinds_of_reset() {
+    let (rig, pair) = Rig::new();
+    drop(pair);
+    rig.controller.reset(ResetKind::Function).unwrap();
+    assert_eq!(rig.device.state().resets, 1);
+    assert_error!(rig.controller.reset(ResetKind::Subsystem), DriverError::Unsupported { .. }, "NVM subsystem reset");
+    assert!(rig.device.state().bus_master);
+    rig.controller.check_health().unwrap();
+}
