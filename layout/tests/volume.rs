@@ -153,7 +153,7 @@ fn a_full_catalogue_refuses_and_keeps_what_it_has() {
         Err(VolumeError::CatalogueFull { needed, capacity }) => assert!(needed > capacity),
         other => panic!("{other:?}"),
     }
-    assert_eq!(volume.generations(), [first.clone()]);
+    assert_eq!(volume.generations(), std::slice::from_ref(&first));
     drop(first);
     volume.drop_generation(0).unwrap();
     volume.begin(&spec).unwrap().commit().unwrap();
