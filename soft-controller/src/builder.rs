@@ -258,6 +258,9 @@ impl Builder {
             namespace.uuid[6] = namespace.uuid[6] & 0x0f | 0x40;
             namespace.uuid[8] = namespace.uuid[8] & 0x3f | 0x80;
         }
+        for namespace in &mut self.namespaces {
+            namespace.add_cache()?;
+        }
         let shards = (0..config.workers.max(1))
             .map(|_| {
                 let scratch = DmaMemory::allocate(self.max_transfer, warprow_dma::Backing::Anonymous)?;

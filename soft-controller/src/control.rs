@@ -171,6 +171,20 @@ impl Control {
         self.publish(core);
     }
 
+    /// The state after power-on. A format that was under way has not happened.
+    pub(crate) fn power_cycle(&mut self, core: &Core) {
+        self.history.power_cycles += 1;
+        self.history.unsafe_shutdowns += u64::from(!self.history.shut_down);
+        self.history.powered_on = core.now();
+        self.history.shut_down = true;
+        self.bus_master = false;
+        self.formats.clear();
+        self.changed_namespaces.clear();
+        self.regs.reset(false);
+        self.controller_reset(core);
+        core.revive();
+    }
+
     fn advance(&mut self, core: &Core) {
         let was_ready = self.is_ready();
         self.regs.advance(core.now());

@@ -9,12 +9,14 @@ use warprow_spec::async_event::AsyncEventKind;
 use warprow_spec::log::LogPageId;
 use warprow_spec::registers::offset::DOORBELLS;
 
+use crate::backing::MediaError;
 use crate::builder::{BuildError, Builder};
 use crate::control::doorbell_bytes;
 use crate::core::{Core, Progress, earlier};
 use crate::fault::FaultPlan;
 use crate::parker::Parkers;
 use crate::workers;
+use crate::write_cache::Cut;
 
 /// An NVMe controller in this process.
 pub struct SoftController {
@@ -70,6 +72,35 @@ impl SoftController {
         core.lock_control().check_stray_doorbells(core);
         progress.next = (0..core.seats.len()).map(|worker| core.next_due(worker)).fold(None, earlier);
         progress
+    }
+
+    /// How many writes a power cut may lose now: those in volatile caches, not yet flushed.
+    pub fn volatile_writes(&self) -> usize {
+        let control = self.core.lock_control();
+        control.namespaces.iter().filter_map(|namespace| namespace.cache.as_ref()).map(|c| c.commands().len()).sum()
+    }
+
+    /// Cuts the power and brings it back: the controller is as after power-on, with what was durable, and with what
+    /// `cut` lets survive of the rest. Mappings stay, the host being another machine; bus master is off. The result is
+    /// how many writes were volatile. Fails if the media does, as files may.
+    pub fn power_cut(&self, cut: Cut) -> Result<usize, MediaError> {
+        let core = &*self.core;
+        let mut control = core.lock_control();
+        let mut rng = fastrand::Rng::with_seed(if let Cut::Random(seed) = cut { seed } else { 0 });
+        let in_flight = match cut {
+            Cut::KeepAll => 1.0,
+            Cut::Random(_) => rng.f64(),
+            _ => 0.0,
+        };
+        core.lock_shards().iter_mut().for_each(|shard| shard.cut(|| rng.f64() < in_flight));
+        let mut commands = Vec::new();
+        let caches: Vec<_> = control.namespaces.iter().filter_map(|namespace| namespace.cache.clone()).collect();
+        caches.iter().for_each(|cache| commands.append(&mut cache.commands()));
+        commands.sort_unstable();
+        let choice = cut.choose(&commands, &mut rng);
+        let result = caches.iter().try_for_each(|cache| cache.cut(&choice, &mut rng));
+        control.power_cycle(core);
+        result.map(|()| commands.len())
     }
 
     /// Accesses of the controller to addresses that the host had not mapped. On hardware each is a fault of the IOMMU;

@@ -238,4 +238,9 @@ impl Core {
     pub(crate) fn recover(&self) {
         let _ = self.trouble.compare_exchange(FATAL, WELL, Ordering::Relaxed, Ordering::Relaxed);
     }
+
+    /// Power comes back.
+    pub(crate) fn revive(&self) {
+        self.trouble.store(WELL, Ordering::Relaxed);
+    }
 }

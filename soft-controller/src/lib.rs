@@ -32,6 +32,7 @@ mod queue;
 mod registers;
 mod shard;
 mod workers;
+mod write_cache;
 
 pub use backing::{Backing, MediaError, Null, Ram};
 pub use builder::{BuildError, Builder};
@@ -39,3 +40,4 @@ pub use controller::SoftController;
 pub use core::Progress;
 pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
 pub use namespace::{Namespace, OnFormat};
+pub use write_cache::Cut;

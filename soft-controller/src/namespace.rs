@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use warprow_dma::AllocateError;
 use warprow_spec::identify::{CommandSet, Dlfeat, Flbas, Fpi, IdentifyNamespace, LbaFormat, Mc, NamespaceDescriptor};
 use warprow_spec::registers::Vs;
 use warprow_spec::{FromZeros, IDENTIFY_BYTES};
 
 use crate::backing::Backing;
 use crate::nvm::View;
+use crate::write_cache::WriteCache;
 
 /// LBA sizes that every namespace offers, by format index.
 pub(crate) const LBA_BYTES: [u32; 2] = [512, 4096];
@@ -19,6 +21,9 @@ pub type OnFormat = Arc<dyn Fn(u32) -> std::io::Result<()> + Send + Sync>;
 /// A namespace to be built into a controller.
 pub struct Namespace {
     pub(crate) backing: Arc<dyn Backing>,
+    /// The same as `backing`, where that is a cache.
+    pub(crate) cache: Option<Arc<WriteCache>>,
+    pub(crate) cache_bytes: Option<u64>,
     pub(crate) format: u8,
     pub(crate) metadata_format: bool,
     pub(crate) uuid: [u8; 16],
@@ -37,7 +42,41 @@ impl fmt::Debug for Namespace {
 impl Namespace {
     /// A namespace over `backing`, formatted with LBAs of 512 bytes.
     pub fn new(backing: impl Backing + 'static) -> Self {
-        Self { backing: Arc::new(backing), format: 0, metadata_format: false, uuid: [0; 16], on_format: None }
+        Self {
+            backing: Arc::new(backing),
+            cache: None,
+            cache_bytes: None,
+            format: 0,
+            metadata_format: false,
+            uuid: [0; 16],
+            on_format: None,
+        }
+    }
+
+    /// Puts a volatile write cache of `capacity` bytes before the backing: writes are lost by
+    /// [`power_cut`](crate::SoftController::power_cut) until they are flushed.
+    pub fn write_cache(mut self, capacity: u64) -> Self {
+        self.cache_bytes = Some(capacity);
+        self
+    }
+
+    /// Builds the cache that was asked for.
+    pub(crate) fn add_cache(&mut self) -> Result<(), AllocateError> {
+        if let Some(capacity) = self.cache_bytes.take() {
+            let cache = Arc::new(WriteCache::new(self.backing.clone(), capacity)?);
+            cache.set_block(1 << self.lba_shift());
+            self.backing = cache.clone();
+            self.cache = Some(cache);
+        }
+        Ok(())
+    }
+
+    /// Changes the LBA format of a namespace whose data has been erased.
+    pub(crate) fn set_format(&mut self, format: u8) {
+        self.format = format;
+        if let Some(cache) = &self.cache {
+            cache.set_block(1 << self.lba_shift());
+        }
     }
 
     /// Formatted with LBAs of this size, 512 or 4096 bytes; another size is an error of
@@ -89,6 +128,7 @@ impl Namespace {
             blocks: self.blocks(),
             formatting,
             write_through: !write_cache && self.backing.is_volatile(),
+            whole: self.backing.wants_whole_commands(),
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct View {
     pub(crate) formatting: bool,
     /// The volatile write cache is off: a completed write is durable.
     pub(crate) write_through: bool,
+    /// The backing wants each command's data in one piece.
+    pub(crate) whole: bool,
 }
 
 /// What the SMART log page counts.
@@ -45,6 +47,8 @@ pub(crate) struct Io {
     /// By NSID - 1; `None` where no namespace is attached.
     pub(crate) namespaces: Vec<Option<View>>,
     pub(crate) counters: Counters,
+    /// The power is failing: nothing is made durable any more.
+    pub(crate) power_fails: bool,
     segments: Vec<Segment>,
     /// As large as the largest transfer.
     scratch: DmaMemory,
@@ -67,6 +71,7 @@ impl Io {
             max_bytes,
             namespaces: Vec::new(),
             counters: Counters::default(),
+            power_fails: false,
             segments: Vec::new(),
             scratch,
         }
@@ -147,9 +152,11 @@ impl Io {
             return Err(Failure::field(48));
         }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
-        if corrupt {
+        if corrupt || view.whole && self.segments.len() > 1 {
             gather(&self.dma, &self.segments, &self.scratch);
-            flip(&self.scratch, 0, len);
+            if corrupt {
+                flip(&self.scratch, 0, len);
+            }
             view.backing.write(offset, &self.scratch, 0, len)?;
         } else {
             let mut at = offset;
@@ -158,7 +165,7 @@ impl Io {
                 at += segment.len as u64;
             }
         }
-        if sqe[6] & FUA != 0 || view.write_through {
+        if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
         self.counters.writes += 1;
@@ -179,7 +186,7 @@ impl Io {
     fn write_zeroes(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
         view.backing.zero(offset, len as u64, sqe[6] & DEALLOCATE != 0)?;
-        if sqe[6] & FUA != 0 || view.write_through {
+        if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
         self.counters.writes += 1;
@@ -206,7 +213,7 @@ impl Io {
             for (slba, blocks) in (0..ranges).map(range).filter(|&(_, blocks)| blocks > 0) {
                 let (offset, len) = (slba << view.lba_shift, blocks << view.lba_shift);
                 view.backing.zero(offset, len, true)?;
-                if view.write_through {
+                if view.write_through && !self.power_fails {
                     view.backing.persist(offset, len)?;
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use warprow_spec::async_event::ErrorEvent;
-use warprow_spec::{Sqe, Status, StatusCode};
+use warprow_spec::{DataTransfer, Sqe, Status, StatusCode};
 
 use crate::core::{Core, Progress};
 use crate::failure::Failure;
@@ -309,6 +309,22 @@ impl Shard {
             lba: sqe[5],
         });
         failure.status.with_more(true)
+    }
+
+    /// The power fails: some commands in flight are still executed, without becoming durable for that, and all are
+    /// forgotten.
+    pub(crate) fn cut(&mut self, mut survives: impl FnMut() -> bool) {
+        self.running = false;
+        self.io.power_fails = true;
+        // Sorted, so that the same seed executes the same commands.
+        for held in std::mem::take(&mut self.held).into_sorted_vec().iter().rev() {
+            let lost = matches!(held.fault, Some(Fault::Status(_) | Fault::Swallow));
+            if !lost && survives() && DataTransfer::of_opcode(held.sqe[0] as u8) != DataTransfer::ControllerToHost {
+                // Its status is nobody's any more.
+                let _ = self.io.execute(&held.sqe, false);
+            }
+        }
+        self.io.power_fails = false;
     }
 
     /// Aborts a command that is held; false if it is not, because it has completed, or was never sent.

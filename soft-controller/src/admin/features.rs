@@ -1,9 +1,11 @@
 //! Features (NVMe Base 2.0, 5.15 and 5.27; NVMe 1.4, 5.13 and 5.21). None can be saved.
 
 use warprow_spec::admin::{FeatureSelect, GetFeaturesCdw10, SetFeaturesCdw10};
+use warprow_spec::async_event::{AsyncEventKind, HealthEvent};
 use warprow_spec::features::{
-    ArbitrationFeature, FeatureId, NumberOfQueues, TemperatureThreshold, VolatileWriteCacheFeature,
+    ArbitrationFeature, AsyncEventConfig, FeatureId, NumberOfQueues, TemperatureThreshold, VolatileWriteCacheFeature,
 };
+use warprow_spec::log::LogPageId;
 use warprow_spec::{NSID_ALL, Sqe, StatusCode};
 
 use super::Reply;
@@ -16,6 +18,8 @@ use crate::failure::Failure;
 pub(crate) const ARBITRATION_BURST: u8 = 5;
 /// The burst that "no limit" (111b) means.
 const UNLIMITED: u32 = 1024;
+/// What the model's temperature always is, kelvins: 40 °C.
+pub(crate) const TEMPERATURE: u16 = 313;
 /// Warning Composite Temperature Threshold, kelvins.
 pub(crate) const WARNING_TEMPERATURE: u16 = 343;
 
@@ -83,6 +87,16 @@ impl Features {
     /// Whether completed writes may still be in a volatile cache.
     pub(crate) fn write_cache(&self) -> bool {
         self.get(FeatureId::VOLATILE_WRITE_CACHE).is_some_and(|(_, current)| current & 1 != 0)
+    }
+
+    /// Whether the temperature has reached its threshold.
+    pub(crate) fn is_hot(&self) -> bool {
+        let threshold = self.get(FeatureId::TEMPERATURE_THRESHOLD).map_or(u32::MAX, |(_, current)| current & 0xffff);
+        u32::from(TEMPERATURE) >= threshold
+    }
+
+    fn event_config(&self) -> AsyncEventConfig {
+        AsyncEventConfig::from_bits(self.get(FeatureId::ASYNC_EVENT_CONFIG).map_or(0, |(_, current)| current))
     }
 
     /// Commands taken from one queue at a time.
@@ -161,6 +175,9 @@ impl Control {
                 let threshold = TemperatureThreshold::from_bits(value);
                 if threshold.tmpsel() == 0 && threshold.thsel().0 == 0 {
                     self.features.set(id, value);
+                    if self.features.is_hot() && self.features.event_config().critical_warnings().temperature() {
+                        self.events.raise(AsyncEventKind::Health(HealthEvent::TEMPERATURE), LogPageId::SMART);
+                    }
                 }
             }
             // Deallocated blocks read as zeros; there is no error for them.

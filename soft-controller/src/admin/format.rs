@@ -92,13 +92,13 @@ impl Control {
         let Some(namespace) = self.namespaces.get_mut(namespace) else { return Ok(()) };
         namespace.backing.zero(0, namespace.backing.size(), true)?;
         namespace.backing.flush()?;
-        let before = std::mem::replace(&mut namespace.format, format);
-        if let Some(hook) = &namespace.on_format {
-            let result = hook(1 << namespace.lba_shift()).map_err(MediaError::of_write);
-            if result.is_err() {
-                namespace.format = before;
-            }
-            return result;
+        let before = namespace.format;
+        namespace.set_format(format);
+        if let Some(hook) = &namespace.on_format
+            && let Err(error) = hook(1 << namespace.lba_shift())
+        {
+            namespace.set_format(before);
+            return Err(MediaError::of_write(error));
         }
         Ok(())
     }

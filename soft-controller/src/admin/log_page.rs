@@ -2,12 +2,13 @@
 
 use warprow_spec::cqe::StatusPhase;
 use warprow_spec::log::{
-    ActiveFirmwareInfo, ChangedNamespaceList, CommandEffects, CommandsSupportedLog, ErrorLogEntry, FirmwareSlotLog,
-    GetLogPageCdw10, GetLogPageCdw11, LogPageId, ParameterErrorLocation, SmartLog,
+    ActiveFirmwareInfo, ChangedNamespaceList, CommandEffects, CommandsSupportedLog, CriticalWarning, ErrorLogEntry,
+    FirmwareSlotLog, GetLogPageCdw10, GetLogPageCdw11, LogPageId, ParameterErrorLocation, SmartLog,
 };
 use warprow_spec::registers::Vs;
 use warprow_spec::{AdminOpcode, FromZeros, IntoBytes, NSID_ALL, NvmOpcode, Sqe, StatusCode, ascii};
 
+use super::features::TEMPERATURE;
 use super::{Reply, SUPPORTED};
 use crate::control::Control;
 use crate::core::Core;
@@ -24,9 +25,6 @@ const IO_SUPPORTED: [(NvmOpcode, bool); 6] = [
     (NvmOpcode::WRITE_ZEROES, true),
     (NvmOpcode::DATASET_MANAGEMENT, true),
 ];
-
-/// What the model's temperature always is, kelvins: 40 °C.
-const TEMPERATURE: u16 = 313;
 
 impl Control {
     pub(super) fn get_log_page(&mut self, core: &Core, sqe: &Sqe) -> Result<Reply, Failure> {
@@ -97,6 +95,7 @@ impl Control {
             });
         let units = |bytes: u64| u128::from(bytes.div_ceil(512_000));
         let mut page = SmartLog::new_zeroed();
+        page.critical_warning = CriticalWarning::new().with_temperature(self.features.is_hot());
         page.composite_temperature = TEMPERATURE.into();
         page.available_spare = 100;
         page.available_spare_threshold = 10;

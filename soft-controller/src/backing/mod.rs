@@ -72,6 +72,11 @@ pub trait Backing: Send + Sync + fmt::Debug {
         self.flush()
     }
 
+    /// Whether each command's data has to come in one piece, of whole LBAs.
+    fn wants_whole_commands(&self) -> bool {
+        false
+    }
+
     /// Whether writes that were not flushed can be lost: whether there is a volatile write cache to speak of.
     fn is_volatile(&self) -> bool {
         false
