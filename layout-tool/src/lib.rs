@@ -2,5 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod drives;
 pub mod failure;
 pub mod file;
+pub mod hotness;
+pub mod interrupt;
+pub mod screen;
+pub mod select;
+pub mod units;

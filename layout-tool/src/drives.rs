@@ -1,0 +1,93 @@
+//! The drives that a command works on.
+
+use clap::Args;
+
+/// The drives of a store.
+#[derive(Debug, Clone, Args)]
+pub struct DriveArgs {
+    /// A drive of the store; repeat it for each, in any order
+    ///
+    /// Either the PCI address of an NVMe controller that is bound to vfio-pci, with a namespace if it is not 1:
+    ///   0000:41:00.0    0000:41:00.0/2
+    /// or a file that serves as an emulated drive:
+    ///   emulated:/data/a.drive
+    /// Properties of an emulated drive follow, separated by commas (or as ?a=b&c=d, which a shell wants quoted):
+    ///   size=64G         creates the file, sparse; only under `format`
+    ///   lba=512          bytes of an LBA, 512 or 4096; only with size=
+    ///   profile=p5800x   serve it with the delays of that drive
+    ///   direct=1         bypass the page cache: as fast as the disk below
+    /// Several drives may also stand in one argument, separated by commas.
+    #[arg(short, long = "drive", value_name = "DRIVE", env = "WARPROW_DRIVES", required = true, verbatim_doc_comment)]
+    pub drives: Vec<String>,
+}
+
+impl DriveArgs {
+    /// One address each.
+    pub fn addresses(&self) -> Vec<String> {
+        self.drives.iter().flat_map(|argument| split(argument)).collect()
+    }
+
+    /// The options that name these drives again, ready to be pasted.
+    pub fn pasteable(&self) -> String {
+        self.addresses().iter().map(|drive| format!("-d {}", shell(drive))).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Drives separated by commas. Commas also separate the properties of an emulated drive: those belong to the drive before.
+fn split(argument: &str) -> Vec<String> {
+    let mut drives: Vec<String> = Vec::new();
+    for part in argument.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        match drives.last_mut() {
+            Some(drive) if drive.starts_with("emulated:") && !begins_drive(part) => {
+                drive.push(',');
+                drive.push_str(part);
+            }
+            _ => drives.push(part.to_owned()),
+        }
+    }
+    drives
+}
+
+/// Whether a drive's address begins here, rather than a property `name=value` of the last one or the rest of its path.
+fn begins_drive(part: &str) -> bool {
+    let is_pci = part.bytes().all(|byte| byte.is_ascii_hexdigit() || b":./".contains(&byte)) && part.contains(':');
+    part.starts_with("emulated:") || is_pci
+}
+
+/// `text` as a shell takes it for one word.
+pub fn shell(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,=+@%^".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_separate_drives_and_properties() {
+        for (argument, drives) in [
+            ("emulated:/a", &["emulated:/a"][..]),
+            ("emulated:/a,size=64G,lba=512", &["emulated:/a,size=64G,lba=512"]),
+            ("emulated:/a,size=1G,emulated:b,0000:41:00.0", &["emulated:/a,size=1G", "emulated:b", "0000:41:00.0"]),
+            ("0000:41:00.0/2, 0000:42:00.0", &["0000:41:00.0/2", "0000:42:00.0"]),
+            ("emulated:/odd,name", &["emulated:/odd,name"]),
+            ("/dev/nvme0n1,/dev/nvme1n1", &["/dev/nvme0n1", "/dev/nvme1n1"]),
+            ("", &[]),
+        ] {
+            assert_eq!(split(argument), drives, "{argument}");
+        }
+    }
+
+    #[test]
+    fn a_shell_takes_it_for_one_word() {
+        for text in ["plain", "emulated:/a?size=1G&lba=512", "it's", "two words", "", "a*"] {
+            let output =
+                std::process::Command::new("sh").arg("-c").arg(format!("printf %s {}", shell(text))).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How often each row of a table is looked up: what ranks are made of.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use warprow_layout::Ranks;
+use warprow_workload::{Keys, NpyHeader, TraceFile, counts};
+
+use crate::failure::Failure;
+use crate::units;
+
+/// A `--hotness` argument: `[TABLE=][trace:]FILE[:COLUMN]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HotnessFile {
+    /// The table it is for; `None`: the only one.
+    pub table: Option<String>,
+    /// Whether it is a trace of ids, to be counted, rather than one count for each row.
+    pub trace: bool,
+    /// The file.
+    pub file: TraceFile,
+}
+
+impl HotnessFile {
+    /// Reads the argument; `tables` are the names that may stand before the equals sign.
+    pub fn parse(argument: &str, tables: &[&str]) -> Self {
+        let named = argument.split_once('=').filter(|(name, _)| tables.contains(name));
+        let (table, rest) = match named {
+            Some((name, rest)) => (Some(name.to_owned()), rest),
+            None => (None, argument),
+        };
+        let (trace, file) = match rest.strip_prefix("trace:") {
+            Some(file) => (true, file),
+            None => (false, rest),
+        };
+        let Ok(file) = file.parse();
+        Self { table, trace, file }
+    }
+
+    /// The ranks that put the hottest of `rows` rows first.
+    pub fn ranks(&self, rows: u64) -> Result<Ranks, Failure> {
+        let subject = self.file.path.display().to_string();
+        let counts = if self.trace {
+            let counted =
+                usize::try_from(rows).map_err(|_| Failure::input(&subject, "the table is too large to be ranked"))?;
+            let ids = read_keys(&self.file)?.map(warprow_workload::Mapping::Strict, rows).ids;
+            let counts = counts(&ids, counted);
+            if counts.iter().all(|&count| count == 0) {
+                return Err(Failure::input(&subject, "none of its ids is in the table")
+                    .remedy("check the column, and the table"));
+            }
+            counts
+        } else {
+            let counts = read_counts(&self.file)?;
+            if counts.len() as u64 != rows {
+                return Err(Failure::input(
+                    &subject,
+                    format!(
+                        "it has {}, the table {}",
+                        units::plural(counts.len() as u64, "count"),
+                        units::plural(rows, "row")
+                    ),
+                )
+                .remedy("give one count for each row, in the order of the ids; a list of ids is given as trace:FILE"));
+            }
+            counts
+        };
+        Ok(Ranks::by_hotness(&counts))
+    }
+}
+
+/// The ids in a file.
+pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
+    file.read().map_err(|error| {
+        let subject = file.path.display().to_string();
+        match &error.problem {
+            warprow_workload::TraceProblem::Io(io) => Failure::io(subject, "cannot be read", io),
+            problem => Failure::input(subject, problem.to_string()),
+        }
+    })
+}
+
+/// One count a row: whole numbers, or floating-point ones, of which only the order counts.
+fn read_counts(file: &TraceFile) -> Result<Vec<u64>, Failure> {
+    let subject = file.path.display().to_string();
+    let negative = |row: usize, value: &str| Failure::input(&subject, format!("the count of row {row} is {value}"));
+    if let Some(floats) = read_floats(&file.path) {
+        let floats = floats.map_err(|error| Failure::io(&subject, "cannot be read", &error))?;
+        let order = |(row, value): (usize, f64)| match value >= 0.0 {
+            // The bits of non-negative floats are in their order.
+            true => Ok((value + 0.0).to_bits()),
+            false => Err(negative(row, &value.to_string())),
+        };
+        return floats.into_iter().enumerate().map(order).collect();
+    }
+    match read_keys(file)? {
+        Keys::Unsigned(counts) => Ok(counts),
+        Keys::Signed(counts) => {
+            let count =
+                |(row, value): (usize, i64)| u64::try_from(value).map_err(|_| negative(row, &value.to_string()));
+            counts.into_iter().enumerate().map(count).collect()
+        }
+    }
+}
+
+/// The numbers of a `.npy` file of `<f4` or `<f8` whose size is as its header says; `None` for anything else.
+fn read_floats(path: &Path) -> Option<std::io::Result<Vec<f64>>> {
+    let mut reader = BufReader::new(File::open(path).ok()?);
+    let len = reader.get_ref().metadata().ok()?.len();
+    let header = NpyHeader::read(&mut reader).ok()?;
+    let width = match &*header.descr {
+        "<f4" => 4,
+        "<f8" => 8,
+        _ => return None,
+    };
+    let whole = header.elements().checked_mul(width) == len.checked_sub(header.data_at).map(u128::from);
+    if !whole || !header.is_c_order() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    Some(reader.read_to_end(&mut bytes).map(|_| match width {
+        4 => bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word).into()).collect(),
+        _ => bytes.as_chunks().0.iter().map(|&word| f64::from_le_bytes(word)).collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use npyz::WriterBuilder;
+
+    #[test]
+    fn arguments_name_table_kind_file_and_column() {
+        let parse = |argument| HotnessFile::parse(argument, &["user", "a=b"]);
+        let want = |table: Option<&str>, trace, path: &str, column: Option<&str>| HotnessFile {
+            table: table.map(str::to_owned),
+            trace,
+            file: TraceFile { path: path.into(), column: column.map(str::to_owned) },
+        };
+        assert_eq!(parse("c.npy"), want(None, false, "c.npy", None));
+        assert_eq!(parse("user=trace:t.csv:Id"), want(Some("user"), true, "t.csv", Some("Id")));
+        assert_eq!(parse("other=c.npy"), want(None, false, "other=c.npy", None));
+        assert_eq!(parse("trace:t.u64"), want(None, true, "t.u64", None));
+    }
+
+    fn ranks(path: &Path, trace: bool, rows: u64) -> Result<Ranks, Failure> {
+        HotnessFile { table: None, trace, file: TraceFile { path: path.into(), column: None } }.ranks(rows)
+    }
+
+    #[test]
+    fn counts_and_traces_rank_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("counts.npy");
+        macro_rules! save {
+            ($values:expr) => {{
+                let values = $values;
+                let mut bytes = Vec::new();
+                let options = npyz::WriteOptions::new().default_dtype().shape(&[values.len() as u64]);
+                let mut writer = options.writer(&mut bytes).begin_nd().unwrap();
+                writer.extend(values).unwrap();
+                writer.finish().unwrap();
+                std::fs::write(&path, bytes).unwrap();
+            }};
+        }
+        let want = Ranks::by_hotness(&[2, 0, 9, 0]);
+        save!([2i64, 0, 9, 0]);
+        assert_eq!(ranks(&path, false, 4).unwrap(), want);
+        save!([2e-3f32, -0.0, f32::INFINITY, 0.0]);
+        assert_eq!(ranks(&path, false, 4).unwrap(), want);
+        save!([2f64, 0.0, 9.5, 0.0]);
+        assert_eq!(ranks(&path, false, 4).unwrap(), want);
+        assert!(ranks(&path, false, 5).unwrap_err().message.contains("4 counts, the table 5 rows"));
+        save!([2f64, f64::NAN]);
+        assert!(ranks(&path, false, 2).unwrap_err().message.contains("row 1 is NaN"));
+        save!([2i32, -7]);
+        assert!(ranks(&path, false, 2).unwrap_err().message.contains("row 1 is -7"));
+
+        let trace = dir.path().join("trace.csv");
+        std::fs::write(&trace, "id\n2\n0\n2\n0\n2\n-1\n77\n").unwrap();
+        assert_eq!(ranks(&trace, true, 4).unwrap(), want);
+        assert!(ranks(&trace, true, 0).is_err());
+        assert!(ranks(&dir.path().join("absent.csv"), true, 4).unwrap_err().message.contains("cannot be read"));
+    }
+}

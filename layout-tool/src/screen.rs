@@ -1,0 +1,66 @@
+//! What the user sees while a command works. Results are not printed here.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Stderr: progress where it is a terminal, warnings anywhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Screen {
+    draws: bool,
+    quiet: bool,
+}
+
+/// What a progress bar counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes, and their rate.
+    Bytes,
+    /// Anything else, and its rate.
+    Things,
+}
+
+impl Screen {
+    /// With `quiet`, nothing but errors.
+    pub fn new(quiet: bool) -> Self {
+        Self { draws: !quiet && std::io::stderr().is_terminal(), quiet }
+    }
+
+    /// A bar that goes from 0 to `total`.
+    pub fn bar(&self, what: impl Into<Cow<'static, str>>, total: u64, unit: Unit) -> ProgressBar {
+        let template = match unit {
+            Unit::Bytes => {
+                "{msg:<24} [{bar:30}] {binary_bytes:>10} of {binary_total_bytes} {binary_bytes_per_sec:>12} {eta:>4}"
+            }
+            Unit::Things => "{msg:<24} [{bar:30}] {human_pos:>10} of {human_len} {per_sec:>12} {eta:>4}",
+        };
+        self.drawn(ProgressBar::with_draw_target(Some(total), self.target()), what, template)
+    }
+
+    /// A sign of life for work of unknown length.
+    pub fn spinner(&self, what: impl Into<Cow<'static, str>>) -> ProgressBar {
+        let bar = self.drawn(ProgressBar::with_draw_target(None, self.target()), what, "{msg:<24} {spinner} {elapsed}");
+        if self.draws {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        bar
+    }
+
+    /// A line that the user should know of.
+    pub fn warn(&self, text: &str) {
+        if !self.quiet {
+            let _ = writeln!(std::io::stderr(), "warning: {text}");
+        }
+    }
+
+    fn target(&self) -> ProgressDrawTarget {
+        if self.draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    }
+
+    fn drawn(&self, bar: ProgressBar, what: impl Into<Cow<'static, str>>, template: &str) -> ProgressBar {
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.with_style(style.progress_chars("█▌ ")).with_message(what)
+    }
+}
