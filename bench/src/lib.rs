@@ -1,1 +1,15 @@
 //! Microbenchmarks against named rivals.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod minimal_ring;
+pub mod output;
+pub mod ring;
+
+pub use bytes::{Bytes, BytesError};
+pub use minimal_ring::{MinimalRing, MinimalRingError};
+
+/// A machine as the binaries report it.
+pub fn machine_json(machine: &warprow_workload::Machine) -> serde_json::Value {
+    serde_json::json!({ "cpu": machine.cpu, "cores": machine.cores, "kernel": machine.kernel, "load": machine.load })
+}

@@ -5,6 +5,7 @@
 mod batches;
 mod content;
 mod keys;
+mod machine;
 mod measure;
 mod npy_header;
 mod power_law;
@@ -15,6 +16,7 @@ mod trace;
 pub use batches::{Batches, counts};
 pub use content::{Answer, Content, Mismatch, Oracle, Verified, verify};
 pub use keys::{Keys, Mapped, Mapping};
+pub use machine::{FileSystem, Machine, peak_resident_bytes};
 pub use measure::{Latencies, Pairs, median};
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use power_law::PowerLaw;

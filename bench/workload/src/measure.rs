@@ -1,6 +1,6 @@
 //! Measuring: contenders in turn, medians, percentiles.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
@@ -13,21 +13,38 @@ impl Pairs {
     /// favours neither. Each is told the number of the pair, to take a fresh batch for each but the same for both.
     pub fn alternate<E>(
         pairs: u32,
+        a: impl FnMut(u32) -> Result<f64, E>,
+        b: impl FnMut(u32) -> Result<f64, E>,
+    ) -> Result<Self, E> {
+        Self::alternate_while(|pair| pair < pairs, a, b)
+    }
+
+    /// The same for about `time`, at least `pairs` times.
+    pub fn alternate_for<E>(
+        time: Duration,
+        pairs: u32,
+        a: impl FnMut(u32) -> Result<f64, E>,
+        b: impl FnMut(u32) -> Result<f64, E>,
+    ) -> Result<Self, E> {
+        let start = Instant::now();
+        Self::alternate_while(|pair| pair < pairs || start.elapsed() < time, a, b)
+    }
+
+    fn alternate_while<E>(
+        more: impl Fn(u32) -> bool,
         mut a: impl FnMut(u32) -> Result<f64, E>,
         mut b: impl FnMut(u32) -> Result<f64, E>,
     ) -> Result<Self, E> {
-        (0..pairs)
-            .map(|pair| {
-                if pair % 2 == 0 {
-                    let a = a(pair)?;
-                    Ok((a, b(pair)?))
-                } else {
-                    let b = b(pair)?;
-                    Ok((a(pair)?, b))
-                }
-            })
-            .collect::<Result<_, E>>()
-            .map(Self)
+        let measure = |pair: u32| {
+            if pair % 2 == 0 {
+                let a = a(pair)?;
+                Ok((a, b(pair)?))
+            } else {
+                let b = b(pair)?;
+                Ok((a(pair)?, b))
+            }
+        };
+        (0..).take_while(|&pair| more(pair)).map(measure).collect::<Result<_, E>>().map(Self)
     }
 
     /// The median of the first contender's measurements; NaN if there are none.
@@ -127,6 +144,8 @@ mod tests {
         assert_eq!(*order.borrow(), "abbaab");
         assert_eq!((pairs.median_a(), pairs.median_b(), pairs.ratio()), (12.0, 4.0, 3.0));
         assert_eq!(pairs.ratio_range(), (3.0, 3.0));
+        let timed = Pairs::alternate_for(Duration::ZERO, 2, |_| Ok::<_, ()>(1.0), |_| Ok(2.0)).unwrap();
+        assert_eq!(timed.pairs(), [(1.0, 2.0); 2]);
         assert_eq!(Pairs::alternate(2, |_| Err("no"), |_| Ok(1.0)), Err("no"));
     }
 

@@ -1,0 +1,138 @@
+//! `ring`: commands a second over one queue pair, against a minimal ring.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+use warprow_bench::output::{finish, per_second, table};
+use warprow_bench::ring::{Media, RingResult, RingSetup, run};
+use warprow_bench::{Bytes, machine_json};
+use warprow_workload::{Machine, Pairs};
+
+/// Random reads over one NVMe queue pair: Warprow's driver on its software controller, against a bundled minimal ring.
+///
+/// Two threads take part on each side: one submits and consumes completions, one answers. The minimal ring has the
+/// same submission entries of 64 bytes, completion entries of 16, phase bits and doorbells in memory, and nothing else:
+/// no errors, no time-outs, no checks, in order. So the ratio tells what everything else costs.
+///
+/// Both are measured in turn, in rounds of 8192 commands with fresh random blocks; the figures are medians, the ratio is
+/// the median of the pairs' ratios. Every block read is compared byte for byte after its round, in both. A drive
+/// without data (null) must leave the memory untouched.
+///
+/// The controller answers in order, as the minimal ring does. "In disorder" it permutes completions and delays one in
+/// 10,000 by 100 us; that is measured too, without a rival.
+///
+/// Needs two idle cores. Nothing is written to disk.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ring",
+    version,
+    after_help = "\
+Examples:
+  ring --host                     # RAM and null drive, a table
+  ring --host --json | jq .ratio
+  ring --host --depth 1 --backing ram --seconds 5"
+)]
+struct Args {
+    /// A host thread submits. The only submitter so far, and the default.
+    #[arg(long)]
+    host: bool,
+    /// Commands in flight, 1 to 4095.
+    #[arg(long, default_value_t = 128)]
+    depth: u16,
+    /// Bytes of a block: 512 or 4096.
+    #[arg(long, default_value_t = 512)]
+    block: u32,
+    /// Size of the drive. Larger than the caches, or it measures those.
+    #[arg(long, default_value = "256M")]
+    size: Bytes,
+    /// What the drive is made of.
+    #[arg(long, value_enum, default_value_t = Backings::Both)]
+    backing: Backings,
+    /// Seconds of measuring, for each backing.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Seed of blocks and contents.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backings {
+    /// Memory, which is copied.
+    Ram,
+    /// Nothing: no data moves.
+    Null,
+    /// First the one, then the other.
+    Both,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    finish(args.json, measure(&args))
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    let machine = Machine::this();
+    let time = Duration::try_from_secs_f64(args.seconds)?;
+    let setup = |media| RingSetup { depth: args.depth, block: args.block, size: args.size.0, media, seed: args.seed };
+    let run = |media, unless| (args.backing != unless).then(|| run(setup(media), time)).transpose();
+    let ram = run(Media::Ram, Backings::Null)?;
+    let null = run(Media::Null, Backings::Ram)?;
+    if args.json {
+        println!("{}", json(args, &machine, ram.as_ref(), null.as_ref()));
+        return Ok(());
+    }
+    let mut rows = vec![];
+    for (name, result) in [("RAM", &ram), ("null", &null)] {
+        let Some(RingResult { pairs, disordered, .. }) = result else { continue };
+        let (low, high) = pairs.ratio_range();
+        rows.push([
+            name.to_owned(),
+            per_second(pairs.median_a()),
+            per_second(pairs.median_b()),
+            format!("{:.1} % ({:.1} to {:.1})", pairs.ratio() * 100.0, low * 100.0, high * 100.0),
+            per_second(*disordered),
+        ]);
+    }
+    let (depth, block) = (args.depth, args.block);
+    println!("Random reads of {block} B, depth {depth}, one submitting and one answering thread; commands/s, medians");
+    println!("{}", table(["drive", "Warprow", "minimal ring", "ratio (range)", "Warprow, in disorder"], rows));
+    if let Some(ram) = ram {
+        println!("{} blocks compared byte for byte in {} pairs of rounds.", ram.checked, ram.pairs.pairs().len());
+    }
+    println!("{machine}");
+    if machine.is_busy() {
+        println!("The machine was busy: do not trust these figures.");
+    }
+    Ok(())
+}
+
+fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&RingResult>) -> serde_json::Value {
+    let of = |result: Option<&RingResult>, what: fn(&Pairs) -> f64| result.map(|result| what(&result.pairs));
+    // `null` is a word of the macro's own.
+    let null_disordered = null.map(|result| result.disordered);
+    json!({
+        "schema": 1,
+        "submitter": "host",
+        "depth": args.depth,
+        "block": args.block,
+        "size": args.size.0,
+        "seed": args.seed,
+        "commands_per_second": of(ram, Pairs::median_a),
+        "minimal_commands_per_second": of(ram, Pairs::median_b),
+        "ratio": of(ram, Pairs::ratio),
+        "null_commands_per_second": of(null, Pairs::median_a),
+        "minimal_null_commands_per_second": of(null, Pairs::median_b),
+        "null_ratio": of(null, Pairs::ratio),
+        "disordered_commands_per_second": ram.map(|result| result.disordered),
+        "null_disordered_commands_per_second": null_disordered,
+        "pairs": ram.or(null).map(|result| result.pairs.pairs().len()),
+        "blocks_checked": ram.map(|result| result.checked),
+        "machine": machine_json(machine),
+    })
+}

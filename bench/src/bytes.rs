@@ -1,0 +1,41 @@
+use std::str::FromStr;
+
+/// A number of bytes on a command line: `4096`, `512K`, `256M`, `64G`, `1T`; the letters are powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// Not a number of bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no size: write 4096, 512K, 256M, 64G or 1T")]
+pub struct BytesError(String);
+
+impl FromStr for Bytes {
+    type Err = BytesError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let shift = |unit: char| "KMGT".find(unit.to_ascii_uppercase()).map(|at| 10 * (at + 1));
+        let (number, shift) = match text.char_indices().last().and_then(|(at, unit)| Some((at, shift(unit)?))) {
+            Some((at, shift)) => (&text[..at], shift),
+            None => (text, 0),
+        };
+        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        bytes.map(Self).ok_or_else(|| BytesError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let parse = |text: &str| text.parse::<Bytes>().ok().map(|bytes| bytes.0);
+        assert_eq!(parse("4096"), Some(4096));
+        assert_eq!(parse("2k"), Some(2048));
+        assert_eq!(parse("64G"), Some(64 << 30));
+        assert_eq!(parse("1T"), Some(1 << 40));
+        for bad in ["", "G", "-1", "1.5G", "1Gi", "99999999T", "4 K", "é", "1é"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

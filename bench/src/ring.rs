@@ -1,0 +1,326 @@
+//! Random reads over one queue pair: the driver on the software controller against the [`MinimalRing`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use warprow_dma::{Backing, DmaMemory, Mapped, SystemClock};
+use warprow_driver::prp::Data;
+use warprow_driver::{BlockIo, Controller, Namespace, Options, QueueOptions, QueuePair};
+use warprow_layout::DType;
+use warprow_soft_controller::{self as soft, Null, Ram, SoftController};
+use warprow_workload::{Answer, Content, Oracle, Pairs, Random, verify};
+
+use crate::MinimalRing;
+
+/// Commands in a round. Each has landing memory of its own, so that after the round every block can be compared.
+const ROUND: usize = 8192;
+/// Commands before each round, to find both threads of a contender running.
+const WARM_UP: usize = 256;
+/// One command in so many is delayed in disorder, by how much.
+const DELAYED: (u32, Duration) = (10_000, Duration::from_micros(100));
+
+/// What the drive's blocks are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// Memory, which is copied.
+    Ram,
+    /// Nothing: commands complete without moving data.
+    Null,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Commands in flight, 1 to 4095.
+    pub depth: u16,
+    /// Bytes of a block: 512 or 4096.
+    pub block: u32,
+    /// Bytes of the drive, a multiple of 4096.
+    pub size: u64,
+    /// What the drive is made of.
+    pub media: Media,
+    /// Seed of blocks and their content.
+    pub seed: u64,
+}
+
+/// A submitting thread (the caller's) and an answering one.
+trait Contender {
+    /// Runs the answering thread; nothing if it wakes by itself.
+    fn wake(&mut self) -> anyhow::Result<()>;
+    /// Reads all of `blocks`, the `i`th into the landing memory at `i` blocks.
+    fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()>;
+    /// Lets the answering thread sleep.
+    fn rest(&mut self);
+    fn landing(&self) -> &DmaMemory;
+}
+
+impl RingSetup {
+    fn blocks(&self) -> u64 {
+        self.size / u64::from(self.block)
+    }
+
+    /// The drive's content: block b is row b.
+    fn content(&self) -> Oracle {
+        Oracle::new(self.seed, 0, self.blocks(), self.block, DType::U8)
+    }
+
+    fn landing_bytes(&self) -> usize {
+        ROUND * self.block as usize
+    }
+
+    /// What the landing memory holds after a round on [`Media::Null`]: what was there before.
+    const UNTOUCHED: u8 = 0xa5;
+}
+
+impl Contender for MinimalRing {
+    fn wake(&mut self) -> anyhow::Result<()> {
+        MinimalRing::wake(self);
+        Ok(())
+    }
+
+    fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()> {
+        Ok(MinimalRing::round(self, blocks)?)
+    }
+
+    fn rest(&mut self) {
+        MinimalRing::rest(self);
+    }
+
+    fn landing(&self) -> &DmaMemory {
+        MinimalRing::landing(self)
+    }
+}
+
+fn minimal(setup: &RingSetup) -> anyhow::Result<MinimalRing> {
+    let media = match setup.media {
+        Media::Null => None,
+        Media::Ram => {
+            let memory = DmaMemory::allocate(usize::try_from(setup.size)?, Backing::Anonymous)?;
+            let (content, mut row) = (setup.content(), vec![0; setup.block as usize]);
+            for block in 0..setup.blocks() {
+                content.fill(block, &mut row);
+                memory.write((block * u64::from(setup.block)) as usize, &row);
+            }
+            Some(memory)
+        }
+    };
+    let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Auto)?;
+    landing.fill(0, landing.len(), RingSetup::UNTOUCHED);
+    Ok(MinimalRing::new(setup.depth, setup.block as usize, landing, media)?)
+}
+
+/// The driver's queue pair on the software controller.
+#[derive(Debug)]
+struct Driven {
+    queue: QueuePair,
+    namespace: Namespace,
+    landing: Arc<Mapped>,
+    depth: usize,
+}
+
+impl Driven {
+    fn new(setup: &RingSetup, disorder: bool) -> anyhow::Result<Self> {
+        let namespace = match setup.media {
+            Media::Ram => soft::Namespace::new(Ram::new(setup.size)?),
+            Media::Null => soft::Namespace::new(Null::new(setup.size)),
+        };
+        let mut drive = SoftController::builder().name("emulated:ram").seed(setup.seed);
+        drive = drive.namespace(namespace.lba(setup.block));
+        if disorder {
+            drive = drive.permute().delay_one_in(DELAYED.0, DELAYED.1);
+        }
+        let controller = Controller::open(drive.build()?, Arc::new(SystemClock::new()), Options::default())?;
+        let namespace = controller.namespace(1)?;
+        if setup.media == Media::Ram {
+            let mut io = BlockIo::new(&controller, namespace.clone(), &QueueOptions::default())?;
+            let (content, block) = (setup.content(), setup.block as usize);
+            let mut chunk = vec![0; (1 << 20).min(usize::try_from(setup.size)?)];
+            let per_chunk = chunk.len() / block;
+            for first in (0..setup.blocks()).step_by(per_chunk) {
+                let rows = per_chunk.min((setup.blocks() - first) as usize);
+                for (block, row) in (first..).zip(chunk.chunks_exact_mut(block).take(rows)) {
+                    content.fill(block, row);
+                }
+                io.write(first, &chunk[..rows * block])?;
+            }
+        }
+        let entries = (u32::from(setup.depth) + 1).next_power_of_two();
+        let mut queue = controller.queue_pair(&QueueOptions { entries, ..QueueOptions::default() })?;
+        let landing = controller.allocate(setup.landing_bytes())?;
+        landing.memory().fill(0, landing.memory().len(), RingSetup::UNTOUCHED);
+        queue.keep(landing.clone());
+        Ok(Self { queue, namespace, landing, depth: usize::from(setup.depth) })
+    }
+}
+
+impl Contender for Driven {
+    fn wake(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()> {
+        let (queue, namespace) = (&mut self.queue, &self.namespace);
+        let (iova, len) = (self.landing.iova(), u64::from(namespace.lba_bytes()));
+        let (mut submitted, mut completed, mut failed) = (0, 0, None);
+        while completed < blocks.len() {
+            let until = blocks.len().min(completed + self.depth);
+            for (i, &lba) in (submitted..).zip(&blocks[submitted..until]) {
+                let data = Data::Contiguous { iova: iova + i as u64 * len, len };
+                queue.read(namespace, lba, 1, data, i as u64)?;
+            }
+            submitted = until;
+            queue.wait(|completion| {
+                completed += 1;
+                if !completion.is_success() {
+                    failed = Some(completion);
+                }
+            })?;
+        }
+        match failed.and_then(|completion| queue.error(&completion)) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn rest(&mut self) {}
+
+    fn landing(&self) -> &DmaMemory {
+        self.landing.memory()
+    }
+}
+
+/// Runs rounds of random reads and compares what they brought.
+struct Bench {
+    setup: RingSetup,
+    blocks: Vec<u64>,
+    landed: Vec<u8>,
+    checked: u64,
+}
+
+impl Bench {
+    fn new(setup: RingSetup) -> Self {
+        Self { setup, blocks: vec![0; ROUND], landed: vec![0; setup.landing_bytes()], checked: 0 }
+    }
+
+    /// One round with fresh blocks: commands a second. Everything that landed is compared, outside the measured time.
+    fn measure(&mut self, contender: &mut impl Contender, number: u64) -> anyhow::Result<f64> {
+        let mut random = Random::new(warprow_workload::mix_all([self.setup.seed, number]));
+        self.blocks.fill_with(|| random.below(self.setup.blocks()));
+        contender.wake()?;
+        // Other blocks than those that will land in the same places.
+        contender.round(&self.blocks[ROUND - WARM_UP..])?;
+        let start = Instant::now();
+        contender.round(&self.blocks)?;
+        let took = start.elapsed();
+        contender.rest();
+        self.check(contender)?;
+        // The answering thread falls asleep meanwhile, and takes no core from the other contender.
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(ROUND as f64 / took.as_secs_f64())
+    }
+
+    fn check(&mut self, contender: &impl Contender) -> anyhow::Result<()> {
+        contender.landing().read(0, &mut self.landed);
+        match self.setup.media {
+            Media::Ram => {
+                let ids: Vec<i64> = self.blocks.iter().map(|&block| block as i64).collect();
+                let answer = Answer { rows: &self.landed, stride: self.setup.block as usize, mask: None };
+                self.checked += verify(&self.setup.content(), &ids, answer).context("a wrong block was read")?.rows;
+            }
+            Media::Null => {
+                let touched = self.landed.iter().position(|&byte| byte != RingSetup::UNTOUCHED);
+                if let Some(byte) = touched {
+                    bail!("a drive without data has written to byte {byte} of the landing memory");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the driver on the software controller and the minimal ring reached, in pairs of rounds.
+#[derive(Clone, Debug)]
+pub struct RingResult {
+    /// Commands a second: the driver, then the minimal ring.
+    pub pairs: Pairs,
+    /// Median commands a second of the driver with completions in disorder.
+    pub disordered: f64,
+    /// Blocks compared byte for byte; none on [`Media::Null`], where the landing memory was found untouched instead.
+    pub checked: u64,
+}
+
+/// Measures for about `time`, at least 5 pairs.
+pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
+    ensure!((1..=4095).contains(&setup.depth), "a depth of {}: 1 to 4095 are possible", setup.depth);
+    ensure!([512, 4096].contains(&setup.block), "blocks of {} bytes: 512 and 4096 are possible", setup.block);
+    ensure!(
+        setup.size >= 4096 && setup.size.is_multiple_of(4096),
+        "a drive of {} bytes: a multiple of 4096 is needed",
+        setup.size
+    );
+    let mut bench = Bench::new(setup);
+    let mut disordered = Vec::new();
+    {
+        let mut driven = Driven::new(&setup, true)?;
+        let start = Instant::now();
+        while disordered.len() < 5 || start.elapsed() < time / 8 {
+            disordered.push(bench.measure(&mut driven, 1 << 32 | disordered.len() as u64)?);
+        }
+    }
+    let (mut driven, mut minimal) = (Driven::new(&setup, false)?, minimal(&setup)?);
+    // A first pair, not counted, touches all memory.
+    bench.measure(&mut driven, u64::MAX)?;
+    bench.measure(&mut minimal, u64::MAX)?;
+    // Both closures need the bench; they are never called at once.
+    let bench = std::cell::RefCell::new(bench);
+    let pairs = Pairs::alternate_for(
+        time,
+        5,
+        |pair| bench.borrow_mut().measure(&mut driven, pair.into()),
+        |pair| bench.borrow_mut().measure(&mut minimal, pair.into()),
+    )?;
+    Ok(RingResult { pairs, disordered: warprow_workload::median(disordered), checked: bench.into_inner().checked })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_contenders_read_what_is_there() {
+        for (media, block) in [(Media::Ram, 512), (Media::Ram, 4096), (Media::Null, 512)] {
+            let setup = RingSetup { depth: 32, block, size: 4 << 20, media, seed: 5 };
+            let result = run(setup, Duration::ZERO).unwrap();
+            assert_eq!(result.pairs.pairs().len(), 5);
+            assert!(result.pairs.median_a() > 0.0 && result.pairs.median_b() > 0.0 && result.disordered > 0.0);
+            let rounds = if media == Media::Ram { 5 + 2 + 10 } else { 0 };
+            assert!(result.checked >= rounds * ROUND as u64, "{media:?}: {} blocks compared", result.checked);
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        let setup = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Ram, seed: 6 };
+        let mut bench = Bench::new(setup);
+        let mut ring = minimal(&setup).unwrap();
+        bench.measure(&mut ring, 0).unwrap();
+        let landing = ring.landing();
+        landing.store_u8(77 * 512 + 3, landing.load_u8(77 * 512 + 3) ^ 1);
+        assert!(bench.check(&ring).unwrap_err().chain().any(|error| error.to_string().contains("row 77")));
+    }
+
+    #[test]
+    fn impossible_setups_are_refused() {
+        let good = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Null, seed: 0 };
+        for bad in [
+            RingSetup { depth: 0, ..good },
+            RingSetup { depth: 4096, ..good },
+            RingSetup { block: 1000, ..good },
+            RingSetup { size: 0, ..good },
+            RingSetup { size: 4097, ..good },
+        ] {
+            assert!(run(bad, Duration::ZERO).is_err());
+        }
+    }
+}
