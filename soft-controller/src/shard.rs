@@ -150,6 +150,10 @@ impl Shard {
             }
         }
         let count = self.sqs.len();
+        if self.turn >= count {
+            // Queues were deleted since the last round.
+            self.turn = 0;
+        }
         for i in 0..count {
             let index = if i + self.turn < count { i + self.turn } else { i + self.turn - count };
             let ended =
