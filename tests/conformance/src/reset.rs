@@ -6,7 +6,7 @@ use warprow_driver::prp::Data;
 use warprow_driver::{DriverError, Ended, Options, QueueOptions, ResetKind};
 use warprow_spec::registers::{Csts, offset};
 
-use crate::rig::{Rig, first_namespace, open_with};
+use crate::rig::{Rig, first_namespace, fitting, open_with};
 use crate::{Subject, Verdict};
 
 pub(crate) fn keeps_data(subject: &Subject) -> Result<Verdict> {
@@ -51,7 +51,7 @@ pub(crate) fn waits_for_owners(subject: &Subject) -> Result<Verdict> {
     let options = Options { leave_timeout: Duration::from_millis(20), ..Options::default() };
     let controller = open_with(subject, options)?;
     let ns = first_namespace(&controller)?;
-    let pair = controller.queue_pair(&QueueOptions::default())?;
+    let pair = controller.queue_pair(&fitting(&controller, &QueueOptions::default()))?;
     let id = pair.id();
     let mut rig = Rig { pair, ns, controller };
     rig.write_pattern(96, 0, 4)?;
@@ -80,7 +80,7 @@ pub(crate) fn shutdown(subject: &Subject) -> Result<Verdict> {
     ensure!(matches!(controller.shutdown(), Err(DriverError::Down { .. })), "a second shutdown");
     ensure!(!Csts::from_bits(subject.function.read_u32(offset::CSTS)?).rdy(), "CSTS.RDY after a shutdown");
     controller.reset(ResetKind::Controller)?;
-    let pair = controller.queue_pair(&QueueOptions::default())?;
+    let pair = controller.queue_pair(&fitting(&controller, &QueueOptions::default()))?;
     let mut rig = Rig { pair, ns, controller };
     rig.check_pattern(97, 0, 16).context("after a shutdown")?;
     Ok(Verdict::Passed)

@@ -28,7 +28,7 @@ impl Rig {
     pub(crate) fn with(subject: &Subject, options: &QueueOptions) -> Result<Self> {
         let controller = open(subject)?;
         let ns = first_namespace(&controller)?;
-        let pair = controller.queue_pair(options)?;
+        let pair = controller.queue_pair(&fitting(&controller, options))?;
         Ok(Self { pair, ns, controller })
     }
 
@@ -159,6 +159,13 @@ pub(crate) fn open(subject: &Subject) -> Result<Arc<Controller>> {
 
 pub(crate) fn open_with(subject: &Subject, options: Options) -> Result<Arc<Controller>> {
     Ok(Controller::open(subject.function.clone(), subject.clock.clone(), options)?)
+}
+
+/// The same options with queues no larger than the controller takes.
+pub(crate) fn fitting(controller: &Controller, options: &QueueOptions) -> QueueOptions {
+    let max = controller.cap().max_queue_entries();
+    let QueueOptions { entries, completion_entries, .. } = *options;
+    QueueOptions { entries: entries.min(max), completion_entries: completion_entries.min(max), ..options.clone() }
 }
 
 pub(crate) fn first_namespace(controller: &Controller) -> Result<Namespace> {
