@@ -88,7 +88,7 @@ pub(crate) fn registers(function: &Arc<VfioFunction>) -> Result<()> {
     Ok(())
 }
 
-/// Mappings do not overlap, keep clear of interrupts and of address 0, and can be made again and again.
+/// Mappings, of small and huge pages, do not overlap, keep clear of interrupts and of address 0, and can be made again and again.
 pub(crate) fn mappings(function: &Arc<VfioFunction>) -> Result<()> {
     for _ in 0..3 {
         let mut live = Vec::new();
@@ -97,6 +97,9 @@ pub(crate) fn mappings(function: &Arc<VfioFunction>) -> Result<()> {
             live.push(Mapped::new(function.clone(), memory)?);
         }
         live.remove(3);
+        let huge = Mapped::new(function.clone(), DmaMemory::allocate(4 << 20, Backing::HugePages)?)?;
+        ensure!(huge.iova().is_multiple_of(2 << 20), "{:#x} does not let the IOMMU use large pages", huge.iova());
+        live.push(huge);
         let mut ranges: Vec<_> = live.iter().map(|m| (m.iova(), m.iova() + m.memory().len() as u64)).collect();
         ranges.sort();
         for pair in ranges.windows(2) {
