@@ -167,6 +167,11 @@ impl Admin {
         self.poll(memory);
         self.events.pop_front()
     }
+
+    /// An event whose log page could not be read now.
+    pub(crate) fn put_back_event(&mut self, event: AsyncEvent) {
+        self.events.push_front(event);
+    }
 }
 
 impl Controller {

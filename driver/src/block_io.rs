@@ -14,7 +14,8 @@ const CHUNKS: u64 = 8;
 /// Synchronous reads and writes of a namespace from and to ordinary memory, on a queue pair of its own: for set-up and
 /// metadata, not for rows. Long transfers are split and pipelined.
 ///
-/// After a time-out the buffer is in quarantine; every call is then an error until [`recover`](Self::recover).
+/// After a time-out or a failed wait the buffer may still be written by the device; every call is then an error until
+/// [`recover`](Self::recover).
 #[derive(Debug)]
 pub struct BlockIo {
     pair: QueuePair,
@@ -121,14 +122,7 @@ impl BlockIo {
 
     /// Memory that the device may still write must not be used again.
     fn refuse_quarantine(&self) -> Result<(), DriverError> {
-        match self.pair.quarantined() {
-            0 => Ok(()),
-            quarantined => Err(DriverError::Stuck {
-                function: self.pair.controller().name().clone(),
-                queue: self.pair.id(),
-                quarantined,
-            }),
-        }
+        if self.pair.quarantined() + self.pair.outstanding() == 0 { Ok(()) } else { Err(self.pair.stuck()) }
     }
 
     /// Waits until nothing is outstanding. The first failure is the result; successes go to `on` by their tags.

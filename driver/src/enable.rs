@@ -14,6 +14,8 @@ use crate::registers::Registers;
 
 /// A controller that says CAP.TO = 0 still gets this long.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// CRTO can say nine hours.
+const MOST_TIMEOUT: Duration = Duration::from_secs(600);
 
 fn unusable(registers: &Registers, why: String) -> DriverError {
     DriverError::Unusable { function: registers.name.clone(), why }
@@ -38,7 +40,7 @@ pub(crate) fn checked_cap(registers: &Registers) -> Result<Cap, DriverError> {
     Ok(cap)
 }
 
-fn disable_limit(cap: Cap) -> Duration {
+pub(crate) fn disable_limit(cap: Cap) -> Duration {
     Duration::from_millis(cap.disable_timeout_ms().into()).max(LEAST_TIMEOUT)
 }
 
@@ -126,7 +128,7 @@ pub(crate) fn enable(
     registers.set_cc(cc, during)?;
     registers.set_cc(cc.with_en(true), during)?;
     let crto = if cap.crwms() { registers.crto()? } else { Default::default() };
-    let limit = Duration::from_millis(cap.enable_timeout_ms(crto, false).into()).max(LEAST_TIMEOUT);
+    let limit = Duration::from_millis(cap.enable_timeout_ms(crto, false).into()).clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
     match await_csts(registers, clock, limit, during, |csts| csts.rdy() || csts.cfs())? {
         Ok(csts) if csts.cfs() => Err(DriverError::Fatal { function: registers.name.clone(), during, csts }),
         Ok(_) => Ok(()),

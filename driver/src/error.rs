@@ -220,10 +220,10 @@ pub enum DriverError {
         /// Queue identifier.
         queue: u16,
     },
-    /// The queue can take no command, and nothing is outstanding that could free a place.
+    /// The queue can take no command, and waiting will not change that.
     #[error(
-        "{function}: queue {queue} is stuck: {quarantined} commands in quarantine, none outstanding, no place left; call \
-         QueuePair::recreate"
+        "{function}: queue {queue} is stuck: {quarantined} commands in quarantine and {outstanding} unfinished hold its \
+         places or its buffer; call QueuePair::recreate (BlockIo::recover)"
     )]
     Stuck {
         /// The function's name.
@@ -232,6 +232,8 @@ pub enum DriverError {
         queue: u16,
         /// Commands in quarantine.
         quarantined: u32,
+        /// Commands that had not ended when an error ended the wait for them.
+        outstanding: u32,
     },
     /// Queue pairs whose owners did not let go of them.
     #[error(

@@ -49,10 +49,13 @@ impl Controller {
                 Err(error @ (DriverError::Command { .. } | DriverError::Unusable { .. })) => {
                     Details::Unread(error.to_string())
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.lock_admin().put_back_event(event);
+                    return Err(error);
+                }
             };
-            self.lock_admin().arm(self.admin_memory(), self.event_requests());
             events.push(Event { event, details });
+            self.lock_admin().arm(self.admin_memory(), self.event_requests());
         }
         Ok(events)
     }

@@ -205,3 +205,37 @@ impl Controller {
         Ok(ids)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use warprow_spec::FromZeros;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
+        /// Whatever Identify says, it is refused or it can be computed with.
+        #[test]
+        fn any_identify_data(
+            bytes in proptest::collection::vec(any::<u8>(), 192), small in any::<[u8; 4]>(), fix in any::<u8>(),
+        ) {
+            let mut data = IdentifyNamespace::new_zeroed();
+            let page = warprow_spec::IntoBytes::as_mut_bytes(&mut data);
+            page.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);
+            // Mostly near what is right, so that every check is reached.
+            if fix & 1 != 0 { data.nsze >>= small[0] % 64; }
+            if fix & 2 != 0 { data.nlbaf_z = small[1] % 64; }
+            if fix & 4 != 0 { data.lbaf.iter_mut().for_each(|f| *f = f.with_lbads(8 + small[2] % 10)); }
+            if fix & 8 != 0 { data.flbas = data.flbas.with_index_lower(small[3] % 16).with_index_upper(0); }
+            let Ok(ns) = Namespace::from_identify(&"test".into(), 1, &data) else { return Ok(()) };
+            prop_assert!(ns.lba_bytes().is_power_of_two() && (512..=65536).contains(&ns.lba_bytes()));
+            prop_assert!(ns.lba_count() > 0 && i64::try_from(ns.bytes()).is_ok());
+            prop_assert_eq!(ns.bytes() / u64::from(ns.lba_bytes()), ns.lba_count());
+            let own = ns.formats().iter().find(|&&(index, _)| index == ns.format_index());
+            prop_assert_eq!(own.and_then(|(_, format)| format.lba_bytes()), Some(ns.lba_bytes()));
+        }
+    }
+}

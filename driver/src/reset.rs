@@ -3,10 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use warprow_dma::FunctionError;
+
 use crate::DriverError;
 use crate::controller::Controller;
 use crate::enable;
 use crate::queue::Queues;
+
+/// RTD3E can say more than an hour.
+const MOST_SHUTDOWN: Duration = Duration::from_secs(300);
 
 /// How deep a reset goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -44,21 +49,38 @@ impl Controller {
         match kind {
             ResetKind::Controller => {}
             ResetKind::Function => registers.function.reset()?,
-            ResetKind::Subsystem => registers.reset_subsystem()?,
+            ResetKind::Subsystem => self.reset_subsystem()?,
         }
         enable::disable_or_reset(registers, self.clock(), self.cap())?;
-        if kind == ResetKind::Subsystem {
-            registers.clear_nssro("an NVM subsystem reset")?;
-        }
         // RDY = 0: no command of before touches memory any more.
         admin.restart();
         drop(admin);
         queues.retained.clear();
         queues.forget_dropped();
         self.gate.advance();
+        tracing::info!(function = %self.name(), ?kind, "controller reset");
 
         queues.granted = self.start()?;
         Ok(())
+    }
+
+    fn reset_subsystem(&self) -> Result<(), DriverError> {
+        let registers = self.registers();
+        registers.reset_subsystem()?;
+        // The link may go down meanwhile, and registers read as all ones.
+        let mut patience = self.patience(enable::disable_limit(self.cap()));
+        while patience.wait() {
+            let csts = registers.csts_or_absent();
+            if !csts.is_absent() && csts.nssro() {
+                registers.clear_nssro("an NVM subsystem reset")?;
+                break;
+            }
+        }
+        // Configuration space is as after power on: the function's reset sets it up.
+        match registers.function.reset() {
+            Ok(()) | Err(FunctionError::Unsupported { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Waits until no owner of a queue pair can touch its doorbells.
@@ -89,7 +111,7 @@ impl Controller {
             return Err(DriverError::Down { function: self.name().clone() });
         }
         let least = self.options().shutdown_timeout;
-        let limit = Duration::from_micros(self.info().rtd3e.into()).max(least);
+        let limit = Duration::from_micros(self.info().rtd3e.into()).clamp(least, MOST_SHUTDOWN.max(least));
         admin.up = false;
         let told = enable::notify_shutdown(self.registers(), self.clock(), limit);
         enable::disable(self.registers(), self.clock(), self.cap())?;

@@ -406,11 +406,12 @@ impl QueuePair {
         }
     }
 
-    fn stuck(&self) -> DriverError {
+    pub(crate) fn stuck(&self) -> DriverError {
         DriverError::Stuck {
             function: self.controller.name().clone(),
             queue: self.id,
             quarantined: self.ring.quarantined(),
+            outstanding: self.ring.outstanding(),
         }
     }
 

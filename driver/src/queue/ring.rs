@@ -352,8 +352,8 @@ impl<M: Words, B: Bell> Ring<M, B> {
     }
 
     /// Starts from other indices than 0, as after many turns. The device has to agree: for scripted devices.
-    #[doc(hidden)]
-    pub fn start_at(&mut self, sq: u32, cq: u32, phase: bool) {
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, sq: u32, cq: u32, phase: bool) {
         assert!(self.outstanding == 0 && self.quarantined == 0 && sq < self.sq_size && cq < self.cq_size);
         (self.tail, self.rung, self.head, self.cq_head, self.phase) = (sq, sq, sq, cq, phase);
     }
