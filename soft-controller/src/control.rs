@@ -59,6 +59,8 @@ pub(crate) struct Control {
     pub(crate) errors: Vec<ErrorRecord>,
     admin: Option<AdminQueue>,
     delayed: Vec<Delayed>,
+    /// Faults in the completions of commands that end later, by CID.
+    struck: Vec<(u16, Fault)>,
 }
 
 impl Control {
@@ -79,6 +81,7 @@ impl Control {
             errors: Vec::new(),
             admin: None,
             delayed: Vec::new(),
+            struck: Vec::new(),
         }
     }
 
@@ -162,6 +165,7 @@ impl Control {
         core.lock_shards().iter_mut().for_each(|shard| shard.reset());
         self.admin = None;
         self.delayed.clear();
+        self.struck.clear();
         self.events.reset();
         self.formats.iter_mut().for_each(|job| job.sqe = None);
         self.features.reset();
@@ -298,17 +302,35 @@ impl Control {
         }
         let (dw0, status) = match result {
             Ok(Reply::Done(dw0)) => (dw0, Status::SUCCESS),
-            Ok(Reply::Later) => return,
+            Ok(Reply::Later) => {
+                self.struck.extend(fault.map(|fault| (sqe.cid(), fault)));
+                return;
+            }
             Err(failure) => (0, self.record(core, &sqe, failure)),
         };
-        match fault {
-            Some(Fault::Drop) => progress.posted += 1,
-            Some(Fault::WrongCid(cid)) => self.complete(core, cid, dw0, status, progress),
-            Some(Fault::Duplicate) => {
-                self.complete(core, sqe.cid(), dw0, status, progress);
-                self.complete(core, sqe.cid(), dw0, status, progress);
+        self.complete_struck(core, sqe.cid(), fault, (dw0, status), progress);
+    }
+
+    /// Posts what a fault makes of a completion.
+    fn complete_struck(
+        &mut self,
+        core: &Core,
+        cid: u16,
+        fault: Option<Fault>,
+        (dw0, status): (u32, Status),
+        progress: &mut Progress,
+    ) {
+        let (cid, times) = match fault {
+            Some(Fault::Drop) => {
+                progress.posted += 1;
+                return;
             }
-            _ => self.complete(core, sqe.cid(), dw0, status, progress),
+            Some(Fault::WrongCid(cid)) => (cid, 1),
+            Some(Fault::Duplicate) => (cid, 2),
+            _ => (cid, 1),
+        };
+        for _ in 0..times {
+            self.post(core, cid, dw0, status, progress);
         }
     }
 
@@ -321,8 +343,15 @@ impl Control {
         }
     }
 
-    /// Posts a completion of the admin queue, or keeps it until there is room.
+    /// Completes an admin command that was to end later.
     pub(crate) fn complete(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut Progress) {
+        let at = self.struck.iter().position(|struck| struck.0 == cid);
+        let fault = at.map(|at| self.struck.swap_remove(at).1);
+        self.complete_struck(core, cid, fault, (dw0, status), progress);
+    }
+
+    /// Posts a completion of the admin queue, or keeps it until there is room.
+    fn post(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut Progress) {
         let Some(admin) = &mut self.admin else { return };
         let completion = Completion { dw0, sqhd: admin.sq.head(), sqid: 0, cid, status };
         if !admin.cq.post_extra(completion) {

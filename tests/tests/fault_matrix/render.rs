@@ -1,0 +1,109 @@
+//! The table as a page of the book. `UPDATE=1 cargo test -p warprow-tests --test fault_matrix` writes it.
+
+use std::path::Path;
+
+use crate::table::{Cell, Command, Mishap, TABLE, Then, Told};
+
+const HEAD: &str = "\
+# Faults
+
+What a drive can do to a command, what the caller is told, and what the caller then does. Written by the test
+`tests/tests/fault_matrix`, which runs every cell: a command is sent through the driver to the software controller, the
+fault happens to it, the error must be the one in the table, and after the step in the table **the next read must be right
+by content**, the command must work again, and nothing that comes late may do harm.
+
+";
+
+const LEGEND: &str = "
+Told:
+
+| | |
+|---|---|
+| ok | success, and it is one |
+| status | `DriverError::Command` with the drive's status |
+| time-out | `DriverError::TimedOut`, at the time limit |
+| fatal | `DriverError::Fatal`, at the next look, of which there is one every 100 ms |
+| gone | `DriverError::Gone`, at the next look, of which there is one every 100 ms |
+| **wrong data** | success, though a bit of the data was flipped: NVMe without protection information cannot tell. Metadata blocks carry a CRC32C, rows optionally one (`row_crc`) |
+| – | cannot happen to this command |
+
+Then:
+
+| | |
+|---|---|
+| (nothing) | the next command works. After a time-out of an admin command one of 31 slots stays in quarantine until a reset |
+| again | the same call once more |
+| queue | `QueuePair::recreate` (`BlockIo::recover`): deletes and makes the queue anew, which ends the quarantine of its memory. Until then `BlockIo` refuses every access (`DriverError::Stuck`), so that nothing is written that a late command could overwrite |
+| reset | `Controller::reset`: the late command could undo what comes after it |
+| replug | the drive is put back and opened anew |
+
+Faults:
+
+- *late, before recovery*: the command is carried out and answered after its time limit, before the caller does anything
+  about it. Its data lands in memory that is in quarantine.
+- *late, after recovery*: it would have been carried out later still. The recovery has made the drive forget it.
+- *unknown CID*: the completion names a command that was never sent, and the command's own never comes.
+- A completion that names **another command that is outstanding** cannot be told from that command's own: the wrong one
+  is taken to be done, with whatever its buffer held. Only a checksum in the row tells (`row_crc`); the test
+  `a_completion_for_another_outstanding_command` shows both.
+";
+
+fn cell((told, then): Cell) -> String {
+    let told = match told {
+        Told::Done => "ok",
+        Told::WrongData => "**wrong data**",
+        Told::Status => "status",
+        Told::TimedOut => "time-out",
+        Told::Fatal => "fatal",
+        Told::Gone => "gone",
+        Told::Never => return "–".to_owned(),
+    };
+    let then = match then {
+        Then::Nothing => return told.to_owned(),
+        Then::Again => "again",
+        Then::Recreate => "queue",
+        Then::Reset => "reset",
+        Then::Replug => "replug",
+    };
+    format!("{told}; {then}")
+}
+
+fn table(commands: &[(Command, [Cell; 12])]) -> String {
+    let mut out = String::from("| |");
+    Mishap::ALL.iter().for_each(|mishap| out += &format!(" {} |", mishap.title()));
+    out += "\n|---|";
+    Mishap::ALL.iter().for_each(|_| out += "---|");
+    out += "\n";
+    for (command, cells) in commands {
+        out += &format!("| {command} |");
+        cells.iter().for_each(|&it| out += &format!(" {} |", cell(it)));
+        out += "\n";
+    }
+    out
+}
+
+pub(crate) fn page() -> String {
+    let io = TABLE.iter().position(|(command, _)| command.is_io()).unwrap_or(TABLE.len());
+    let opening = TABLE.iter().position(|(command, _)| !command.opens()).unwrap_or(0);
+    let mut out = HEAD.to_owned();
+    let parts =
+        [("While a controller is opened", 0..opening), ("Admin commands", opening..io), ("I/O", io..TABLE.len())];
+    for (title, part) in parts {
+        out += &format!("## {title}\n\n{}\n", table(&TABLE[part]));
+    }
+    out += "## What the words mean\n";
+    out += LEGEND;
+    out
+}
+
+pub(crate) fn compare(page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/faults.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, page).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/faults.md is out of date: run UPDATE=1 cargo test -p warprow-tests --test fault_matrix"
+    );
+}
