@@ -22,6 +22,16 @@ pub trait RowSource: Sync {
     }
 }
 
+impl<S: RowSource + ?Sized> RowSource for &S {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        (**self).read(first, row_bytes, rows)
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        (**self).check(table)
+    }
+}
+
 /// Rows one after another without padding, such as a memory-mapped tensor.
 impl RowSource for [u8] {
     #[inline]

@@ -1,6 +1,7 @@
 //! Errors of the store. Each names the thing and the remedy; the error of the room below is its `source`.
 
 use warprow_dma::{AllocateError, FunctionError};
+use warprow_driver::DriverError;
 use warprow_layout::{DType, DriveError, FormatError, OpenError, VolumeError};
 
 use crate::Report;
@@ -17,24 +18,21 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A drive could not be opened.
-    #[error("drive {drive} cannot be opened: {source}")]
-    OpenDrive {
-        /// Its address.
-        drive: String,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The controller or its driver failed outside of a row's read.
-    #[error("drive {drive}: {source}")]
-    Driver {
+    /// An emulated drive could not be opened or created.
+    #[error(transparent)]
+    Emulated(#[from] warprow_soft_controller::BuildError),
+    /// A PCI function could not be opened.
+    #[error(transparent)]
+    Vfio(#[from] warprow_vfio::OpenError),
+    /// The same drive, or two namespaces of one controller.
+    #[error("drive {drive}: its controller is given twice; a store takes one namespace of each")]
+    OpenedTwice {
         /// The drive.
         drive: String,
-        /// What failed.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A controller, or its driver, failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// The transport to a drive failed.
     #[error(transparent)]
     Function(#[from] FunctionError),
@@ -94,14 +92,6 @@ pub enum StoreError {
         /// The table.
         table: String,
     },
-    /// Rows of a source and of its table differ in number or length.
-    #[error("table {table:?}: {reason}")]
-    Source {
-        /// The table.
-        table: String,
-        /// What differs.
-        reason: String,
-    },
     /// A plan makes no sense.
     #[error("feature {feature:?}: {reason}")]
     Plan {
@@ -137,13 +127,13 @@ pub enum StoreError {
         /// Slots of the plan.
         slots: u32,
     },
-    /// Rows that were read differ from what was written.
-    #[error("table {table:?}: {reason}")]
-    Damaged {
+    /// A row that was read does not match its checksum.
+    #[error("table {table:?}: the row of rank {rank} does not match its checksum; load the table again")]
+    RowDamaged {
         /// The table.
         table: String,
-        /// What differs.
-        reason: String,
+        /// The row.
+        rank: u64,
     },
     /// The caller's callback said stop.
     #[error("interrupted; nothing was committed")]
@@ -186,58 +176,23 @@ pub enum LookupError {
         source: RowError,
     },
     /// A drive is out of order since an earlier look-up, and could not be brought back. The output is untouched.
-    #[error("drive {drive} failed earlier and does not come back: {source}")]
+    #[error("a drive that failed earlier does not come back: {source}")]
     Unavailable {
-        /// The drive.
-        drive: String,
         /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        #[from]
+        source: DriverError,
     },
 }
 
 /// Why a row could not be read.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    /// The drive answered with an error.
-    #[error("drive {drive}: {command}: {status}")]
-    Status {
-        /// The drive.
-        drive: String,
-        /// The command: opcode, queue, CID, LBA.
-        command: String,
-        /// The drive's answer.
-        status: String,
-    },
-    /// The drive did not answer in time.
-    #[error("drive {drive}: {command}: no answer within {limit:?}; its queue is rebuilt before the next look-up")]
-    TimedOut {
-        /// The drive.
-        drive: String,
-        /// The command: opcode, queue, CID, LBA.
-        command: String,
-        /// The limit.
-        limit: std::time::Duration,
-    },
-    /// The queue was reset by someone else before the drive answered.
-    #[error("drive {drive}: {command}: the controller was reset before it answered")]
-    Lost {
-        /// The drive.
-        drive: String,
-        /// The command: opcode, queue, CID, LBA.
-        command: String,
-    },
-    /// The drive failed as a whole.
-    #[error("drive {drive}: {reason}")]
-    Controller {
-        /// The drive.
-        drive: String,
-        /// What its driver says.
-        reason: String,
-    },
+    /// Its drive answered with an error, did not answer in time, or failed as a whole.
+    #[error(transparent)]
+    Drive(#[from] DriverError),
     /// The row's checksum does not match.
-    #[error("table {table:?}, rank {rank}: the row's checksum does not match what drive {drive} returned")]
+    #[error("table {table:?}, rank {rank}: the row that drive {drive} returned does not match its checksum")]
     Checksum {
         /// The table.
         table: String,
@@ -245,6 +200,12 @@ pub enum RowError {
         rank: u64,
         /// The drive.
         drive: String,
+    },
+    /// Its drive is missing from a store that was opened degraded.
+    #[error("the row lies on a drive that is missing: {}; open the store with it", .drives.join(", "))]
+    MemberMissing {
+        /// The members that are missing.
+        drives: Vec<String>,
     },
 }
 

@@ -5,12 +5,31 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod bulk;
+mod check;
 mod error;
+mod expand;
 mod feature;
+mod host;
+mod load;
+mod member;
+mod memory;
+mod plan;
+mod read;
 mod report;
+mod slot;
 pub mod stage;
+mod store;
 
 pub use batch::{Batch, Ids, Output, Rows};
 pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
+pub use host::{Host, HostOptions};
+pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
+pub use member::Device;
+pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
+pub use slot::Slot;
+pub use store::{OpenOptions, Store, TableInfo, Verified};
+// What the interface speaks of.
+pub use warprow_layout::{Access, DType, Ranks, RowSource, Span, TableSpec};

@@ -47,7 +47,7 @@ pub struct KeyCounts {
 /// Makes keys of one feature's ids into the table of index `table`, which has `rows` rows.
 ///
 /// `padding` matches before anything else. Where `read_padding` says so (unpooled look-ups), a padding id that the table has
-/// gets the key of its row all the same. `mask`, unless it is empty, is 1 where there is a row and the id is no padding.
+/// gets the key of its row all the same.
 pub fn keys<I: Id>(
     ids: &[I],
     table: u16,
@@ -55,13 +55,11 @@ pub fn keys<I: Id>(
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-    mask: &mut [u8],
 ) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
-    let padding = padding.and_then(I::raw_of);
     let rows = rows.min(MAX_ROWS);
     let mut counts = KeyCounts::default();
-    match padding {
+    match padding.and_then(I::raw_of) {
         None => {
             for (key, &id) in keys.iter_mut().zip(ids) {
                 let raw = id.raw();
@@ -69,7 +67,6 @@ pub fn keys<I: Id>(
                 *key = if found { base | raw } else { KEY_MISSING };
                 counts.missing += usize::from(!found);
             }
-            mask.iter_mut().zip(ids).for_each(|(mask, &id)| *mask = u8::from(id.raw() < rows));
         }
         Some(padding) => {
             for (key, &id) in keys.iter_mut().zip(ids) {
@@ -81,11 +78,18 @@ pub fn keys<I: Id>(
                 counts.missing += usize::from(!found && !padded);
                 counts.padding += usize::from(skipped);
             }
-            let kept = |id: I| id.raw() < rows && id.raw() != padding;
-            mask.iter_mut().zip(ids).for_each(|(mask, &id)| *mask = u8::from(kept(id)));
         }
     }
     counts
+}
+
+/// Writes the mask of one feature's ids: 1 where the table has the row and the id is no padding, else 0.
+pub fn mask<I: Id>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8]) {
+    let masked = mask.iter_mut().zip(ids);
+    match padding.and_then(I::raw_of) {
+        None => masked.for_each(|(mask, &id)| *mask = u8::from(id.raw() < rows)),
+        Some(padding) => masked.for_each(|(mask, &id)| *mask = u8::from(id.raw() < rows && id.raw() != padding)),
+    }
 }
 
 #[cfg(test)]
@@ -106,11 +110,12 @@ mod tests {
     }
 
     fn check<I: Id + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
-        let (mut got, mut mask) = (vec![7; ids.len()], vec![7; ids.len()]);
-        let counts = keys(ids, table, rows, padding, read_padding, &mut got, &mut mask);
+        let (mut got, mut flags) = (vec![7; ids.len()], vec![7; ids.len()]);
+        let counts = keys(ids, table, rows, padding, read_padding, &mut got);
+        mask(ids, rows, padding, &mut flags);
         let want: Vec<_> = ids.iter().map(|&id| naive(id.into(), table, rows, padding, read_padding)).collect();
         assert_eq!(got, want.iter().map(|want| want.0).collect::<Vec<_>>());
-        assert_eq!(mask, want.iter().map(|want| want.1).collect::<Vec<_>>());
+        assert_eq!(flags, want.iter().map(|want| want.1).collect::<Vec<_>>());
         let count = |key| got.iter().filter(|&&got| got == key).count();
         assert_eq!(counts, KeyCounts { missing: count(KEY_MISSING), padding: count(KEY_PADDING) });
     }

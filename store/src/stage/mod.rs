@@ -11,7 +11,7 @@ mod route;
 
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub use expand::{Acc, Element, Out, convert, pool};
-pub use keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys};
+pub use keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub use merge::{Command, merge};
 pub use order::order;
 pub use route::{Location, RouteTable, Routed, RowRead, route};

@@ -1,0 +1,238 @@
+//! The host executor: hot rows in DRAM, the others read from drives by the CPU.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_layout::{Ranks, Table};
+
+use crate::feature::{Feature, PlanOptions};
+use crate::memory::Memory;
+use crate::plan::Plan;
+use crate::store::{Located, Shared};
+use crate::{Store, StoreError};
+
+/// How look-ups run on the host.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HostOptions {
+    /// Bytes of rows to keep in DRAM. Tables share it: first each gets what its `hot_rows` ask for, then what is left goes
+    /// by size. Always the hottest ranks of a table.
+    pub dram_bytes: u64,
+    /// Queue pairs that a slot keeps busy on every drive. One reaches the bandwidth of a drive; a controller that serves
+    /// each queue by a thread or a core of its own may gain from more.
+    pub workers: u32,
+    /// Commands in flight on each queue pair, at most.
+    pub depth: u32,
+    /// The longest wait for a read; `None`: as the store was opened.
+    pub timeout: Option<Duration>,
+    /// Check every row that is read from a drive against its checksum, where the table has them: four bytes of memory a row,
+    /// and a CRC32C for each read.
+    pub check_rows: bool,
+}
+
+impl Default for HostOptions {
+    /// No DRAM tier, one worker, 1,023 commands in flight, the store's time-out, no checks.
+    fn default() -> Self {
+        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false }
+    }
+}
+
+impl HostOptions {
+    /// With a DRAM tier of that size.
+    #[must_use]
+    pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
+        Self { dram_bytes, ..self }
+    }
+
+    /// With that many queue pairs per slot and drive.
+    #[must_use]
+    pub fn with_workers(self, workers: u32) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// With that many commands in flight.
+    #[must_use]
+    pub fn with_depth(self, depth: u32) -> Self {
+        Self { depth, ..self }
+    }
+
+    /// With that limit for a read.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// With every row checked.
+    #[must_use]
+    pub fn with_checked_rows(self) -> Self {
+        Self { check_rows: true, ..self }
+    }
+}
+
+/// The host executor on a store, as its tables were when it was attached. It pins them: replaced tables stay readable until
+/// the last host, plan and slot that use them are gone.
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub(crate) inner: Arc<Attached>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub store: Arc<Shared>,
+    pub tables: Vec<HostTable>,
+    pub dram: Memory,
+    pub options: HostOptions,
+}
+
+/// A table, ready for look-ups.
+#[derive(Debug)]
+pub(crate) struct HostTable {
+    pub located: Located,
+    pub ranks: Option<Arc<Ranks>>,
+    /// Ranks below this are in the DRAM tier, from `dram_byte` on.
+    pub hot_rows: u64,
+    pub dram_byte: u64,
+    /// Where the default row is in the DRAM tier.
+    pub default_byte: usize,
+    /// By rank; `None`: not stored, or not to be checked.
+    pub crcs: Option<Vec<u32>>,
+}
+
+/// Where rows begin in the DRAM tier: at cache lines, so that elements of every type are aligned.
+const ALIGN: u64 = 64;
+
+impl Store {
+    /// Prepares look-ups by the host: reads permutations, and fills the DRAM tier.
+    pub fn attach_host(&self, options: HostOptions) -> Result<Host, StoreError> {
+        let out_of_range = |reason: &str| StoreError::PlanOptions { reason: reason.to_owned() };
+        if options.workers == 0 || options.workers > 128 {
+            return Err(out_of_range("a slot has 1 to 128 workers"));
+        }
+        if options.depth == 0 {
+            return Err(out_of_range("a depth of 0 reads nothing"));
+        }
+        let volume = &self.shared.volume;
+        let located = self.located();
+        let hot = share(located.iter().map(Located::table), options.dram_bytes);
+        let mut bytes = 0u64;
+        let mut place = |len: u64| {
+            let begin = bytes.next_multiple_of(ALIGN);
+            bytes = begin + len;
+            begin
+        };
+        let mut tables = Vec::with_capacity(located.len());
+        for (located, hot_rows) in located.into_iter().zip(hot) {
+            let row_bytes = u64::from(located.table().row_bytes());
+            let ranks = volume.read_ranks(&located.generation, located.index)?;
+            let crcs = match options.check_rows {
+                true => volume.read_row_crcs(&located.generation, located.index)?,
+                false => None,
+            };
+            tables.push(HostTable {
+                hot_rows,
+                dram_byte: place(hot_rows * row_bytes),
+                default_byte: place(row_bytes) as usize,
+                ranks: ranks.map(Arc::new),
+                crcs,
+                located,
+            });
+        }
+        let mut dram = Memory::new(bytes, "the DRAM tier")?;
+        for table in &tables {
+            self.fill(table, dram.bytes_mut())?;
+        }
+        let store = self.shared.clone();
+        Ok(Host { inner: Arc::new(Attached { store, tables, dram, options }) })
+    }
+
+    /// Reads a table's hot rows into `dram`, and sets its default row.
+    fn fill(&self, table: &HostTable, dram: &mut [u8]) -> Result<(), StoreError> {
+        let row_bytes = table.located.table().row_bytes() as usize;
+        let default = table.located.table().default_row.as_deref();
+        if let (Some(default), Some(place)) = (default, dram.get_mut(table.default_byte..)) {
+            place.iter_mut().zip(default).for_each(|(place, &byte)| *place = byte);
+        }
+        let hot = dram.get_mut(table.dram_byte as usize..).unwrap_or_default();
+        let mut damaged = None;
+        self.scan_located(&table.located, 0..table.hot_rows, &mut |rank, row| {
+            if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
+                place.copy_from_slice(row);
+            }
+            let stored = table.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            match stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) {
+                false => ControlFlow::Continue(()),
+                true => {
+                    damaged = Some(rank);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        match damaged {
+            None => Ok(()),
+            Some(rank) => Err(StoreError::RowDamaged { table: table.located.table().name.clone(), rank }),
+        }
+    }
+}
+
+impl Host {
+    /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
+    pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
+        Plan::new(self.inner.clone(), features, options)
+    }
+
+    /// Rows of `table` in the DRAM tier: its hottest. `None`: there is no such table.
+    pub fn hot_rows(&self, table: &str) -> Option<u64> {
+        let mut tables = self.inner.tables.iter();
+        tables.find(|it| it.located.table().name == table).map(|table| table.hot_rows)
+    }
+}
+
+/// How many rows of each table `budget` bytes hold: what the tables' hints ask for, cut in proportion if that is too much;
+/// what is left by the bytes of the other rows.
+fn share<'a>(tables: impl Iterator<Item = &'a Table> + Clone, budget: u64) -> Vec<u64> {
+    let scaled = |rows: u64, part: u64, whole: u64| match whole <= part {
+        true => rows,
+        false => (u128::from(rows) * u128::from(part) / u128::from(whole.max(1))) as u64,
+    };
+    let hint = |table: &Table| table.hot_rows.min(table.rows);
+    let bytes = |table: &Table, rows: u64| rows.saturating_mul(u64::from(table.row_bytes()));
+    let hinted = tables.clone().map(|table| bytes(table, hint(table))).fold(0, u64::saturating_add);
+    let left = budget.saturating_sub(hinted);
+    let others = tables.clone().map(|table| bytes(table, table.rows - hint(table))).fold(0, u64::saturating_add);
+    let rows = |table: &Table| scaled(hint(table), budget, hinted) + scaled(table.rows - hint(table), left, others);
+    tables.map(rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warprow_layout::{DType, Region, RowPacking};
+
+    fn table(rows: u64, dim: u32, hot_rows: u64) -> Table {
+        Table {
+            name: String::new(),
+            rows,
+            dim,
+            dtype: DType::F32,
+            hot_rows,
+            default_row: None,
+            rows_region: Region { first_lba: 0, lbas: 0 },
+            ranks: None,
+            crc_region: None,
+            packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
+        }
+    }
+
+    #[test]
+    fn hints_come_first() {
+        let tables = [table(1000, 128, 100), table(1000, 16, 0)];
+        let share = |budget| share(tables.iter(), budget);
+        assert_eq!(share(0), [0, 0]);
+        assert_eq!(share(512 * 50), [50, 0]);
+        assert_eq!(share(512 * 100), [100, 0]);
+        // 900 · 512 B and 1000 · 64 B remain.
+        assert_eq!(share(512 * 100 + (900 * 512 + 1000 * 64) / 2), [550, 500]);
+        assert_eq!(share(u64::MAX), [1000, 1000]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Rows that come in the order of their ids, to be written in the order of their ranks.
+//!
+//! A table that fits in memory is put in order there. A larger one is cut into *buckets* of consecutive ranks that do: its
+//! rows are first written to their bucket's place on the drives, as they come; then each bucket is read, put in order and
+//! written again. All transfers are large; no other place is needed.
+
+use warprow_layout::{Extent, Placement, Ranks, Region, RowSource, Table, VolumeError};
+
+use super::Bucket;
+use crate::StoreError;
+use crate::bulk::{Bulk, Job};
+
+/// Bytes of rows that are asked of a source at once.
+const STREAM: usize = 1 << 20;
+
+pub(super) struct Buckets<'a> {
+    table: &'a Table,
+    placement: &'a Placement,
+    ranks: &'a Ranks,
+    /// Rows in a stripe unit.
+    unit_rows: u64,
+    /// Stripe units of a bucket.
+    units: u64,
+}
+
+impl<'a> Buckets<'a> {
+    /// Buckets of at most `memory` bytes each, but of a stripe unit at least.
+    pub(super) fn new(table: &'a Table, placement: &'a Placement, ranks: &'a Ranks, memory: u64) -> Self {
+        let packing = &table.packing;
+        let groups = placement.stripe_lbas() / u64::from(packing.group_lbas()).max(1);
+        let unit_rows = (groups * packing.group_rows().divisor()).max(1);
+        let units = (memory / (unit_rows * u64::from(packing.row_bytes()))).max(1);
+        Self { table, placement, ranks, unit_rows, units }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.table.rows.div_ceil(self.rows())
+    }
+
+    /// Rows of each but the last.
+    fn rows(&self) -> u64 {
+        self.units.saturating_mul(self.unit_rows)
+    }
+
+    /// Where a bucket lies.
+    pub(super) fn region(&self, bucket: u64) -> Region {
+        let whole = self.table.rows_region;
+        let lbas = self.units.saturating_mul(self.placement.stripe_lbas());
+        let begin = bucket.saturating_mul(lbas).min(whole.lbas);
+        Region { first_lba: whole.first_lba + begin, lbas: lbas.min(whole.lbas - begin) }
+    }
+
+    /// Byte within a stripe unit at which its row `index` begins.
+    fn offset(&self, index: u64) -> usize {
+        let (lba, byte) = self.table.packing.locate(index);
+        lba as usize * self.placement.lba_size() as usize + byte as usize
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.table.row_bytes() as usize
+    }
+
+    /// All rows of the source, each with its rank.
+    fn stream(
+        &self,
+        source: &dyn RowSource,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let row_bytes = self.row_bytes();
+        let mut rows = vec![0; (STREAM / row_bytes).max(1) * row_bytes];
+        let at_once = (rows.len() / row_bytes) as u64;
+        for first in (0..self.table.rows).step_by(at_once as usize) {
+            let count = at_once.min(self.table.rows - first) as usize;
+            let rows = &mut rows[..count * row_bytes];
+            let failed = |source| VolumeError::Source { table: self.table.name.clone(), source };
+            source.read(first, row_bytes, rows).map_err(failed)?;
+            for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
+                take(self.ranks.get(id).unwrap_or(u64::MAX), row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every row to its bucket, if there is more than one, in the order in which they come.
+    pub(super) fn partition(
+        &self,
+        source: &dyn RowSource,
+        bulk: &mut Bulk,
+        wrote: &mut dyn FnMut(usize) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.count() < 2 {
+            return Ok(());
+        }
+        let (row_bytes, unit_bytes) = (self.row_bytes(), self.placement.stripe_bytes() as usize);
+        // Each bucket's unfinished stripe unit, and the rows that have come.
+        let mut open: Vec<(Vec<u8>, u64)> = (0..self.count()).map(|_| (vec![0; unit_bytes], 0)).collect();
+        let mut write = |bucket: u64, unit: u64, content: &[u8], bulk: &mut Bulk| {
+            let lbas = self.placement.stripe_lbas();
+            let region = Region { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
+            let mut fill = |extent: &Extent, buf: &mut [u8]| {
+                debug_assert_eq!(extent.bytes, unit_bytes, "a stripe unit is one extent");
+                buf.copy_from_slice(content);
+                wrote(buf.len())
+            };
+            self.placement
+                .extents(region, unit_bytes)
+                .try_for_each(|extent| bulk.submit(extent, &mut Job::Write(&mut fill)))
+        };
+        self.stream(source, |rank, row| {
+            let bucket = rank / self.rows();
+            let Some((content, come)) = open.get_mut(bucket as usize) else { return Ok(()) };
+            let begin = self.offset(*come % self.unit_rows);
+            if let Some(place) = content.get_mut(begin..begin + row_bytes) {
+                place.copy_from_slice(row);
+            }
+            *come += 1;
+            if come.is_multiple_of(self.unit_rows) {
+                write(bucket, *come / self.unit_rows - 1, content, bulk)?;
+            }
+            Ok(())
+        })?;
+        for (bucket, (content, come)) in (0..).zip(&open) {
+            if !come.is_multiple_of(self.unit_rows) {
+                write(bucket, come / self.unit_rows, content, bulk)?;
+            }
+        }
+        bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))
+    }
+
+    /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives.
+    pub(super) fn gather(&self, bucket: u64, source: &dyn RowSource, bulk: &mut Bulk) -> Result<Bucket, StoreError> {
+        let first_rank = bucket * self.rows();
+        let count = self.rows().min(self.table.rows - first_rank);
+        let row_bytes = self.row_bytes();
+        let bytes = count as usize * row_bytes;
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(bytes).map_err(|_| StoreError::Allocate {
+            what: "putting rows in order",
+            bytes: bytes as u64,
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
+        rows.resize(bytes, 0);
+        let mut put = |rank: u64, row: &[u8]| {
+            let begin = rank.wrapping_sub(first_rank).saturating_mul(row_bytes as u64) as usize;
+            if let Some(place) = rows.get_mut(begin..).and_then(|rows| rows.get_mut(..row_bytes)) {
+                place.copy_from_slice(row);
+            }
+        };
+        if self.count() < 2 {
+            self.stream(source, |rank, row| {
+                put(rank, row);
+                Ok(())
+            })?;
+            return Ok(Bucket { first_rank, rows });
+        }
+        // Rows came in the order of their ids; the ranks in that order tell which is which.
+        let here = first_rank..first_rank + count;
+        let come: Vec<u64> =
+            (0..self.table.rows).filter_map(|id| self.ranks.get(id)).filter(|it| here.contains(it)).collect();
+        let region = self.region(bucket);
+        let mut take = |extent: &Extent, buf: &[u8]| {
+            for (lba, bytes) in extent.pieces() {
+                let unit = (lba - region.first_lba) / self.placement.stripe_lbas();
+                let content = buf.get(bytes).unwrap_or_default();
+                let ranks = come.iter().skip((unit * self.unit_rows) as usize);
+                for (index, &rank) in (0..self.unit_rows).zip(ranks) {
+                    let begin = self.offset(index);
+                    put(rank, content.get(begin..begin + row_bytes).unwrap_or_default());
+                }
+            }
+            Ok(())
+        };
+        bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
+        Ok(Bucket { first_rank, rows })
+    }
+}

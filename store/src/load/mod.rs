@@ -1,0 +1,293 @@
+//! Loading tables: one generation, one commit.
+
+mod buckets;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use warprow_layout::{
+    Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, VolumeError, row_crc,
+};
+
+use crate::bulk::{Bulk, Job};
+use crate::store::Located;
+use crate::{Store, StoreError};
+use buckets::Buckets;
+
+/// A table to load.
+#[derive(Clone, Copy)]
+pub struct TableLoad<'a> {
+    spec: &'a TableSpec,
+    source: &'a dyn RowSource,
+    ranks: Option<&'a Ranks>,
+    random_access: bool,
+}
+
+impl<'a> TableLoad<'a> {
+    /// The table that `spec` describes, with rows from `source`, by id.
+    pub fn new(spec: &'a TableSpec, source: &'a dyn RowSource) -> Self {
+        Self { spec, source, ranks: None, random_access: false }
+    }
+
+    /// With the id → rank permutation of a table whose `spec` is `permuted`.
+    #[must_use]
+    pub fn with_ranks(self, ranks: &'a Ranks) -> Self {
+        Self { ranks: Some(ranks), ..self }
+    }
+
+    /// With rows that the source gives in any order at no cost: computed ones, or in memory. Other sources are read once,
+    /// from the first row to the last.
+    #[must_use]
+    pub fn with_random_access(self) -> Self {
+        Self { random_access: true, ..self }
+    }
+}
+
+/// How tables are loaded.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// Tables of the same names give way, in the same commit. Until then both need room.
+    pub replace: bool,
+    /// Bytes of memory for putting a permuted table's rows in order. Larger tables are written twice.
+    pub memory: u64,
+    /// Which free chunks to take.
+    pub span: Span,
+    /// Bytes of a stripe unit; `None`: as the layout thinks best.
+    pub stripe_unit: Option<u32>,
+}
+
+impl Default for LoadOptions {
+    /// Replaces nothing, takes up to 1 GiB of memory.
+    fn default() -> Self {
+        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None }
+    }
+}
+
+impl LoadOptions {
+    /// Replacing tables of the same names.
+    #[must_use]
+    pub fn with_replace(self) -> Self {
+        Self { replace: true, ..self }
+    }
+
+    /// With that much memory for permuted tables.
+    #[must_use]
+    pub fn with_memory(self, memory: u64) -> Self {
+        Self { memory, ..self }
+    }
+}
+
+/// How far a load is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadProgress {
+    /// Which of the tables is being loaded.
+    pub table: usize,
+    /// Bytes written to drives, of all tables.
+    pub written: u64,
+    /// Bytes to be written.
+    pub total: u64,
+}
+
+/// What a load did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// The new generation.
+    pub generation: u64,
+    /// Bytes written to drives, without metadata.
+    pub bytes: u64,
+    /// Generations that gave way: all of their tables were replaced.
+    pub superseded: Vec<u64>,
+    /// Time from the first write to the end of the commit.
+    pub elapsed: Duration,
+}
+
+impl Store {
+    /// Loads `tables` as one new generation of `model`. All of them are there when this returns, and none if it fails.
+    /// `progress` may stop it ([`StoreError::Interrupted`]).
+    ///
+    /// A table whose name the store already has is refused, unless [`replace`](LoadOptions::replace) is set.
+    pub fn load(
+        &self,
+        model: &str,
+        tables: &[TableLoad<'_>],
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<LoadReport, StoreError> {
+        let current = self.located();
+        let named = |name: &str| tables.iter().any(|table| table.spec.name == name);
+        if !options.replace
+            && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
+        {
+            return Err(StoreError::TableExists { table: table.name.clone() });
+        }
+        let mut spec = GenerationSpec::new(model, tables.iter().map(|table| table.spec.clone()).collect());
+        (spec.span, spec.stripe_unit) = (options.span, options.stripe_unit);
+        let volume = &self.shared.volume;
+        let mut transaction = volume.begin(&spec)?;
+        let placed = transaction.generation().clone();
+        let placement = &*placed.placement;
+
+        let clock = &self.shared.driving.clock;
+        let began = clock.now();
+        let mut bulk = Bulk::new(&self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
+        let mut pace = Pace { progress, at: LoadProgress { table: 0, written: 0, total: 0 } };
+        for (table, load) in placed.tables.iter().zip(tables) {
+            let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
+            let rows = table.rows_region.lbas * (1 + u64::from(partitions));
+            let others = [table.ranks.map(|ranks| ranks.region), table.crc_region].into_iter().flatten();
+            pace.at.total += (rows + others.map(|region| region.lbas).sum::<u64>()) * u64::from(placement.lba_size());
+        }
+        for (index, (table, load)) in placed.tables.iter().zip(tables).enumerate() {
+            pace.at.table = index;
+            let source = Source::new(load, table);
+            let loader = transaction.loader(index, &source, load.ranks)?;
+            match load.buckets(table, placement, options) {
+                None => write(&mut bulk, &loader, placement, table.rows_region, &mut pace)?,
+                Some(buckets) => {
+                    buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
+                    for bucket in 0..buckets.count() {
+                        source.settle(buckets.gather(bucket, load.source, &mut bulk)?);
+                        write(&mut bulk, &loader, placement, buckets.region(bucket), &mut pace)?;
+                    }
+                }
+            }
+            if let Some(ranks) = table.ranks {
+                write(&mut bulk, &loader, placement, ranks.region, &mut pace)?;
+            }
+            if let Some(region) = table.crc_region {
+                let extents = placement.extents(region, bulk.extent_bytes());
+                let mut fill = |extent: &Extent, buf: &mut [u8]| {
+                    source.fill_crcs(extent, region, placement.lba_size(), buf);
+                    pace.wrote(buf.len())
+                };
+                bulk.run(extents, Job::Write(&mut fill))?;
+            }
+        }
+        drop(bulk);
+
+        let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
+        let mut superseded: Vec<u64> = volume.generations().iter().map(|generation| generation.id).collect();
+        superseded.retain(|&id| !survives(id));
+        superseded.iter().for_each(|&id| transaction.supersede(id));
+        let generation = transaction.commit()?;
+        let elapsed = clock.now().saturating_sub(began);
+        Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+    }
+}
+
+impl<'a> TableLoad<'a> {
+    /// How the rows are put in order; `None`: they need not be, or the source does it.
+    fn buckets<'b>(&self, table: &'b Table, placement: &'b Placement, options: &LoadOptions) -> Option<Buckets<'b>>
+    where
+        'a: 'b,
+    {
+        let ranks = self.ranks.filter(|ranks| !self.random_access && ranks.len() == table.rows)?;
+        Some(Buckets::new(table, placement, ranks, options.memory))
+    }
+}
+
+fn write(
+    bulk: &mut Bulk,
+    loader: &Loader<'_, Source<'_>>,
+    placement: &Placement,
+    region: Region,
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let extents = placement.extents(region, bulk.extent_bytes());
+    let mut fill = |extent: &Extent, buf: &mut [u8]| {
+        loader.fill(extent, buf)?;
+        pace.wrote(buf.len())
+    };
+    bulk.run(extents, Job::Write(&mut fill))
+}
+
+/// Tells how far it is.
+struct Pace<'a> {
+    progress: &'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    at: LoadProgress,
+}
+
+impl Pace<'_> {
+    fn wrote(&mut self, bytes: usize) -> Result<(), StoreError> {
+        self.at.written += bytes as u64;
+        match (self.progress)(self.at) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(StoreError::Interrupted),
+        }
+    }
+}
+
+/// The rows of some ranks, in their order.
+#[derive(Default)]
+struct Bucket {
+    first_rank: u64,
+    rows: Vec<u8>,
+}
+
+/// A table's source as its loader sees it: a bucket of rows in memory where there is one, else the user's. Notes every row's
+/// checksum on the way.
+struct Source<'a> {
+    load: &'a TableLoad<'a>,
+    bucket: RwLock<Bucket>,
+    /// By rank; empty if none are stored.
+    crcs: Vec<AtomicU32>,
+}
+
+impl<'a> Source<'a> {
+    fn new(load: &'a TableLoad<'a>, table: &Table) -> Self {
+        let count = if table.crc_region.is_some() { table.rows as usize } else { 0 };
+        Self {
+            load,
+            bucket: RwLock::default(),
+            crcs: std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect(),
+        }
+    }
+
+    fn settle(&self, bucket: Bucket) {
+        *self.bucket.write().unwrap_or_else(PoisonError::into_inner) = bucket;
+    }
+
+    /// The content of an extent of the checksums' region.
+    fn fill_crcs(&self, extent: &Extent, region: Region, lba_size: u32, buf: &mut [u8]) {
+        for (lba, bytes) in extent.pieces() {
+            let first = (lba - region.first_lba) as usize * (lba_size / 4) as usize;
+            let crcs = self.crcs.iter().skip(first).map(|crc| crc.load(Ordering::Relaxed));
+            let (slots, _) = buf.get_mut(bytes).unwrap_or_default().as_chunks_mut::<4>();
+            slots.iter_mut().zip(crcs.chain(std::iter::repeat(0))).for_each(|(slot, crc)| *slot = crc.to_le_bytes());
+        }
+    }
+}
+
+impl RowSource for Source<'_> {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        let rank_of = |id: u64| self.load.ranks.map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
+        let bucket = self.bucket.read().unwrap_or_else(PoisonError::into_inner);
+        if bucket.rows.is_empty() {
+            self.load.source.read(first, row_bytes, rows)?;
+        } else {
+            for (id, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+                let begin = rank_of(id).wrapping_sub(bucket.first_rank).saturating_mul(row_bytes as u64);
+                let kept = usize::try_from(begin).ok().and_then(|begin| bucket.rows.get(begin..)?.get(..row_bytes));
+                row.copy_from_slice(kept.ok_or_else(|| std::io::Error::other(format!("row {id} is not in memory")))?);
+            }
+        }
+        if !self.crcs.is_empty() {
+            for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
+                let rank = rank_of(id);
+                if let Some(crc) = self.crcs.get(rank as usize) {
+                    crc.store(row_crc(rank, row), Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        self.load.source.check(table)
+    }
+}

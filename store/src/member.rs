@@ -1,0 +1,277 @@
+//! A drive of a store: its controller, its namespace, and who has queue pairs on it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use warprow_dma::{Clock, Function};
+use warprow_driver::{BlockIo, Controller, DriverError, Namespace, Options, QueueOptions, QueuePair, ResetKind};
+use warprow_layout::{Drive, DriveError};
+
+use crate::StoreError;
+
+/// Most bytes that one command moves, MDTS permitting. Larger ones gain nothing, and cost room for their PRP lists.
+const MAX_TRANSFER: u64 = 1 << 20;
+
+/// A drive to open: a namespace of an NVMe controller.
+#[derive(Debug, Clone)]
+pub struct Device {
+    function: Arc<dyn Function>,
+    namespace: u32,
+}
+
+impl Device {
+    /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
+    pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
+        Self { function, namespace }
+    }
+
+    /// The function.
+    pub fn function(&self) -> &Arc<dyn Function> {
+        &self.function
+    }
+
+    /// The namespace's identifier.
+    pub fn namespace(&self) -> u32 {
+        self.namespace
+    }
+
+    /// What errors call it: the function's name, and the namespace if it is not the first.
+    pub fn name(&self) -> String {
+        match self.namespace {
+            1 => self.function.name().to_owned(),
+            namespace => format!("{}/{namespace}", self.function.name()),
+        }
+    }
+}
+
+/// How drives are driven.
+#[derive(Clone)]
+pub(crate) struct Driving {
+    pub clock: Arc<dyn Clock>,
+    /// The longest wait for an I/O command.
+    pub timeout: Duration,
+    pub admin_timeout: Duration,
+}
+
+/// A queue pair that one slot's look-ups use, within reach of a reset that needs it to be let go.
+pub(crate) type SharedPair = Arc<Mutex<QueuePair>>;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An opened drive. The store reaches it through queue pairs only: `io` for metadata, and those it gives out.
+pub(crate) struct Member {
+    name: String,
+    serial: String,
+    controller: Arc<Controller>,
+    namespace: Namespace,
+    timeout: Duration,
+    /// For metadata; made when needed, and given up when its queue is needed elsewhere.
+    io: Mutex<Option<BlockIo>>,
+    shared: Mutex<Vec<Weak<Mutex<QueuePair>>>>,
+    /// Held while a queue is brought back.
+    reviving: Mutex<()>,
+}
+
+/// Opens a device's controller.
+pub(crate) fn controller(device: &Device, driving: &Driving) -> Result<Arc<Controller>, DriverError> {
+    let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
+    Controller::open(device.function.clone(), driving.clock.clone(), options)
+}
+
+impl Member {
+    /// Opens a device as it is formatted now.
+    pub(crate) fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, StoreError> {
+        Self::on(device, controller(device, driving)?, driving)
+    }
+
+    /// The same with its controller open already.
+    pub(crate) fn on(device: &Device, controller: Arc<Controller>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
+        let namespace = controller.namespace(device.namespace)?;
+        let name = device.name();
+        match namespace.metadata_bytes() {
+            0 => {}
+            bytes => {
+                let reason = format!(
+                    "its LBA format has {bytes} bytes of metadata in each LBA; `format` can set one without, if the drive has any"
+                );
+                return Err(StoreError::LbaFormat { drive: name, reason });
+            }
+        }
+        Ok(Arc::new(Self {
+            serial: controller.info().serial().to_string(),
+            name,
+            controller,
+            namespace,
+            timeout: driving.timeout,
+            io: Mutex::default(),
+            shared: Mutex::default(),
+            reviving: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Most bytes of one command.
+    pub(crate) fn transfer_limit(&self) -> u64 {
+        self.controller.max_transfer_bytes().unwrap_or(u64::MAX).min(MAX_TRANSFER)
+    }
+
+    /// Makes a queue pair of `depth` commands, or as many as the controller allows. If there is none left, the metadata's
+    /// is given up for it.
+    pub(crate) fn queue_pair(&self, depth: u32, timeout: Duration) -> Result<QueuePair, DriverError> {
+        let most = self.controller.cap().max_queue_entries();
+        let entries = depth.saturating_add(1).clamp(2, most);
+        let options = QueueOptions {
+            entries,
+            completion_entries: entries.saturating_mul(4).min(most),
+            max_transfer: self.transfer_limit(),
+            timeout,
+        };
+        match self.controller.queue_pair(&options) {
+            Err(DriverError::NoQueueLeft { .. }) if self.release_io() => self.controller.queue_pair(&options),
+            other => other,
+        }
+    }
+
+    /// The same, where a reset can reach it.
+    pub(crate) fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
+        let pair = Arc::new(Mutex::new(self.queue_pair(depth, timeout)?));
+        let mut shared = lock(&self.shared);
+        shared.retain(|pair| pair.strong_count() > 0);
+        shared.push(Arc::downgrade(&pair));
+        Ok(pair)
+    }
+
+    fn release_io(&self) -> bool {
+        self.io.try_lock().is_ok_and(|mut io| io.take().is_some())
+    }
+
+    /// Brings a queue back after a time-out or a reset: by `recreate`, which deletes it and makes it anew, or, if the drive does
+    /// not delete it, by a reset of the controller. Its owner has left it ([`QueuePair::leave`]). One queue at a time.
+    pub(crate) fn revive(&self, mut recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
+        let _one = lock(&self.reviving);
+        let mut failed = match recreate() {
+            Ok(()) => return Ok(()),
+            Err(error @ DriverError::NoQueueLeft { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        for kind in [ResetKind::Controller, ResetKind::Function] {
+            tracing::warn!(drive = self.name, %failed, ?kind, "resetting the controller");
+            self.leave_idle();
+            match self.controller.reset(kind) {
+                Ok(()) => return recreate(),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Lets go of every queue that nobody is using at this moment. Whoever is using one lets go at its next access.
+    fn leave_idle(&self) {
+        for pair in lock(&self.shared).iter().filter_map(Weak::upgrade) {
+            if let Ok(mut pair) = pair.try_lock() {
+                pair.leave();
+            }
+        }
+        if let Ok(mut io) = self.io.try_lock()
+            && let Some(io) = &mut *io
+        {
+            io.leave();
+        }
+    }
+
+    fn with_io<T>(&self, mut access: impl FnMut(&mut BlockIo) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        let mut io = lock(&self.io);
+        let io = match &mut *io {
+            Some(io) => io,
+            empty => {
+                let options = QueueOptions {
+                    entries: 32,
+                    completion_entries: 32,
+                    max_transfer: self.transfer_limit(),
+                    timeout: self.timeout,
+                };
+                let make = || BlockIo::new(&self.controller, self.namespace.clone(), &options);
+                let made = match make() {
+                    // A reset failed earlier; it may succeed now.
+                    Err(DriverError::Down { .. }) => {
+                        let mut made = None;
+                        self.revive(|| make().map(|io| made = Some(io)))?;
+                        made
+                    }
+                    made => Some(made?),
+                };
+                match made {
+                    Some(made) => empty.insert(made),
+                    None => return Err(DriverError::Down { function: self.controller.name().clone() }),
+                }
+            }
+        };
+        match access(io) {
+            // Something earlier broke the queue; this access has not begun.
+            Err(DriverError::Stale { .. } | DriverError::Stuck { .. }) => {
+                io.leave();
+                self.revive(|| io.recover())?;
+                access(io)
+            }
+            other => other,
+        }
+    }
+
+    fn failed(&self, operation: String) -> impl FnOnce(DriverError) -> DriveError + '_ {
+        |source| DriveError::new(&self.name, operation, source)
+    }
+}
+
+impl Drive for Member {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    fn lba_size(&self) -> u32 {
+        self.namespace.lba_bytes()
+    }
+
+    fn lba_count(&self) -> u64 {
+        self.namespace.lba_count()
+    }
+
+    fn max_transfer(&self) -> usize {
+        self.transfer_limit() as usize
+    }
+
+    fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
+        let blocks = buf.len() / self.lba_size() as usize;
+        self.with_io(|io| io.read(lba, buf)).map_err(self.failed(format!("read of {blocks} LBAs at {lba}")))
+    }
+
+    fn write(&self, lba: u64, data: &[u8]) -> Result<(), DriveError> {
+        let blocks = data.len() / self.lba_size() as usize;
+        self.with_io(|io| io.write(lba, data)).map_err(self.failed(format!("write of {blocks} LBAs at {lba}")))
+    }
+
+    fn flush(&self) -> Result<(), DriveError> {
+        self.with_io(BlockIo::flush).map_err(self.failed("flush".to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member")
+            .field("name", &self.name)
+            .field("namespace", &self.namespace.nsid())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+//! Prepared look-ups: features resolved, buffers allocated, queue pairs taken.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use warprow_driver::DriverError;
+use warprow_layout::{DType, Drive};
+
+use crate::StoreError;
+use crate::feature::{Feature, Missing, PlanOptions, Pooling};
+use crate::host::{Attached, HostTable};
+use crate::member::lock;
+use crate::slot::{Slot, State};
+use crate::stage::{MAX_ROWS, NONE, RouteTable};
+
+/// Most features of a plan, and most tables.
+const MAX_FEATURES: usize = 1 << 16;
+
+/// Look-ups of a list of features, prepared. Clones share its slots.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(crate) inner: Arc<Prepared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub host: Arc<Attached>,
+    pub features: Vec<PlannedFeature>,
+    pub tables: Vec<PlannedTable>,
+    /// In the order of `tables`.
+    pub routes: Vec<RouteTable>,
+    pub options: PlanOptions,
+    pub pooled: bool,
+    /// Elements of an output row.
+    pub width: usize,
+    /// The latest generation read.
+    pub generation: u64,
+    /// Whether a feature is weighted.
+    pub weighted: bool,
+    /// Slots that nobody uses.
+    idle: Mutex<Vec<State>>,
+}
+
+/// A feature, resolved.
+#[derive(Debug)]
+pub(crate) struct PlannedFeature {
+    /// Index among the plan's tables.
+    pub table: u16,
+    pub pooling: Pooling,
+    pub weighted: bool,
+    pub padding: Option<i128>,
+    pub missing: Missing,
+    /// Its first element in a pooled output row; 0 unpooled.
+    pub column: usize,
+    pub dim: usize,
+}
+
+/// A table of the plan.
+#[derive(Debug)]
+pub(crate) struct PlannedTable {
+    /// Index among the host's tables.
+    pub host: usize,
+    pub rows: u64,
+    pub dtype: DType,
+    pub dim: usize,
+    pub row_bytes: usize,
+    pub row_lbas: u32,
+    pub default_byte: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
+        let out_of_range = |reason: String| Err(StoreError::PlanOptions { reason });
+        if features.is_empty() || features.len() > MAX_FEATURES {
+            return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
+        }
+        if options.max_ids >= NONE as usize {
+            return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
+        }
+        if (options.max_batch as usize).checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
+            return out_of_range(format!(
+                "{} features × max_batch of {} are too many",
+                features.len(),
+                options.max_batch
+            ));
+        }
+        if options.slots == 0 || options.slots > 1 << 16 {
+            return out_of_range(format!("{} slots; 1 to 65,536 are possible", options.slots));
+        }
+        let pooled = features.iter().any(|feature| feature.pooling != Pooling::None);
+        let mut tables: Vec<PlannedTable> = Vec::new();
+        let mut planned = Vec::with_capacity(features.len());
+        let mut column = 0;
+        for feature in features {
+            let refuse = |reason: String| StoreError::Plan { feature: feature.name.clone(), reason };
+            if pooled && feature.pooling == Pooling::None {
+                let other =
+                    features.iter().find(|other| other.pooling != Pooling::None).map_or("", |other| &other.name);
+                return Err(refuse(format!("it is not pooled and {other:?} is: make two plans")));
+            }
+            if feature.weighted && feature.pooling != Pooling::Sum {
+                return Err(refuse("only sums are weighted: choose Pooling::Sum, or leave the weights".to_owned()));
+            }
+            let known = || host.tables.iter().map(|table| table.located.table().name.clone()).collect();
+            let index = host.tables.iter().position(|table| table.located.table().name == feature.table);
+            let index =
+                index.ok_or_else(|| StoreError::NoSuchTable { table: feature.table.clone(), known: known() })?;
+            let source = &host.tables[index];
+            check_types(source.located.table().dtype, options.out, pooled).map_err(refuse)?;
+            if source.located.table().rows > MAX_ROWS {
+                return Err(refuse(format!("its table has more than {MAX_ROWS} rows")));
+            }
+            let table = match tables.iter().position(|table| table.host == index) {
+                Some(table) => table,
+                None => {
+                    tables.push(PlannedTable::new(index, source));
+                    tables.len() - 1
+                }
+            };
+            let dim = source.located.table().dim as usize;
+            planned.push(PlannedFeature {
+                table: table as u16,
+                pooling: feature.pooling,
+                weighted: feature.weighted,
+                padding: feature.padding,
+                missing: feature.missing.unwrap_or(options.missing),
+                column: if pooled { column } else { 0 },
+                dim,
+            });
+            column += dim;
+        }
+        let width = if pooled { column } else { planned.iter().map(|feature| feature.dim).max().unwrap_or(0) };
+        let of_table = |table: &PlannedTable| &host.tables[table.host];
+        let mut prepared = Prepared {
+            routes: tables.iter().map(|table| route_of(of_table(table))).collect(),
+            generation: tables.iter().map(|it| of_table(it).located.generation.id).max().unwrap_or(0),
+            weighted: planned.iter().any(|feature| feature.weighted),
+            features: planned,
+            tables,
+            options,
+            pooled,
+            width,
+            idle: Mutex::default(),
+            host,
+        };
+        let slots =
+            (0..prepared.options.slots).map(|made| State::new(&prepared, made)).collect::<Result<Vec<_>, _>>()?;
+        prepared.idle = Mutex::new(slots);
+        Ok(Self { inner: Arc::new(prepared) })
+    }
+
+    /// Takes a slot, until it is dropped. `Err(QueueBusy)` if all are taken.
+    pub fn slot(&self) -> Result<Slot, StoreError> {
+        match lock(&self.inner.idle).pop() {
+            Some(state) => Ok(Slot::new(self.inner.clone(), state)),
+            None => Err(StoreError::QueueBusy { slots: self.inner.options.slots }),
+        }
+    }
+
+    /// Elements of an output row: all features side by side if they are pooled, else the widest.
+    pub fn width(&self) -> usize {
+        self.inner.width
+    }
+
+    /// Whether its features are pooled.
+    pub fn is_pooled(&self) -> bool {
+        self.inner.pooled
+    }
+
+    /// Elements of an output row that belong to feature number `feature`; `None`: there is no such feature.
+    pub fn columns(&self, feature: usize) -> Option<Range<usize>> {
+        self.inner.features.get(feature).map(|feature| feature.column..feature.column + feature.dim)
+    }
+
+    /// The latest generation among those that it reads.
+    pub fn generation(&self) -> u64 {
+        self.inner.generation
+    }
+
+    /// Its options.
+    pub fn options(&self) -> &PlanOptions {
+        &self.inner.options
+    }
+}
+
+impl Prepared {
+    /// Takes a slot back.
+    pub(crate) fn give_back(&self, state: State) {
+        lock(&self.idle).push(state);
+    }
+
+    pub(crate) fn table(&self, table: u16) -> &PlannedTable {
+        &self.tables[usize::from(table)]
+    }
+
+    pub(crate) fn host_table(&self, table: u16) -> &HostTable {
+        &self.host.tables[self.table(table).host]
+    }
+}
+
+impl PlannedTable {
+    fn new(host: usize, source: &HostTable) -> Self {
+        let table = source.located.table();
+        Self {
+            host,
+            rows: table.rows,
+            dtype: table.dtype,
+            dim: table.dim as usize,
+            row_bytes: table.row_bytes() as usize,
+            row_lbas: table.packing.row_lbas(),
+            default_byte: source.default_byte,
+        }
+    }
+}
+
+fn route_of(source: &HostTable) -> RouteTable {
+    let table = source.located.table();
+    RouteTable {
+        ranks: source.ranks.clone(),
+        hot_rows: source.hot_rows,
+        dram_byte: source.dram_byte,
+        packing: table.packing,
+        first_lba: table.rows_region.first_lba,
+        placement: source.located.generation.placement.clone(),
+    }
+}
+
+/// Whether rows of `table` can become elements of type `out`; else why not.
+fn check_types(table: DType, out: DType, pooled: bool) -> Result<(), String> {
+    let is_float = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !is_float(out) && pooled {
+        return Err(format!("pooled rows cannot be of type {out}: choose f32, f16 or bf16"));
+    }
+    if is_float(out) || table == out {
+        return Ok(());
+    }
+    Err(format!("its table has elements of type {table}, which cannot become {out}: choose {table} or a float type"))
+}
+
+/// The error of a queue pair that could not be had for a plan.
+pub(crate) fn queue_error(error: DriverError, plan: &Prepared, drive: &dyn Drive, free: u32) -> StoreError {
+    match error {
+        DriverError::NoQueueLeft { .. } => StoreError::Queues {
+            drive: drive.name().to_owned(),
+            slots: plan.options.slots,
+            workers: plan.host.options.workers,
+            free,
+        },
+        error => error.into(),
+    }
+}

@@ -1,0 +1,375 @@
+//! The stage *read*: commands to the drives, in batches, and what comes back; other work is done meanwhile.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_dma::{Clock, DmaMemory, Mapped, PAGE};
+use warprow_driver::prp::Data;
+use warprow_driver::{Completion, DriverError, Ended, PushError};
+
+use crate::member::{Member, SharedPair, lock};
+use crate::stage::Command;
+
+/// Turns of the waiting loop between two looks at the clock.
+const TURNS: u32 = 64;
+/// How long a wait spins and yields before it sleeps between looks.
+const SPIN: Duration = Duration::from_millis(20);
+/// Time between two looks at a controller that does not answer.
+const HEALTH: Duration = Duration::from_millis(100);
+
+/// One queue pair of a slot, with the memory that its reads land in.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// Index of the drive.
+    drive: u16,
+    pair: SharedPair,
+    member: Arc<Member>,
+    landing: Landing,
+    /// The queue failed; it must be brought back before it is used.
+    broken: bool,
+    /// Commands of this look-up that were sent, and the end of those that are to be.
+    sent: Range<usize>,
+    end: usize,
+    outstanding: u32,
+}
+
+/// Memory for the data of reads that are under way. Two halves take turns: each is filled from its beginning, once nothing
+/// is outstanding in it.
+#[derive(Debug)]
+struct Landing {
+    memory: Arc<Mapped>,
+    half: usize,
+    /// Which half is being filled, and up to where.
+    current: usize,
+    filled: usize,
+    outstanding: [u32; 2],
+}
+
+impl Landing {
+    /// Room for `bytes`: its first byte. `None`: wait.
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        // No page is crossed that need not be.
+        let fits = |at: usize| if at % PAGE + bytes > PAGE { at.next_multiple_of(PAGE) } else { at };
+        let mut at = fits(self.filled);
+        if at + bytes > self.half {
+            let other = 1 - self.current;
+            match self.outstanding {
+                [0, 0] => {}
+                outstanding if outstanding[other] == 0 => self.current = other,
+                _ => return None,
+            }
+            at = 0;
+        }
+        if at + bytes > self.half {
+            return None;
+        }
+        self.filled = at + bytes;
+        self.outstanding[self.current] += 1;
+        Some(self.current * self.half + at)
+    }
+
+    #[inline]
+    fn give_back(&mut self, place: usize) {
+        let half = usize::from(place >= self.half);
+        self.outstanding[half] = self.outstanding[half].saturating_sub(1);
+    }
+
+    fn reset(&mut self) {
+        (self.current, self.filled, self.outstanding) = (0, 0, [0; 2]);
+    }
+}
+
+/// What else there is to do while drives read, and what to do with what they bring.
+pub(crate) trait Meanwhile {
+    /// Does a little; `false` when nothing is left.
+    fn step(&mut self) -> bool;
+
+    /// The data of command number `index` lies in `memory` from `place` on.
+    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize);
+
+    /// The rows of command number `index` could not be read.
+    fn fail(&mut self, index: usize);
+}
+
+/// What reading took.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    pub sq_doorbells: u64,
+    pub cq_doorbells: u64,
+    pub bytes: u64,
+    /// Time spent on submitting, and on waiting with nothing else to do.
+    pub time: Duration,
+    /// The first failure.
+    pub failure: Option<DriverError>,
+}
+
+/// Where the data of each command lands, and which have arrived. As long as there can be commands.
+#[derive(Debug)]
+pub(crate) struct Places {
+    places: Vec<u32>,
+    arrived: Vec<u32>,
+}
+
+/// A command that has not been sent.
+const UNSENT: u32 = u32::MAX;
+/// A command that has ended.
+const ENDED: u32 = u32::MAX - 1;
+
+impl Places {
+    pub(crate) fn new(commands: usize) -> Self {
+        Self { places: vec![UNSENT; commands], arrived: Vec::with_capacity(commands) }
+    }
+}
+
+impl Lane {
+    /// Takes a queue pair of `depth` on `member`, drive number `drive`, with landing memory for two times `half` bytes.
+    pub(crate) fn new(
+        drive: u16,
+        member: &Arc<Member>,
+        depth: u32,
+        timeout: Duration,
+        half: usize,
+    ) -> Result<Self, DriverError> {
+        let half = half.max(member.transfer_limit() as usize).next_multiple_of(PAGE);
+        let pair = member.shared_pair(depth, timeout)?;
+        let memory = member.controller().allocate(half * 2)?;
+        lock(&pair).keep(memory.clone());
+        let landing = Landing { memory, half, current: 0, filled: 0, outstanding: [0; 2] };
+        Ok(Self { drive, pair, member: member.clone(), landing, broken: false, sent: 0..0, end: 0, outstanding: 0 })
+    }
+
+    /// Makes sure that the queue can be used: brings it back if it failed, or if the controller was reset meanwhile.
+    pub(crate) fn ready(&mut self) -> Result<(), DriverError> {
+        let pair = &self.pair;
+        if !self.broken && lock(pair).poll(|_| {}).is_ok() {
+            return Ok(());
+        }
+        self.broken = true;
+        lock(pair).leave();
+        self.member.revive(|| lock(pair).recreate(|_| {}))?;
+        self.landing.reset();
+        self.broken = false;
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.outstanding == 0 && self.sent.end == self.end
+    }
+
+    /// Sends as many commands as there is room for, with one doorbell.
+    fn submit(&mut self, commands: &[Command], places: &mut Places, reading: &mut Reading) -> Result<(), DriverError> {
+        let Some(unsent) = commands.get(self.sent.end..self.end).filter(|unsent| !unsent.is_empty()) else {
+            return Ok(());
+        };
+        let mut pair = lock(&self.pair);
+        let (ns, iova, before) = (self.member.namespace(), self.landing.memory.iova(), self.sent.end);
+        for (command, place) in unsent.iter().zip(&mut places.places[before..]) {
+            let bytes = (command.lbas as usize) << ns.lba_shift();
+            if !pair.has_room() {
+                break;
+            }
+            let Some(at) = self.landing.take(bytes) else { break };
+            let data = Data::Contiguous { iova: iova + at as u64, len: bytes as u64 };
+            if let Err(refusal) = pair.read(ns, command.lba, command.lbas, data, self.sent.end as u64) {
+                return Err(pair.refused(refusal));
+            }
+            *place = at as u32;
+            reading.bytes += bytes as u64;
+            self.outstanding += 1;
+            self.sent.end += 1;
+        }
+        if self.sent.end != before {
+            pair.ring()?;
+            reading.sq_doorbells += 1;
+        } else if self.outstanding == 0 {
+            // Nothing is under way that could make room.
+            return Err(pair.refused(PushError::Full));
+        }
+        Ok(())
+    }
+
+    /// Notes what has come, and with `expire` what should have.
+    fn poll(
+        &mut self,
+        expire: bool,
+        places: &mut Places,
+        reading: &mut Reading,
+        meanwhile: &mut impl Meanwhile,
+    ) -> Result<(), DriverError> {
+        if self.outstanding == 0 {
+            return Ok(());
+        }
+        let mut failed = None;
+        let mut pair = lock(&self.pair);
+        let on = |completion: Completion| {
+            self.outstanding -= 1;
+            if completion.is_success() {
+                places.arrived.push(completion.tag as u32);
+                return;
+            }
+            let index = completion.tag as usize;
+            if let Some(place) = places.places.get_mut(index) {
+                // Memory of a command that timed out is not used before the queue was made anew.
+                match completion.ended {
+                    Ended::Answered(_) => self.landing.give_back(*place as usize),
+                    _ => self.broken = true,
+                }
+                *place = ENDED;
+            }
+            meanwhile.fail(index);
+            failed.get_or_insert(completion);
+        };
+        let polled = if expire { pair.expire(on) } else { pair.poll(on) };
+        if reading.failure.is_none() {
+            reading.failure = failed.and_then(|completion| pair.error(&completion));
+        }
+        polled.map(drop)
+    }
+
+    /// Polls, lands what has come, and sends more. Returns how many commands arrived.
+    fn serve(
+        &mut self,
+        expire: bool,
+        commands: &[Command],
+        places: &mut Places,
+        reading: &mut Reading,
+        meanwhile: &mut impl Meanwhile,
+    ) -> usize {
+        let polled = self.poll(expire, places, reading, meanwhile);
+        let count = places.arrived.len();
+        for index in places.arrived.drain(..) {
+            if let Some(place) = places.places.get_mut(index as usize) {
+                let at = std::mem::replace(place, ENDED) as usize;
+                meanwhile.land(index as usize, self.landing.memory.memory(), at);
+                self.landing.give_back(at);
+            }
+        }
+        let sent = match polled {
+            Ok(()) if !self.broken => self.submit(commands, places, reading),
+            Ok(()) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match sent {
+            Err(error) => self.give_up(error, places, reading, meanwhile),
+            // What is under way may still come; nothing more is sent after a time-out.
+            Ok(()) if self.broken => self.fail_rest(places, meanwhile),
+            Ok(()) => {}
+        }
+        count
+    }
+
+    fn fail_rest(&mut self, places: &mut Places, meanwhile: &mut impl Meanwhile) {
+        for index in self.sent.end..self.end {
+            places.places[index] = ENDED;
+            meanwhile.fail(index);
+        }
+        self.end = self.sent.end;
+    }
+
+    /// The queue is of no use any more: everything that has not ended fails.
+    fn give_up(
+        &mut self,
+        error: DriverError,
+        places: &mut Places,
+        reading: &mut Reading,
+        meanwhile: &mut impl Meanwhile,
+    ) {
+        self.broken = true;
+        lock(&self.pair).leave();
+        for index in self.sent.start..self.end {
+            if std::mem::replace(&mut places.places[index], ENDED) != ENDED {
+                meanwhile.fail(index);
+            }
+        }
+        (self.outstanding, self.end) = (0, self.sent.end);
+        reading.failure.get_or_insert(error);
+    }
+}
+
+/// Reads `commands`, which are in order of address, through `lanes`: those of a drive are spread evenly over its lanes.
+/// While drives work, `meanwhile` does. Every wait is bounded by the queues' time-outs.
+pub(crate) fn read(
+    lanes: &mut [Lane],
+    commands: &[Command],
+    places: &mut Places,
+    clock: &dyn Clock,
+    meanwhile: &mut impl Meanwhile,
+) -> Reading {
+    let mut reading = Reading::default();
+    let began = clock.now();
+    places.places[..commands.len()].fill(UNSENT);
+    assign(lanes, commands, meanwhile);
+    let doorbells = |lanes: &[Lane]| lanes.iter().map(|lane| lock(&lane.pair).doorbells()).sum::<u64>();
+    let doorbells_before = doorbells(lanes);
+    for lane in lanes.iter_mut() {
+        if let Err(error) = lane.submit(commands, places, &mut reading) {
+            lane.give_up(error, places, &mut reading, meanwhile);
+        }
+    }
+    reading.time = clock.now().saturating_sub(began);
+
+    while meanwhile.step() {
+        for lane in lanes.iter_mut() {
+            lane.serve(false, commands, places, &mut reading, meanwhile);
+        }
+    }
+    let (mut turn, mut idle) = (0u32, None);
+    while lanes.iter().any(|lane| !lane.is_done()) {
+        let looked = turn % TURNS == TURNS - 1;
+        let mut arrived = 0;
+        for lane in lanes.iter_mut() {
+            arrived += lane.serve(looked, commands, places, &mut reading, meanwhile);
+        }
+        if arrived != 0 {
+            if let Some((since, _)) = idle.take() {
+                reading.time += clock.now().saturating_sub(since);
+            }
+            turn = 0;
+            continue;
+        }
+        if idle.is_none() || looked {
+            let now = clock.now();
+            let (since, checked) = idle.get_or_insert((now, now));
+            if now.saturating_sub(*checked) >= HEALTH {
+                *checked = now;
+                for lane in lanes.iter_mut().filter(|lane| !lane.is_done()) {
+                    if let Err(error) = lane.member.controller().check_health() {
+                        lane.give_up(error, places, &mut reading, meanwhile);
+                    }
+                }
+            }
+            if now.saturating_sub(*since) >= SPIN {
+                clock.sleep(Duration::from_micros(100));
+            }
+        }
+        clock.relax(turn);
+        turn = turn.wrapping_add(1);
+    }
+    if let Some((since, _)) = idle {
+        reading.time += clock.now().saturating_sub(since);
+    }
+    reading.cq_doorbells = (doorbells(lanes) - doorbells_before).saturating_sub(reading.sq_doorbells);
+    reading
+}
+
+/// Gives every lane its part of the commands.
+fn assign(lanes: &mut [Lane], commands: &[Command], meanwhile: &mut impl Meanwhile) {
+    lanes.iter_mut().for_each(|lane| (lane.sent, lane.end) = (0..0, 0));
+    let mut first = 0;
+    while let Some(drive) = commands.get(first).map(|command| command.drive) {
+        let count = commands[first..].partition_point(|command| command.drive == drive);
+        let mine = || lanes.iter().filter(|lane| lane.drive == drive).count();
+        let share = count.div_ceil(mine().max(1));
+        let mut next = first;
+        for lane in lanes.iter_mut().filter(|lane| lane.drive == drive) {
+            let end = (next + share).min(first + count);
+            (lane.sent, lane.end) = (next..next, end);
+            next = end;
+        }
+        // Nobody serves a drive that is missing.
+        (next..first + count).for_each(|index| meanwhile.fail(index));
+        first += count;
+    }
+}

@@ -1,0 +1,333 @@
+//! A look-up, stage by stage.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_layout::Drive;
+
+use crate::StoreError;
+use crate::batch::{Batch, Ids, Output, Rows};
+use crate::check::check;
+use crate::error::{LookupError, RowError};
+use crate::expand::{Damaged, Pooled, Routed, Served, Unpooled};
+use crate::feature::Missing;
+use crate::memory::Memory;
+use crate::plan::{Prepared, queue_error};
+use crate::read::{Lane, Places, Reading, read};
+use crate::report::{Report, Stage};
+use crate::stage::{
+    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, dedupe, keys, mask, merge, order, route,
+};
+
+/// Bytes of landing memory that a queue pair has at most, for each of its two halves.
+const MAX_LANDING: usize = 8 << 20;
+
+/// The right to one look-up at a time: a queue pair on every drive, and the buffers. Dropping it gives it back to its plan.
+#[derive(Debug)]
+pub struct Slot {
+    plan: Arc<Prepared>,
+    /// There until the slot is dropped.
+    state: Option<State>,
+}
+
+/// What a slot owns.
+#[derive(Debug)]
+pub(crate) struct State {
+    lanes: Vec<Lane>,
+    places: Places,
+    table: KeyTable,
+    bags: Vec<u32>,
+    keys: Vec<u64>,
+    unique: Vec<u64>,
+    inverse: Vec<u32>,
+    locations: Vec<Location>,
+    reads: Vec<RowRead>,
+    reads_scratch: Vec<RowRead>,
+    commands: Vec<Command>,
+    /// LBAs of a command at most.
+    max_lbas: u32,
+    heads: Vec<u32>,
+    before: Vec<u32>,
+    staging: Memory,
+    staged_bytes: usize,
+    sum: Vec<Acc>,
+    deferred: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+impl State {
+    /// Allocates the buffers of slot number `made`, and takes its queue pairs.
+    pub(crate) fn new(plan: &Prepared, made: u32) -> Result<Self, StoreError> {
+        let store = &plan.host.store;
+        let ids = plan.options.max_ids;
+        let bags = plan.options.max_batch as usize * plan.features.len();
+        let row_bytes = plan.tables.iter().map(|table| table.row_bytes).max().unwrap_or(0);
+        let cold_rows: u64 =
+            plan.tables.iter().zip(&plan.routes).map(|(table, route)| table.rows - route.hot_rows).sum();
+        let cold = usize::try_from(cold_rows).unwrap_or(usize::MAX).min(ids);
+        let staged_bytes = row_bytes.next_multiple_of(64);
+        let staged = if plan.pooled { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
+
+        let options = &plan.host.options;
+        let lba = store.volume.geometry().lba_size() as usize;
+        let landing = plan.tables.iter().map(|table| table.row_lbas as usize * lba).max().unwrap_or(lba);
+        let landing = landing.saturating_mul(cold).min(MAX_LANDING);
+        let timeout = options.timeout.unwrap_or(store.driving.timeout);
+        let mut lanes = Vec::new();
+        for (drive, member) in (0u16..).zip(&store.members) {
+            let Some(member) = member else { continue };
+            for worker in 0..options.workers {
+                let had = made * options.workers + worker;
+                let lane = Lane::new(drive, member, options.depth, timeout, landing);
+                lanes.push(lane.map_err(|error| queue_error(error, plan, &**member, had))?);
+            }
+        }
+        let transfers = store.members.iter().flatten().map(|member| member.transfer_limit());
+        let max_lbas = transfers.min().unwrap_or(0) / lba as u64;
+        let unpooled = if plan.pooled { 0 } else { ids };
+        Ok(Self {
+            lanes,
+            places: Places::new(cold),
+            table: KeyTable::new(ids),
+            bags: vec![0; bags + 1],
+            keys: vec![0; ids],
+            unique: vec![0; ids],
+            inverse: vec![0; ids],
+            locations: vec![Location::FAILED; ids],
+            reads: vec![RowRead::default(); cold],
+            reads_scratch: vec![RowRead::default(); cold],
+            commands: vec![Command::default(); cold],
+            max_lbas: u32::try_from(max_lbas).unwrap_or(u32::MAX).min(1 << 16),
+            heads: vec![0; unpooled],
+            before: vec![0; unpooled],
+            staging: Memory::new(staged, "staging")?,
+            staged_bytes,
+            sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
+            deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
+            scratch: vec![0; row_bytes],
+        })
+    }
+}
+
+/// Calls a function generic over the type of ids.
+macro_rules! with_ids {
+    ($ids:expr, $slice:ident => $body:expr) => {
+        match $ids {
+            Ids::I32($slice) => $body,
+            Ids::I64($slice) => $body,
+            Ids::U32($slice) => $body,
+            Ids::U64($slice) => $body,
+        }
+    };
+}
+
+impl Slot {
+    pub(crate) fn new(plan: Arc<Prepared>, state: State) -> Self {
+        Self { plan, state: Some(state) }
+    }
+
+    /// Looks up one batch. It allocates nothing, unless it fails.
+    ///
+    /// A failed read never looks like a row: see [`LookupError`]. The drive that failed is brought back, if it can be, by the
+    /// next look-up.
+    pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
+        let state = self.state.as_mut().expect("a slot has its state until it is dropped");
+        let result = state.lookup(&self.plan, batch, out);
+        let totals = &self.plan.host.store.totals;
+        match &result {
+            Ok(report) => totals.add(report),
+            Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),
+            Err(_) => {}
+        }
+        result
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.plan.give_back(state);
+        }
+    }
+}
+
+/// Takes the time of one stage after another.
+struct Watch<'a> {
+    clock: &'a dyn warprow_dma::Clock,
+    last: Duration,
+}
+
+impl Watch<'_> {
+    fn lap(&mut self) -> Duration {
+        let now = self.clock.now();
+        now.saturating_sub(std::mem::replace(&mut self.last, now))
+    }
+}
+
+impl State {
+    fn lookup(&mut self, plan: &Prepared, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
+        let clock = &*plan.host.store.driving.clock;
+        let mut watch = Watch { clock, last: clock.now() };
+        let bags = check(plan, batch, out, &mut self.bags)?;
+        for lane in &mut self.lanes {
+            lane.ready()?;
+        }
+        let ids = batch.ids.len();
+        let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
+        watch.lap();
+
+        let per_feature = batch.batch as usize;
+        let ids_of = |feature: usize| bags[feature * per_feature] as usize..bags[(feature + 1) * per_feature] as usize;
+        let all_keys = &mut self.keys[..ids];
+        let mut counts = KeyCounts::default();
+        let mut refused = false;
+        for (index, feature) in plan.features.iter().enumerate() {
+            let range = ids_of(index);
+            let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
+            let found = with_ids!(batch.ids, ids => {
+                keys(&ids[range], feature.table, rows, feature.padding, !plan.pooled, keys_out)
+            });
+            counts.missing += found.missing;
+            counts.padding += found.padding;
+            refused |= found.missing != 0 && feature.missing == Missing::Error;
+        }
+        report.padding = counts.padding as u64;
+        report.missing = counts.missing as u64;
+        if refused {
+            let errors = plan.features.iter().enumerate().filter(|(_, feature)| feature.missing == Missing::Error);
+            let of_errors = errors.flat_map(|(index, _)| ids_of(index));
+            let positions = of_errors.filter(|&id| all_keys[id] == KEY_MISSING).collect();
+            return Err(LookupError::MissingIds { report: Box::new(report), positions });
+        }
+        let inverse = &mut self.inverse[..ids];
+        let unique = dedupe(&mut self.table, all_keys, &mut self.unique, inverse);
+        report.unique = unique as u64;
+        report.stages[Stage::Dedupe as usize] = watch.lap();
+
+        let unique = &self.unique[..unique];
+        let locations = &mut self.locations[..unique.len()];
+        let routed = route(&plan.routes, unique, locations, &mut self.reads);
+        report.rows_dram = routed.dram as u64;
+        report.rows_ssd = (routed.ssd + routed.lost) as u64;
+        report.stages[Stage::Route as usize] = watch.lap();
+
+        let reads = &mut self.reads[..routed.ssd];
+        order(reads, &mut self.reads_scratch);
+        report.stages[Stage::Order as usize] = watch.lap();
+
+        let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
+        let count = merge(reads, |read| table_of(read).row_lbas, self.max_lbas, &mut self.commands);
+        report.commands = count as u64;
+        report.merges = (routed.ssd - count) as u64;
+        report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
+        report.stages[Stage::Merge as usize] = watch.lap();
+
+        if let Some(mask_out) = &mut out.mask {
+            for (index, feature) in plan.features.iter().enumerate() {
+                let (range, rows) = (ids_of(index), plan.table(feature.table).rows);
+                let mask_out = &mut mask_out[range.clone()];
+                with_ids!(batch.ids, ids => mask(&ids[range], rows, feature.padding, mask_out));
+            }
+        }
+        let routed_rows = Routed {
+            plan,
+            bags,
+            batch: per_feature,
+            inverse,
+            unique,
+            locations,
+            reads,
+            commands: &self.commands[..count],
+            weights: batch.weights,
+            scratch: &mut self.scratch,
+            lba_shift: plan.host.store.volume.geometry().lba_size().trailing_zeros(),
+            failed: routed.lost > 0,
+            damaged: None,
+        };
+        let buffers = Buffers {
+            lanes: &mut self.lanes,
+            places: &mut self.places,
+            heads: &mut self.heads,
+            before: &mut self.before,
+            staging: &mut self.staging,
+            staged_bytes: self.staged_bytes,
+            sum: &mut self.sum,
+            deferred: &mut self.deferred,
+            positions: Vec::new(),
+        };
+        let done = match &mut out.rows {
+            Rows::F32(rows) => expand(routed_rows, buffers, rows, out.row_stride),
+            Rows::F16(rows) => expand(routed_rows, buffers, rows, out.row_stride),
+            Rows::Bf16(rows) => expand(routed_rows, buffers, rows, out.row_stride),
+            Rows::I8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
+            Rows::U8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
+        };
+        let Done { reading, served, damaged, positions } = done;
+        (report.ids_dram, report.ids_ssd, report.failed) = (served.dram, served.ssd, positions.len() as u64);
+        (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
+        report.bytes_read = reading.bytes;
+        report.stages[Stage::Read as usize] = reading.time;
+        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(reading.time);
+        if positions.is_empty() {
+            return Ok(report);
+        }
+        if let Some(mask) = &mut out.mask {
+            positions.iter().for_each(|&id| mask[id] = 0);
+        }
+        let source = match (reading.failure, damaged) {
+            (Some(error), _) => error.into(),
+            (None, Some(Damaged { table, rank, drive })) => RowError::Checksum {
+                table: plan.host_table(table).located.table().name.clone(),
+                rank,
+                drive: drive_name(plan, drive),
+            },
+            (None, None) => RowError::MemberMissing {
+                drives: plan.host.store.volume.missing().iter().map(ToString::to_string).collect(),
+            },
+        };
+        Err(LookupError::RowsFailed { report: Box::new(report), positions, source })
+    }
+}
+
+fn drive_name(plan: &Prepared, drive: u16) -> String {
+    let member = plan.host.store.members.get(usize::from(drive)).and_then(Option::as_ref);
+    member.map_or_else(|| format!("{drive}"), |member| member.name().to_owned())
+}
+
+/// What reading and expansion use.
+struct Buffers<'a> {
+    lanes: &'a mut [Lane],
+    places: &'a mut Places,
+    heads: &'a mut [u32],
+    before: &'a mut [u32],
+    staging: &'a mut Memory,
+    staged_bytes: usize,
+    sum: &'a mut [Acc],
+    deferred: &'a mut Vec<u32>,
+    /// Of ids whose row failed; empty, and so unallocated, to begin with.
+    positions: Vec<usize>,
+}
+
+/// What reading and expansion did.
+struct Done {
+    reading: Reading,
+    served: Served,
+    damaged: Option<Damaged>,
+    positions: Vec<usize>,
+}
+
+/// The stages *read* and *expand*, which run side by side.
+fn expand<O: Out>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
+    let (plan, commands) = (routed.plan, routed.commands);
+    let clock = &*plan.host.store.driving.clock;
+    let Buffers { lanes, places, heads, before, staging, staged_bytes, sum, deferred, mut positions } = buffers;
+    let failed = |id| positions.push(id);
+    let (reading, (served, damaged)) = if plan.pooled {
+        let mut pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
+        (read(lanes, commands, places, clock, &mut pooled), pooled.finish(failed))
+    } else {
+        let mut unpooled = Unpooled::new(routed, rows, stride, heads, before);
+        (read(lanes, commands, places, clock, &mut unpooled), unpooled.finish(failed))
+    };
+    Done { reading, served, damaged, positions }
+}

@@ -1,0 +1,352 @@
+//! A store, open.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_dma::{Clock, SystemClock};
+use warprow_layout::{
+    Access, DType, Drive, FormatOptions, Generation, Inspection, Ranks, Repair, RowReader, State, Table, Volume,
+    row_crc,
+};
+
+use crate::StoreError;
+use crate::bulk::{Bulk, Job};
+use crate::member::{Device, Driving, Member};
+use crate::report::{Metrics, Totals};
+
+/// How a store is opened.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Reading and writing, reading only, or reading what is left when members are missing.
+    pub access: Access,
+    /// The longest wait for a read or a write.
+    pub timeout: Duration,
+    /// The longest wait for an administrative command, such as making a queue.
+    pub admin_timeout: Duration,
+    /// Time, and what to do while waiting for drives.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for OpenOptions {
+    /// Reading and writing, 10 s for a command, 30 s for an administrative one, the system's clock.
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            timeout: Duration::from_secs(10),
+            admin_timeout: Duration::from_secs(30),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}
+
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("access", &self.access)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenOptions {
+    /// For reading only.
+    #[must_use]
+    pub fn with_read_only(self) -> Self {
+        Self { access: Access::ReadOnly, ..self }
+    }
+
+    /// For reading what can be read, also if members are missing.
+    #[must_use]
+    pub fn with_degraded(self) -> Self {
+        Self { access: Access::Degraded, ..self }
+    }
+
+    /// With that limit for reads and writes.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// With that limit for administrative commands.
+    #[must_use]
+    pub fn with_admin_timeout(self, admin_timeout: Duration) -> Self {
+        Self { admin_timeout, ..self }
+    }
+
+    /// With that clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    pub(crate) fn driving(&self) -> Driving {
+        Driving { clock: self.clock.clone(), timeout: self.timeout, admin_timeout: self.admin_timeout }
+    }
+}
+
+/// An open store: its drives, held by this process alone, and the tables on them. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub volume: Volume,
+    /// By member index; `None`: missing.
+    pub members: Vec<Option<Arc<Member>>>,
+    pub driving: Driving,
+    pub totals: Totals,
+    repairs: Vec<Repair>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("volume", &self.volume).field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// A table, as a store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Its name, unique among the tables that look-ups find.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Elements in a row.
+    pub dim: u32,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Bytes of a row.
+    pub row_bytes: u32,
+    /// How many of the first ranks are worth keeping in memory.
+    pub hot_rows: u64,
+    /// Whether ids differ from ranks.
+    pub permuted: bool,
+    /// Whether rows have checksums.
+    pub row_crc: bool,
+    /// The name of the model it was loaded with.
+    pub model: String,
+    /// The generation it belongs to.
+    pub generation: u64,
+}
+
+/// A table in its generation.
+#[derive(Debug, Clone)]
+pub(crate) struct Located {
+    pub generation: Arc<Generation>,
+    pub index: usize,
+}
+
+impl Located {
+    pub(crate) fn table(&self) -> &Table {
+        &self.generation.tables[self.index]
+    }
+}
+
+/// The result of [`Store::verify`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Rows read.
+    pub rows: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether their content could be checked: the table was loaded with row checksums.
+    pub checked: bool,
+    /// Rows whose checksum does not match.
+    pub damaged: u64,
+    /// The ranks of the first of them, at most 100.
+    pub first_damaged: Vec<u64>,
+}
+
+impl Store {
+    /// Makes an empty store on `devices`, as their namespaces are formatted now, and opens it. **Everything on them is
+    /// lost**; [`FormatPlan`](crate::FormatPlan) asks first, and sets LBA formats.
+    pub fn create(devices: &[Device], format: &FormatOptions, options: &OpenOptions) -> Result<Self, StoreError> {
+        let members = open_members(devices, &options.driving())?;
+        warprow_layout::format(&members, format)?;
+        Self::on(members, options)
+    }
+
+    /// Opens the store that lies on `devices`, given in any order.
+    pub fn open(devices: &[Device], options: &OpenOptions) -> Result<Self, StoreError> {
+        Self::on(open_members(devices, &options.driving())?, options)
+    }
+
+    pub(crate) fn on(given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
+        let opened = warprow_layout::open(given.clone(), options.access)?;
+        let volume = opened.volume;
+        let members = volume.positions().iter().map(|position| given.get((*position)?).cloned()).collect();
+        let driving = options.driving();
+        let shared = Shared { volume, members, driving, totals: Totals::default(), repairs: opened.repairs };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Every table that look-ups find. Where several generations have a table of one name, the latest counts.
+    pub fn tables(&self) -> Vec<TableInfo> {
+        self.located().iter().map(TableInfo::new).collect()
+    }
+
+    /// The table of that name.
+    pub fn table(&self, name: &str) -> Option<TableInfo> {
+        self.locate(name).ok().map(|located| TableInfo::new(&located))
+    }
+
+    /// What lies on the drives, and what was found unfinished or damaged when the store was opened.
+    pub fn inspect(&self) -> (Inspection, &[Repair]) {
+        (self.shared.volume.inspect(), &self.shared.repairs)
+    }
+
+    /// Whether all members are there.
+    pub fn state(&self) -> State {
+        match self.shared.volume.missing() {
+            missing if missing.is_empty() => State::Healthy,
+            missing => State::Degraded { missing },
+        }
+    }
+
+    /// The names of the drives, in the order of the members; `None`: missing.
+    pub fn drives(&self) -> Vec<Option<String>> {
+        let name = |member: &Arc<Member>| member.name().to_owned();
+        self.shared.members.iter().map(|member| member.as_ref().map(name)).collect()
+    }
+
+    /// Bytes of chunks that no generation has.
+    pub fn free_bytes(&self) -> u64 {
+        let volume = &self.shared.volume;
+        volume.free_chunks().iter().sum::<u64>().saturating_mul(volume.geometry().chunk_size())
+    }
+
+    /// Totals over all look-ups since the store was opened.
+    pub fn metrics(&self) -> Metrics {
+        self.shared.totals.snapshot()
+    }
+
+    /// A table's id → rank permutation; `None`: ids are ranks.
+    pub fn ranks(&self, table: &str) -> Result<Option<Ranks>, StoreError> {
+        let located = self.locate(table)?;
+        Ok(self.shared.volume.read_ranks(&located.generation, located.index)?)
+    }
+
+    /// Reads the rows of ranks `ranks` (cut to those that there are), at the drives' bandwidth, and hands each to `row` with its
+    /// rank, in no particular order. Stops when `row` says so.
+    pub fn scan(
+        &self,
+        table: &str,
+        ranks: Range<u64>,
+        row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        self.scan_located(&self.locate(table)?, ranks, row)
+    }
+
+    pub(crate) fn scan_located(
+        &self,
+        located: &Located,
+        ranks: Range<u64>,
+        row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let generation = &located.generation;
+        let Some(reader) = RowReader::new(generation.clone(), located.index, ranks) else { return Ok(()) };
+        let stripe = generation.placement.stripe_bytes() as usize;
+        let mut bulk = Bulk::new(&self.shared.members, stripe, &self.shared.driving)?;
+        let extents = reader.extents(bulk.extent_bytes());
+        let mut take = |extent: &warprow_layout::Extent, bytes: &[u8]| {
+            let mut flow = ControlFlow::Continue(());
+            reader.rows(extent, bytes, |rank, bytes| {
+                if flow.is_continue() {
+                    flow = row(rank, bytes);
+                }
+            })?;
+            if flow.is_break() { Err(StoreError::Interrupted) } else { Ok(()) }
+        };
+        match bulk.run(extents, Job::Read(&mut take)) {
+            Err(StoreError::Interrupted) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Reads all rows of a table, and its permutation, and checks them against their checksums as far as there are any.
+    /// `progress` is told the number of rows read, and may stop it ([`StoreError::Interrupted`]).
+    pub fn verify(
+        &self,
+        table: &str,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Verified, StoreError> {
+        let located = self.locate(table)?;
+        let volume = &self.shared.volume;
+        volume.read_ranks(&located.generation, located.index)?;
+        let crcs = volume.read_row_crcs(&located.generation, located.index)?;
+        let mut verified = Verified { checked: crcs.is_some(), ..Verified::default() };
+        let mut interrupted = false;
+        self.scan_located(&located, 0..u64::MAX, &mut |rank, row| {
+            verified.rows += 1;
+            verified.bytes += row.len() as u64;
+            let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            if stored.is_some_and(|&stored| stored != row_crc(rank, row)) {
+                verified.damaged += 1;
+                if verified.first_damaged.len() < 100 {
+                    verified.first_damaged.push(rank);
+                }
+            }
+            let flow =
+                if verified.rows.is_multiple_of(1 << 12) { progress(verified.rows) } else { ControlFlow::Continue(()) };
+            interrupted |= flow.is_break();
+            flow
+        })?;
+        verified.first_damaged.sort_unstable();
+        if interrupted { Err(StoreError::Interrupted) } else { Ok(verified) }
+    }
+
+    pub(crate) fn located(&self) -> Vec<Located> {
+        let mut seen = std::collections::HashSet::new();
+        let mut tables = Vec::new();
+        for generation in self.shared.volume.generations().into_iter().rev() {
+            for (index, table) in generation.tables.iter().enumerate() {
+                if seen.insert(table.name.clone()) {
+                    tables.push(Located { generation: generation.clone(), index });
+                }
+            }
+        }
+        tables.sort_by_key(|located| (located.generation.id, located.index));
+        tables
+    }
+
+    pub(crate) fn locate(&self, table: &str) -> Result<Located, StoreError> {
+        let tables = self.located();
+        let found = tables.iter().find(|located| located.table().name == table).cloned();
+        found.ok_or_else(|| StoreError::NoSuchTable {
+            table: table.to_owned(),
+            known: tables.iter().map(|located| located.table().name.clone()).collect(),
+        })
+    }
+}
+
+pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {
+    for (index, device) in devices.iter().enumerate() {
+        if devices.iter().take(index).any(|other| Arc::ptr_eq(other.function(), device.function())) {
+            return Err(StoreError::OpenedTwice { drive: device.name() });
+        }
+    }
+    devices.iter().map(|device| Member::open(device, driving)).collect()
+}
+
+impl TableInfo {
+    fn new(located: &Located) -> Self {
+        let (table, generation) = (located.table(), &located.generation);
+        Self {
+            name: table.name.clone(),
+            rows: table.rows,
+            dim: table.dim,
+            dtype: table.dtype,
+            row_bytes: table.row_bytes(),
+            hot_rows: table.hot_rows,
+            permuted: table.ranks.is_some(),
+            row_crc: table.crc_region.is_some(),
+            model: generation.name.clone(),
+            generation: generation.id,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Stores in memory, and look-ups by the words of `docs/store.md`, as naively as possible.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use warprow_layout::FormatOptions;
+use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_store::{
+    DType, Device, Feature, LoadOptions, Missing, OpenOptions, PlanOptions, Pooling, Ranks, Store, TableLoad, TableSpec,
+};
+
+/// A drive in memory.
+pub(crate) fn drive(name: &str, bytes: u64, lba: u32) -> Arc<SoftController> {
+    let namespace = Namespace::new(Ram::new(bytes).unwrap()).lba(lba);
+    SoftController::builder().name(name).serial(name).namespace(namespace).permute().build().unwrap()
+}
+
+/// `count` drives in memory, and an empty store on them.
+pub(crate) fn store(count: usize, bytes: u64, lba: u32) -> (Vec<Arc<SoftController>>, Store) {
+    let drives: Vec<_> = (0..count).map(|i| drive(&format!("drive{i}"), bytes, lba)).collect();
+    let store = Store::create(&devices(&drives), &FormatOptions::default(), &OpenOptions::default()).unwrap();
+    (drives, store)
+}
+
+pub(crate) fn devices(drives: &[Arc<SoftController>]) -> Vec<Device> {
+    drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect()
+}
+
+/// A table with the rows that it must have, by id.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) spec: TableSpec,
+    pub(crate) rows: Vec<u8>,
+    pub(crate) ranks: Option<Ranks>,
+}
+
+impl Table {
+    pub(crate) fn row_bytes(&self) -> usize {
+        (self.spec.dim * self.spec.dtype.size()) as usize
+    }
+
+    pub(crate) fn row(&self, id: u64) -> &[u8] {
+        &self.rows[id as usize * self.row_bytes()..][..self.row_bytes()]
+    }
+
+    /// Random content: every bit pattern, NaN included.
+    pub(crate) fn random(name: &str, rows: u64, dim: u32, dtype: DType, random: &mut fastrand::Rng) -> Self {
+        let mut spec = TableSpec::new(name, rows, dim, dtype);
+        let bytes = || (0..rows * u64::from(dim * dtype.size())).map(|_| ());
+        let rows: Vec<u8> = bytes().map(|()| random.u8(..)).collect();
+        spec.permuted = random.bool();
+        spec.row_crc = random.bool();
+        spec.hot_rows = random.u64(..=spec.rows);
+        spec.default_row = random.bool().then(|| (0..dim * dtype.size()).map(|_| random.u8(..)).collect());
+        let ranks = spec.permuted.then(|| {
+            let counts: Vec<u64> = (0..spec.rows).map(|_| random.u64(..20)).collect();
+            Ranks::by_hotness(&counts)
+        });
+        Self { spec, rows, ranks }
+    }
+}
+
+pub(crate) fn load(store: &Store, tables: &[Table], options: &LoadOptions) {
+    let sources: Vec<&[u8]> = tables.iter().map(|table| &table.rows[..]).collect();
+    let loads: Vec<TableLoad<'_>> = tables
+        .iter()
+        .zip(&sources)
+        .map(|(table, source)| {
+            let load = TableLoad::new(&table.spec, source);
+            match &table.ranks {
+                Some(ranks) => load.with_ranks(ranks),
+                None => load,
+            }
+        })
+        .collect();
+    store.load("model", &loads, options, &mut |_| ControlFlow::Continue(())).unwrap();
+}
+
+/// One element of an output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value {
+    /// Exactly these bits.
+    Bits(u32),
+    /// A number of the output's type; any NaN is as good as another.
+    Number(f32),
+    /// Whatever it was before.
+    Untouched,
+}
+
+/// What a look-up must give: elements, and the mask.
+pub(crate) struct Wanted {
+    pub(crate) rows: Vec<Value>,
+    pub(crate) mask: Vec<u8>,
+    pub(crate) missing: u64,
+    pub(crate) padding: u64,
+}
+
+pub(crate) fn widen(dtype: DType, row: &[u8]) -> Vec<f32> {
+    row.chunks(dtype.size() as usize)
+        .map(|bytes| match (dtype, bytes) {
+            (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            (DType::I8, &[a]) => f32::from(a as i8),
+            (DType::U8, &[a]) => f32::from(a),
+            _ => unreachable!("whole elements"),
+        })
+        .collect()
+}
+
+fn values(table: &Table, row: Option<&[u8]>, out: DType) -> Vec<Value> {
+    let (dim, dtype) = (table.spec.dim as usize, table.spec.dtype);
+    match row {
+        None => vec![Value::Bits(0); dim],
+        Some(row) if dtype == out => row
+            .chunks(dtype.size() as usize)
+            .map(|bytes| Value::Bits(bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u32::from(byte))))
+            .collect(),
+        Some(row) => widen(dtype, row).into_iter().map(Value::Number).collect(),
+    }
+}
+
+/// Looks a batch up in `tables`. `bags` are the ids of each bag, feature-major.
+pub(crate) fn look_up(
+    tables: &[Table],
+    features: &[Feature],
+    options: &PlanOptions,
+    bags: &[Vec<i128>],
+    weights: Option<&[f32]>,
+    stride: usize,
+    width: usize,
+) -> Wanted {
+    let batch = bags.len() / features.len();
+    let pooled = features[0].pooling != Pooling::None;
+    let ids: usize = bags.iter().map(Vec::len).sum();
+    let out_rows = if pooled { batch } else { ids };
+    let mut rows = vec![Value::Untouched; out_rows * stride];
+    let (mut mask, mut position, mut column) = (Vec::new(), 0, 0);
+    let (mut missing_count, mut padding_count) = (0, 0);
+    for (index, bag) in bags.iter().enumerate() {
+        let feature = &features[index / batch];
+        if index > 0 && index % batch == 0 {
+            let previous = &features[index / batch - 1];
+            column += tables.iter().find(|table| table.spec.name == previous.table).unwrap().spec.dim as usize;
+        }
+        let table = tables.iter().find(|table| table.spec.name == feature.table).unwrap();
+        let dim = table.spec.dim as usize;
+        let zeros = vec![0; table.row_bytes()];
+        let default = table.spec.default_row.as_deref().unwrap_or(&zeros);
+        let (mut sum, mut count) = (vec![0f32; dim], 0u32);
+        for &id in bag {
+            let found = (0..i128::from(table.spec.rows)).contains(&id);
+            let padding = feature.padding == Some(id);
+            mask.push(u8::from(found && !padding));
+            missing_count += u64::from(!found && !padding);
+            padding_count += u64::from(padding && (pooled || !found));
+            let missing = feature.missing.unwrap_or(options.missing);
+            let stored = if found { Some(table.row(id as u64)) } else { None };
+            if pooled {
+                let row = match (padding, stored, missing) {
+                    (true, _, _) => None,
+                    (false, Some(row), _) => Some(widen(table.spec.dtype, row)),
+                    (false, None, Missing::Default) => Some(widen(table.spec.dtype, default)),
+                    (false, None, Missing::Zero) => {
+                        count += 1;
+                        None
+                    }
+                    (false, None, _) => None,
+                };
+                if let Some(row) = row {
+                    count += 1;
+                    for (sum, x) in sum.iter_mut().zip(row) {
+                        let product = if feature.weighted { weights.unwrap()[position] * x } else { x };
+                        *sum += product;
+                    }
+                }
+            } else {
+                let row = match (stored, missing) {
+                    (Some(row), _) => Some(row),
+                    (None, Missing::Default) if !padding => Some(default),
+                    (None, _) => None,
+                };
+                let out = &mut rows[position * stride..][..width];
+                out.fill(Value::Bits(0));
+                out[..dim].copy_from_slice(&values(table, row, options.out));
+            }
+            position += 1;
+        }
+        if pooled {
+            if feature.pooling == Pooling::Mean && count > 0 {
+                sum.iter_mut().for_each(|sum| *sum /= count as f32);
+            }
+            let out = &mut rows[index % batch * stride + column..][..dim];
+            out.copy_from_slice(&sum.into_iter().map(Value::Number).collect::<Vec<_>>());
+        }
+    }
+    Wanted { rows, mask, missing: missing_count, padding: padding_count }
+}
