@@ -260,8 +260,8 @@ impl Controller {
         }
     }
 
-    /// Asks the controller to abort a command of an I/O queue (NVMe Base 2.0, 5.1; NVMe 1.4, 5.1). `true` when it says that
-    /// it did. That proves nothing about the command's memory: the command still ends by its completion, or by the
+    /// Asks the controller to abort a command of an I/O queue (NVMe Base 2.0, 5.1; NVMe 1.4, 5.1). `true` when it says
+    /// that it did. That proves nothing about the command's memory: the command still ends by its completion, or by the
     /// deletion of its queue.
     pub fn abort(&self, queue: u16, cid: u16) -> Result<bool, DriverError> {
         let answer = self.admin(Sqe::abort(queue, cid), &[], self.options().admin_timeout)?;

@@ -100,8 +100,8 @@ impl BlockIo {
         Ok(())
     }
 
-    /// Makes the queue usable again after a time-out, or after a reset of the controller. Reads of what was being written
-    /// when it failed may give old or new data.
+    /// Makes the queue usable again after a time-out, or after a reset of the controller. Reads of what was being
+    /// written when it failed may give old or new data.
     pub fn recover(&mut self) -> Result<(), DriverError> {
         self.pair.recreate(|_| {})
     }

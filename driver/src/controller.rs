@@ -136,7 +136,8 @@ impl Controller {
         Ok(Arc::new(controller))
     }
 
-    /// Enables a disabled controller and does what must be done before its first I/O queue. Returns the queue pairs granted.
+    /// Enables a disabled controller and does what must be done before its first I/O queue. Returns the queue pairs
+    /// granted.
     pub(crate) fn start(&self) -> Result<u16, DriverError> {
         let iova = self.admin_memory().iova();
         let place = AdminPlace { entries: admin::ENTRIES, sq: iova, cq: iova + admin::CQ_AT as u64 };
@@ -192,8 +193,8 @@ impl Controller {
         self.info().max_transfer_bytes(self.cap.min_page_bytes())
     }
 
-    /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that use
-    /// it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it.
+    /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that
+    /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it.
     pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
         let memory = self.registers.function.allocate(len)?;
         Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
@@ -242,8 +243,8 @@ impl Controller {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus master
-    /// from it. `false` when nothing did.
+    /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus
+    /// master from it. `false` when nothing did.
     fn quiesce(&self) -> bool {
         let disabled = match enable::disable_or_reset(&self.registers, &*self.clock, self.cap) {
             // A device that is not there writes nothing; if it comes back, it comes back without bus master.

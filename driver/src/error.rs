@@ -10,8 +10,8 @@ use warprow_spec::registers::Csts;
 use crate::format::Loss;
 use crate::queue::{CommandName, PushError};
 
-/// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what it
-/// answered, and what to do.
+/// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what
+/// it answered, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// The transport failed.
@@ -31,8 +31,8 @@ pub enum DriverError {
     },
     /// The device reads as all ones.
     #[error(
-        "{function}: the device is gone (its registers read as all ones) during {during}; check that it is powered, seated and \
-         bound, then open it anew"
+        "{function}: the device is gone (its registers read as all ones) during {during}; check that it is powered, \
+         seated and bound, then open it anew"
     )]
     Gone {
         /// The function's name.
@@ -41,7 +41,10 @@ pub enum DriverError {
         during: &'static str,
     },
     /// The controller reports a fatal error (CSTS.CFS), or left the ready state by itself.
-    #[error("{function}: the controller failed during {during} ({}); reset it, and power-cycle it if that fails", Words(*.csts))]
+    #[error(
+        "{function}: the controller failed during {during} ({}); reset it, and power-cycle it if that fails",
+        Words(*.csts)
+    )]
     Fatal {
         /// The function's name.
         function: Arc<str>,
@@ -237,8 +240,8 @@ pub enum DriverError {
     },
     /// Queue pairs whose owners did not let go of them.
     #[error(
-        "{function}: queue pairs {queues:?} are still in use; drop them, or have their owners call QueuePair::leave, then \
-         try again"
+        "{function}: queue pairs {queues:?} are still in use; drop them, or have their owners call QueuePair::leave, \
+         then try again"
     )]
     QueuesInUse {
         /// The function's name.

@@ -36,8 +36,8 @@ pub enum Details {
 }
 
 impl Controller {
-    /// The events that the controller has reported since the last call. For each, its log page is read and then a new request
-    /// sent in its place. Requests stay outstanding without a deadline.
+    /// The events that the controller has reported since the last call. For each, its log page is read and then a new
+    /// request sent in its place. Requests stay outstanding without a deadline.
     pub fn take_events(&self) -> Result<Vec<Event>, DriverError> {
         let mut events = Vec::new();
         // No more than are outstanding at a time: a controller that reports without end must not hold the caller.

@@ -8,8 +8,8 @@ use crate::DriverError;
 use crate::controller::Controller;
 
 impl Controller {
-    /// The value of a feature: dword 0 of Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the feature
-    /// belongs to no namespace.
+    /// The value of a feature: dword 0 of Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the
+    /// feature belongs to no namespace.
     pub fn feature(&self, fid: FeatureId, nsid: u32, select: FeatureSelect) -> Result<u32, DriverError> {
         let answer = self.admin(Sqe::get_features(fid, nsid, select), &[], self.options().admin_timeout)?;
         Ok(answer.result[0])

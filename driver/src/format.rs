@@ -61,8 +61,8 @@ pub struct FormatProgress {
 }
 
 impl Controller {
-    /// Every namespace whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe 1.4,
-    /// 5.23 and 5.15.2.2): the one named, or all of the drive.
+    /// Every namespace whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe
+    /// 1.4, 5.23 and 5.15.2.2): the one named, or all of the drive.
     pub fn format_losses(&self, nsid: u32, erase: SecureErase) -> Result<Vec<Loss>, DriverError> {
         let info = self.info();
         let erases = erase != SecureErase::NONE;
@@ -91,10 +91,11 @@ impl Controller {
             .collect()
     }
 
-    /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies it
-    /// again. No command to it may be outstanding. `progress` is called about once a second.
+    /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
+    /// it again. No command to it may be outstanding. `progress` is called about once a second.
     ///
-    /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request consents.
+    /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request
+    /// consents.
     pub fn format(
         &self,
         request: &FormatRequest,

@@ -5,8 +5,8 @@ use crate::DriverError;
 use crate::controller::Controller;
 
 impl Controller {
-    /// The first `bytes` of a log page, a multiple of 4 up to 4,096 (NVMe Base 2.0, 5.16; NVMe 1.4, 5.14). Reading it lets the
-    /// controller report the events that name this page again.
+    /// The first `bytes` of a log page, a multiple of 4 up to 4,096 (NVMe Base 2.0, 5.16; NVMe 1.4, 5.14). Reading it
+    /// lets the controller report the events that name this page again.
     pub fn log_page(&self, lid: LogPageId, nsid: u32, bytes: usize) -> Result<Vec<u8>, DriverError> {
         let bytes = bytes.clamp(4, 4096) & !3;
         let sqe = Sqe::get_log_page(lid, nsid, (bytes / 4 - 1) as u32, 0, false);

@@ -146,7 +146,8 @@ impl Controller {
         })
     }
 
-    /// Identify Namespace, unchecked (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1). An inactive namespace is zeros.
+    /// Identify Namespace, unchecked (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1). An inactive namespace is
+    /// zeros.
     pub fn identify_namespace(&self, nsid: u32) -> Result<IdentifyNamespace, DriverError> {
         self.identify(Cns::NAMESPACE, nsid).map_err(|error| {
             if has_status(&error, StatusCode::InvalidNamespaceOrFormat) {

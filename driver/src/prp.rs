@@ -99,8 +99,8 @@ pub trait PrpList {
     fn store(&self, index: u64, entry: u64);
 }
 
-/// Bytes of list that data of `bytes` at any offset may need, rounded up so that lists laid one after another from a page
-/// boundary obey [`PrpList::iova`].
+/// Bytes of list that data of `bytes` at any offset may need, rounded up so that lists laid one after another from a
+/// page boundary obey [`PrpList::iova`].
 pub fn list_bytes(bytes: u64) -> u64 {
     // PRP1 takes the first page, and one page more is touched when the data starts inside a page.
     let entries = bytes.div_ceil(PAGE_BYTES);

@@ -29,9 +29,9 @@ impl Controller {
     /// Resets the controller and enables it again. Every command is lost; everything in quarantine is released.
     ///
     /// First the owners of queue pairs must let go: each does at its next call into its queue pair (which answers
-    /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not within
-    /// [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing reset. Afterwards
-    /// each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate).
+    /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not
+    /// within [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing
+    /// reset. Afterwards each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate).
     pub fn reset(&self, kind: ResetKind) -> Result<(), DriverError> {
         if kind == ResetKind::Subsystem && !self.cap().nssrs() {
             return Err(DriverError::Unsupported { function: self.name().clone(), what: "NVM subsystem reset" });
@@ -98,8 +98,8 @@ impl Controller {
         }
     }
 
-    /// Shuts the controller down for power off: its caches are flushed, its metadata saved. All queue pairs must have been
-    /// dropped. The controller is left disabled; [`reset`](Self::reset) brings it back.
+    /// Shuts the controller down for power off: its caches are flushed, its metadata saved. All queue pairs must have
+    /// been dropped. The controller is left disabled; [`reset`](Self::reset) brings it back.
     pub fn shutdown(&self) -> Result<(), DriverError> {
         let queues = self.lock_queues();
         let live: Vec<u16> = queues.live().collect();

@@ -2,10 +2,11 @@
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test -p warprow-driver --test loom_ring --release
 //!
-//! The host's side is the driver's own [`Ring`] with the driver's own fences (`warprow_dma::order`); the device's side is
-//! written here with the same module's fences. Loom models the C++ memory model among threads. It sees neither registers (that an MMIO
-//! store comes after earlier stores to memory is the promise of the fence's machine instruction and of the uncached
-//! mapping) nor PTX scopes, nor accesses of mixed width, nor a load that is served after a later store.
+//! The host's side is the driver's own [`Ring`] with the driver's own fences (`warprow_dma::order`); the device's side
+//! is written here with the same module's fences. Loom models the C++ memory model among threads. It sees neither
+//! registers (that an MMIO store comes after earlier stores to memory is the promise of the fence's machine instruction
+//! and of the uncached mapping) nor PTX scopes, nor accesses of mixed width, nor a load that is served after a later
+//! store.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -141,7 +142,8 @@ fn run(entries: u32, commands: u64, fences: Fences) {
 
 const ALL: Fences = Fences { after_doorbell: true, before_phase: true };
 
-/// With three of four entries outstanding, the fourth command may be sent only with the completion queue's head before it.
+/// With three of four entries outstanding, the fourth command may be sent only with the completion queue's head before
+/// it.
 #[test]
 fn the_completion_queue_never_overflows() {
     run(4, 4, ALL);

@@ -146,8 +146,8 @@ impl QueuePair {
         self.push(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
     }
 
-    /// Pushes a Write of `data` to `blocks` blocks from `lba`. With `fua` it is durable when it completes, else after the next
-    /// Flush.
+    /// Pushes a Write of `data` to `blocks` blocks from `lba`. With `fua` it is durable when it completes, else after
+    /// the next Flush.
     #[inline]
     pub fn write(
         &mut self,

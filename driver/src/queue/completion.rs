@@ -20,8 +20,8 @@ pub struct Issued {
 pub enum Ended {
     /// The device answered with this status.
     Answered(Status),
-    /// No answer by the deadline. The device may still carry the command out: its data memory stays in quarantine until the
-    /// same tag comes back as [`Released`](Self::Released).
+    /// No answer by the deadline. The device may still carry the command out: its data memory stays in quarantine until
+    /// the same tag comes back as [`Released`](Self::Released).
     TimedOut,
     /// The queue was deleted, or the controller reset, before an answer came. Whether the device carried the command
     /// out is not known; it no longer touches its memory.

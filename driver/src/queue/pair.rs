@@ -42,8 +42,8 @@ const SPIN: Duration = Duration::from_millis(20);
 /// A submission queue with its completion queue, driven by one thread at a time (`&mut self`): no locks, no atomic
 /// read-modify-write. `docs/rings.md` gives the rules.
 ///
-/// Commands are *pushed*, then the device is told of a batch of them by one [`ring`](Self::ring), then [`poll`](Self::poll) or
-/// [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
+/// Commands are *pushed*, then the device is told of a batch of them by one [`ring`](Self::ring), then
+/// [`poll`](Self::poll) or [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
 ///
 /// **The memory that a command names** must stay untouched by others until the command has ended in any way but
 /// [`Ended::TimedOut`]. [`keep`](Self::keep) makes sure that it also stays mapped.
@@ -84,12 +84,19 @@ pub(super) struct Optional {
     pub(super) write_zeroes: bool,
 }
 
+const _: () = {
+    const fn is_send<T: Send>() {}
+    const fn is_shared<T: Send + Sync>() {}
+    is_send::<QueuePair>();
+    is_shared::<Controller>();
+};
+
 /// A gate value that never occurs.
 const LEFT: u64 = u64::MAX;
 
 impl Controller {
-    /// Makes a queue pair: memory, Create I/O Completion Queue, Create I/O Submission Queue (physically contiguous, without
-    /// interrupts; NVMe Base 2.0, 5.4 and 5.5; NVMe 1.4, 5.3 and 5.4).
+    /// Makes a queue pair: memory, Create I/O Completion Queue, Create I/O Submission Queue (physically contiguous,
+    /// without interrupts; NVMe Base 2.0, 5.4 and 5.5; NVMe 1.4, 5.3 and 5.4).
     pub fn queue_pair(self: &Arc<Self>, options: &QueueOptions) -> Result<QueuePair, DriverError> {
         let name = self.name();
         let max = self.cap().max_queue_entries();
@@ -205,8 +212,8 @@ impl QueuePair {
         self.options.timeout
     }
 
-    /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from the
-    /// device, even if it is dropped while the device does not answer.
+    /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from
+    /// the device, even if it is dropped while the device does not answer.
     pub fn keep(&mut self, memory: Arc<Mapped>) {
         self.kept.push(memory);
     }
@@ -266,9 +273,10 @@ impl QueuePair {
         DriverError::Stale { function: self.controller.name().clone(), queue: self.id }
     }
 
-    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command to `on`
-    /// ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and creates it anew with the
-    /// same memory. The step to take for a queue with commands in quarantine, and after a reset of the controller.
+    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command
+    /// to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
+    /// creates it anew with the same memory. The step to take for a queue with commands in quarantine, and after a
+    /// reset of the controller.
     ///
     /// If the device does not delete the queue, nothing has ended and the quarantine stays: reset the controller.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
@@ -298,8 +306,8 @@ impl QueuePair {
         reset
     }
 
-    /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion. The PRP
-    /// entries are taken as they are; the methods named after commands build them.
+    /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
+    /// The PRP entries are taken as they are; the methods named after commands build them.
     #[inline]
     pub fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
         if !self.ring.has_unrung() {
@@ -331,8 +339,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Gives every completion that has arrived to `on`; returns how many entries were consumed. Does not wait, and does not
-    /// look at deadlines: call [`expire`](Self::expire) now and then, or [`wait`](Self::wait).
+    /// Gives every completion that has arrived to `on`; returns how many entries were consumed. Does not wait, and does
+    /// not look at deadlines: call [`expire`](Self::expire) now and then, or [`wait`](Self::wait).
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         if self.is_stale() {
@@ -341,8 +349,8 @@ impl QueuePair {
         Ok(self.ring.poll(on))
     }
 
-    /// Puts the commands whose time is up into quarantine and gives them to `on` as [`Ended::TimedOut`]; completions that have
-    /// arrived in the meantime come first. Returns how many timed out.
+    /// Puts the commands whose time is up into quarantine and gives them to `on` as [`Ended::TimedOut`]; completions
+    /// that have arrived in the meantime come first. Returns how many timed out.
     pub fn expire(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         self.now = self.controller.clock().now();
         if self.now < self.earliest {
@@ -354,9 +362,9 @@ impl QueuePair {
         Ok(expired)
     }
 
-    /// Waits until at least one command ends, in whatever way, and gives it and all others that have ended to `on`; returns how
-    /// many. Rings for what was pushed. With nothing outstanding it returns 0 at once, or an error if the queue could then
-    /// never take a command again. Bounded by the commands' deadlines.
+    /// Waits until at least one command ends, in whatever way, and gives it and all others that have ended to `on`;
+    /// returns how many. Rings for what was pushed. With nothing outstanding it returns 0 at once, or an error if the
+    /// queue could then never take a command again. Bounded by the commands' deadlines.
     pub fn wait(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         self.ring()?;
         if self.now >= self.earliest {

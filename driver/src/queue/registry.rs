@@ -10,7 +10,8 @@ pub(crate) struct Queues {
     /// Queue pairs that the controller granted.
     pub(crate) granted: u16,
     pub(crate) links: BTreeMap<u16, Arc<Link>>,
-    /// Memory of queue pairs that were dropped while the device could not be made to let go of them. Kept until a reset.
+    /// Memory of queue pairs that were dropped while the device could not be made to let go of them. Kept until a
+    /// reset.
     pub(crate) retained: Vec<Vec<Arc<Mapped>>>,
 }
 

@@ -57,9 +57,10 @@ struct Slot {
 
 /// The host's side of a submission queue and its completion queue.
 ///
-/// Commands that are outstanding or quarantined never exceed `min(SQ, CQ) - 1`, which is the number of CIDs. A CID is an index
-/// into the table of commands in its low bits and a count of that index's uses in the others, so that a completion of
-/// an earlier use is told from one of this use. Free indices are given out in the order in which they came back.
+/// Commands that are outstanding or quarantined never exceed `min(SQ, CQ) - 1`, which is the number of CIDs. A CID is
+/// an index into the table of commands in its low bits and a count of that index's uses in the others, so that a
+/// completion of an earlier use is told from one of this use. Free indices are given out in the order in which they
+/// came back.
 #[derive(Debug)]
 pub struct Ring<M, B> {
     sq: M,
@@ -211,8 +212,8 @@ impl<M: Words, B: Bell> Ring<M, B> {
 
     /// Tells the device of everything pushed since the last time: at most one store of each doorbell.
     ///
-    /// The CQ head goes first, where the completion queue could otherwise overflow: every command behind the new tail has a
-    /// completion slot that the device knows to be free.
+    /// The CQ head goes first, where the completion queue could otherwise overflow: every command behind the new tail
+    /// has a completion slot that the device knows to be free.
     #[inline]
     pub fn ring(&mut self) {
         if !self.has_unrung() {
@@ -306,8 +307,8 @@ impl<M: Words, B: Bell> Ring<M, B> {
         }
     }
 
-    /// Puts every command whose deadline is not after `now` into quarantine and gives it to `on` as timed out. Returns how
-    /// many there were, and the earliest deadline among the others. Poll first, after `now` was taken.
+    /// Puts every command whose deadline is not after `now` into quarantine and gives it to `on` as timed out. Returns
+    /// how many there were, and the earliest deadline among the others. Poll first, after `now` was taken.
     pub fn expire(&mut self, now: Duration, mut on: impl FnMut(Completion)) -> (u32, Duration) {
         let (mut expired, mut earliest) = (0, NEVER);
         for slot in &mut self.slots {

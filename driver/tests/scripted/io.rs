@@ -256,6 +256,22 @@ fn a_time_out_poisons_synchronous_io_until_recovery() {
 }
 
 #[test]
+fn an_unfinished_command_holds_the_buffer_of_synchronous_io() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &small()).unwrap();
+    device.script(|_, sqe| if sqe.opcode() == NvmOpcode::READ.0 { Reply::Silent } else { Reply::Default });
+    device.state().csts.set_cfs(true);
+    assert_error!(io.read(8, &mut [0; 512]), DriverError::Fatal { .. }, "fatal error");
+    assert_error!(io.write(8, &[2; 512]), DriverError::Stuck { outstanding: 1, quarantined: 0, .. }, "1 unfinished");
+    io.leave();
+    device.obey();
+    controller.reset(Default::default()).unwrap();
+    io.recover().unwrap();
+    io.write(8, &[2; 512]).unwrap();
+}
+
+#[test]
 fn a_device_that_fails_is_noticed_before_the_time_out() {
     let (rig, mut pair) = Rig::new();
     let _cids = rig.silence();
