@@ -13,6 +13,7 @@ use crate::fault::FaultPlan;
 use crate::namespace::Namespace;
 use crate::nvm::Io;
 use crate::shard::Shard;
+use crate::timing::{Profile, Timing};
 
 /// A controller could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,9 @@ pub enum BuildError {
     /// Memory for doorbells or buffers could not be had.
     #[error(transparent)]
     Memory(#[from] AllocateError),
+    /// A backing cannot be worked with.
+    #[error("cannot set up the backing of a namespace: {0}")]
+    Backing(std::io::Error),
     /// A worker thread could not be started.
     #[error("cannot start a worker thread: {0}")]
     Thread(std::io::Error),
@@ -70,6 +74,7 @@ impl Default for Builder {
                 workers: 1,
                 seed: 0,
                 disorder: None,
+                timing: None,
                 faults: FaultPlan::default(),
             },
             namespaces: Vec::new(),
@@ -181,6 +186,18 @@ impl Builder {
         self
     }
 
+    /// How long commands take; default: as long as this machine needs.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.config.timing = Some(timing);
+        self
+    }
+
+    /// How long commands take, as a drive that is known.
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.config.timing = profile.timing();
+        self
+    }
+
     fn disorder(&mut self) -> &mut Disorder {
         self.config.disorder.get_or_insert_default()
     }
@@ -238,6 +255,14 @@ impl Builder {
             if namespace.format == u8::MAX {
                 return Err(BuildError::property("LBA size", "another size", "512 or 4096 bytes"));
             }
+            let (lba, smallest) = (1u32 << namespace.lba_shift(), namespace.backing.smallest_lba());
+            if lba < smallest {
+                return Err(BuildError::property(
+                    "LBA size",
+                    lba,
+                    format_args!("at least {smallest} for this backing"),
+                ));
+            }
             let len = namespace.backing.size();
             if len == 0 || !len.is_multiple_of(4096) {
                 return Err(BuildError::property("namespace size", len, "a positive multiple of 4096 bytes"));
@@ -264,9 +289,13 @@ impl Builder {
         let shards = (0..config.workers.max(1))
             .map(|_| {
                 let scratch = DmaMemory::allocate(self.max_transfer, warprow_dma::Backing::Anonymous)?;
-                Ok(Shard::new(Io::new(self.max_transfer, scratch), rng.u64(..)))
+                let mut io = Io::new(self.max_transfer, scratch);
+                for namespace in &self.namespaces {
+                    io.add_engine(namespace.backing.engine().map_err(BuildError::Backing)?);
+                }
+                Ok(Shard::new(io, rng.u64(..)))
             })
-            .collect::<Result<Vec<_>, AllocateError>>()?;
+            .collect::<Result<Vec<_>, BuildError>>()?;
         let doorbells = allocate_doorbells(&config)?;
         let control = Control::new(&config, self.namespaces);
         SoftController::start(Arc::new(Core::new(config, doorbells, control, shards)))

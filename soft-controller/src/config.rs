@@ -6,6 +6,7 @@ use warprow_spec::identify::Fna;
 use warprow_spec::registers::Vs;
 
 use crate::fault::FaultPlan;
+use crate::timing::Timing;
 
 /// Disorder among completions, from a seed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +43,7 @@ pub(crate) struct Config {
     pub(crate) workers: usize,
     pub(crate) seed: u64,
     pub(crate) disorder: Option<Disorder>,
+    pub(crate) timing: Option<Timing>,
     pub(crate) faults: FaultPlan,
 }
 
@@ -49,7 +51,7 @@ impl Config {
     /// Whether commands are held until they are due rather than executed as they are fetched.
     #[inline]
     pub(crate) fn holds_commands(&self) -> bool {
-        self.disorder.is_some()
+        self.disorder.is_some() || self.timing.is_some()
     }
 
     /// The largest transfer, bytes.

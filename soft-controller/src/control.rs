@@ -98,6 +98,8 @@ impl Control {
             .map(|i| Some(self.namespaces[i].view(self.is_formatting(i), self.features.write_cache())))
             .collect();
         for mut shard in core.lock_shards() {
+            // Engines may still use what was mapped.
+            shard.io.settle();
             shard.io.dma.replace(regions.clone());
             shard.io.page = self.regs.cc.page_bytes();
             shard.io.namespaces.clone_from(&views);

@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::fault::FaultPlan;
 use crate::parker::Parker;
 use crate::shard::Shard;
+use crate::timing::Model;
 
 /// What one step has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) doorbells: DmaMemory,
     pub(crate) faults: FaultPlan,
+    /// How long commands take, where that is modelled.
+    pub(crate) timing: Option<Mutex<Model>>,
     pub(crate) control: Mutex<Control>,
     pub(crate) seats: Box<[Seat]>,
     /// Somebody wants all shards: workers stand back.
@@ -95,6 +98,7 @@ impl Core {
         let time = if config.workers == 0 { Time::Stepped(AtomicU64::new(0)) } else { Time::Real(Instant::now()) };
         Self {
             faults: config.faults.clone(),
+            timing: config.timing.clone().map(|timing| Mutex::new(Model::new(timing, config.seed))),
             config,
             doorbells,
             control: Mutex::new(control),

@@ -31,13 +31,17 @@ mod prp;
 mod queue;
 mod registers;
 mod shard;
+mod timing;
+mod uri;
 mod workers;
 mod write_cache;
 
-pub use backing::{Backing, MediaError, Null, Ram};
+pub use backing::{Backing, Block, Direct, Engine, File, MediaError, Null, Operation, Piece, Procedural, Ram};
 pub use builder::{BuildError, Builder};
 pub use controller::SoftController;
 pub use core::Progress;
 pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
 pub use namespace::{Namespace, OnFormat};
+pub use timing::{Placement, Profile, Timing};
+pub use uri::{DriveUri, Store, UriError};
 pub use write_cache::Cut;

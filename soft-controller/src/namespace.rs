@@ -106,13 +106,17 @@ impl Namespace {
 
     /// The LBA formats offered.
     pub(crate) fn formats(&self) -> impl Iterator<Item = LbaFormat> + use<> {
-        let plain = LBA_BYTES.map(|bytes| LbaFormat::new().with_lbads(bytes.ilog2() as u8));
-        let metadata = self.metadata_format.then(|| LbaFormat::new().with_lbads(9).with_ms(8));
-        plain.into_iter().chain(metadata)
+        let smallest = self.backing.smallest_lba();
+        // A format that the backing cannot serve keeps its index and is not available: LBADS 0.
+        let format = move |bytes: u32| {
+            if bytes < smallest { LbaFormat::new() } else { LbaFormat::new().with_lbads(bytes.ilog2() as u8) }
+        };
+        let metadata = self.metadata_format.then(|| format(512).with_ms(8));
+        LBA_BYTES.map(format).into_iter().chain(metadata)
     }
 
     pub(crate) fn lba_shift(&self) -> u32 {
-        self.formats().nth(usize::from(self.format)).map_or(9, |format| u32::from(format.lbads()))
+        LBA_BYTES.get(usize::from(self.format)).map_or(9, |bytes| bytes.ilog2())
     }
 
     /// Size in LBAs of the current format.
@@ -146,7 +150,8 @@ impl Namespace {
         data.flbas = Flbas::new().with_index_lower(self.format & 0xf);
         data.mc = Mc::new().with_separate(self.metadata_format);
         data.fpi = Fpi::new().with_supported(true).with_remaining(remaining);
-        data.dlfeat = Dlfeat::new().with_read_value(1).with_write_zeroes_deallocate(true);
+        let zeros = self.backing.deallocated_reads_zero();
+        data.dlfeat = Dlfeat::new().with_read_value(zeros.into()).with_write_zeroes_deallocate(zeros);
         data.nvmcap = u128::from(self.backing.size()).into();
         data.nguid = self.uuid;
         data.eui64 = self.eui64();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use warprow_dma::DmaMemory;
 use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Engine, MediaError, Operation, Piece};
 use crate::failure::Failure;
 use crate::iommu::{Dma, Segment};
 use crate::prp;
+use crate::timing::{Access, Extent};
 
 /// A namespace as I/O commands see it.
 #[derive(Clone, Debug)]
@@ -49,7 +50,10 @@ pub(crate) struct Io {
     pub(crate) counters: Counters,
     /// The power is failing: nothing is made durable any more.
     pub(crate) power_fails: bool,
+    /// By NSID - 1, where a backing has one.
+    engines: Vec<Option<Box<dyn Engine>>>,
     segments: Vec<Segment>,
+    pieces: Vec<Piece>,
     /// As large as the largest transfer.
     scratch: DmaMemory,
 }
@@ -72,9 +76,92 @@ impl Io {
             namespaces: Vec::new(),
             counters: Counters::default(),
             power_fails: false,
+            engines: Vec::new(),
             segments: Vec::new(),
+            pieces: Vec::new(),
             scratch,
         }
+    }
+
+    /// Adds the engine of the next namespace.
+    pub(crate) fn add_engine(&mut self, engine: Option<Box<dyn Engine>>) {
+        self.engines.push(engine);
+    }
+
+    pub(crate) fn has_engines(&self) -> bool {
+        self.engines.iter().any(Option::is_some)
+    }
+
+    /// Operations of engines that are under way or not reported.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.engines.iter().flatten().map(|engine| engine.in_flight()).sum()
+    }
+
+    /// Waits until no engine touches host memory.
+    pub(crate) fn settle(&mut self) {
+        self.engines.iter_mut().flatten().for_each(|engine| engine.settle());
+    }
+
+    /// Collects what engines have ended.
+    pub(crate) fn poll(&mut self, done: &mut Vec<(u32, Result<(), MediaError>)>) {
+        self.engines.iter_mut().flatten().for_each(|engine| engine.poll(done));
+    }
+
+    /// Hands a command to an engine.
+    pub(crate) fn begin(&mut self, sqe: &[u64; 8], token: u32) -> Result<Begun, Failure> {
+        let opcode = NvmOpcode(sqe[0] as u8);
+        let index = nsid(sqe).wrapping_sub(1) as usize;
+        if sqe[0] & FUSE_PSDT != 0 || !matches!(opcode, NvmOpcode::READ | NvmOpcode::WRITE | NvmOpcode::FLUSH) {
+            return Ok(Begun::NotHere);
+        }
+        let Some(Some(engine)) = self.engines.get_mut(index) else { return Ok(Begun::NotHere) };
+        self.pieces.clear();
+        if opcode == NvmOpcode::FLUSH {
+            ready(find(&self.namespaces, nsid(sqe))?)?;
+            return Ok(Begun::of(engine.begin(token, Operation::Flush, 0, &[])));
+        }
+        let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        if len > self.max_bytes {
+            return Err(Failure::field(48));
+        }
+        let forced = sqe[6] & FUA != 0;
+        if opcode == NvmOpcode::READ && forced {
+            return Ok(Begun::NotHere);
+        }
+        prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        let dma = &self.dma;
+        self.pieces.extend(self.segments.iter().map(|&s| (dma.memory(s).clone(), s.offset, s.len)));
+        let operation = match opcode {
+            NvmOpcode::READ => Operation::Read,
+            _ => Operation::Write { durable: forced || view.write_through },
+        };
+        let begun = engine.begin(token, operation, offset, &self.pieces);
+        // Host memory is not kept longer than the operation needs it.
+        self.pieces.clear();
+        if begun {
+            self.count(operation == Operation::Read, len);
+        }
+        Ok(Begun::of(begun))
+    }
+
+    fn count(&mut self, read: bool, len: usize) {
+        if read {
+            self.counters.reads += 1;
+            self.counters.bytes_read += len as u64;
+        } else {
+            self.counters.writes += 1;
+            self.counters.bytes_written += len as u64;
+        }
+    }
+
+    /// What a command is about, for its timing; `None` if it does not touch the media.
+    pub(crate) fn extent(&self, sqe: &[u64; 8]) -> Option<Extent> {
+        let (access, nsid) = (access(sqe)?, nsid(sqe));
+        if access == Access::Flush {
+            return Some(Extent { access, nsid, size: 0, offset: 0, len: 0 });
+        }
+        let (view, offset, len) = locate(&self.namespaces, sqe).ok()?;
+        Some(Extent { access, nsid, size: view.backing.size(), offset, len: len as u64 })
     }
 
     /// Executes a command; `corrupt` flips a bit of the data it moves. The result is DW0 of the completion.
@@ -140,8 +227,7 @@ impl Io {
                 flip(self.dma.memory(*segment), segment.offset, segment.len);
             }
         }
-        self.counters.reads += 1;
-        self.counters.bytes_read += len as u64;
+        self.count(true, len);
         Ok(())
     }
 
@@ -168,8 +254,7 @@ impl Io {
         if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
-        self.counters.writes += 1;
-        self.counters.bytes_written += len as u64;
+        self.count(false, len);
         Ok(())
     }
 
@@ -185,7 +270,8 @@ impl Io {
 
     fn write_zeroes(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
-        view.backing.zero(offset, len as u64, sqe[6] & DEALLOCATE != 0)?;
+        let deallocate = sqe[6] & DEALLOCATE != 0 && view.backing.deallocated_reads_zero();
+        view.backing.zero(offset, len as u64, deallocate)?;
         if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
@@ -242,6 +328,31 @@ impl Io {
             at += segment.len;
         }
         Ok(())
+    }
+}
+
+/// Whether an engine has taken a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    Yes,
+    /// It has too much to do: try again.
+    Later,
+    /// There is no engine for it: execute it.
+    NotHere,
+}
+
+impl Begun {
+    fn of(begun: bool) -> Self {
+        if begun { Self::Yes } else { Self::Later }
+    }
+}
+
+fn access(sqe: &[u64; 8]) -> Option<Access> {
+    match NvmOpcode(sqe[0] as u8) {
+        NvmOpcode::READ | NvmOpcode::COMPARE => Some(Access::Read),
+        NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES => Some(Access::Write),
+        NvmOpcode::FLUSH => Some(Access::Flush),
+        _ => None,
     }
 }
 

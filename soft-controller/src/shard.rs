@@ -2,15 +2,17 @@
 
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use warprow_spec::async_event::ErrorEvent;
 use warprow_spec::{DataTransfer, Sqe, Status, StatusCode};
 
+use crate::backing::MediaError;
 use crate::core::{Core, Progress};
 use crate::failure::Failure;
 use crate::fault::Fault;
-use crate::nvm::Io;
+use crate::nvm::{Begun, Io};
 use crate::queue::{Completion, Cq, Sq};
 
 /// A command that waits for its time.
@@ -67,6 +69,9 @@ pub(crate) struct Shard {
     /// Most commands taken from one queue before the next has its turn.
     pub(crate) burst: u32,
     held: BinaryHeap<Held>,
+    /// Commands that engines work on, by token.
+    engaged: Vec<Option<Held>>,
+    ended: Vec<(u32, Result<(), MediaError>)>,
     order: u64,
     /// Which queue comes first in the next round.
     turn: usize,
@@ -85,6 +90,8 @@ impl Shard {
             running: false,
             burst: 1,
             held: BinaryHeap::new(),
+            engaged: Vec::new(),
+            ended: Vec::new(),
             order: 0,
             turn: 0,
             rng: fastrand::Rng::with_seed(seed),
@@ -95,11 +102,20 @@ impl Shard {
 
     /// Forgets all queues and commands, as a controller reset does.
     pub(crate) fn reset(&mut self) {
+        self.forget_engaged();
         self.sqs.clear();
         self.cqs.clear();
         self.held.clear();
         self.events.clear();
         self.running = false;
+    }
+
+    /// Waits for what engines do, and forgets it.
+    fn forget_engaged(&mut self) {
+        self.io.settle();
+        self.io.poll(&mut self.ended);
+        self.ended.clear();
+        self.engaged.clear();
     }
 
     /// Looks all rings up again after the mappings have changed.
@@ -129,7 +145,12 @@ impl Shard {
 
     /// When the next held command is due.
     pub(crate) fn next_due(&self) -> Option<Duration> {
-        if self.running { self.held.peek().map(|held| held.due) } else { None }
+        match self.held.peek() {
+            _ if !self.running => None,
+            // Whatever engines do may be done at any time.
+            _ if self.io.in_flight() > 0 => Some(Duration::ZERO),
+            held => held.map(|held| held.due),
+        }
     }
 
     /// Looks at every queue once.
@@ -138,7 +159,7 @@ impl Shard {
         if !self.running || core.is_in_trouble() {
             return progress;
         }
-        let direct = !core.config.holds_commands() && !core.faults.is_active();
+        let direct = !core.config.holds_commands() && !core.faults.is_active() && !self.io.has_engines();
         for cq in &mut self.cqs {
             if cq.has_overflow() {
                 if cq.update_head(&core.doorbells).is_err() {
@@ -164,6 +185,9 @@ impl Shard {
         }
         self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
         if !self.held.is_empty() && self.release(core, &mut progress).is_err() {
+            return core.fatal(progress);
+        }
+        if !self.engaged.is_empty() && self.collect(core, &mut progress).is_err() {
             return core.fatal(progress);
         }
         progress
@@ -253,12 +277,17 @@ impl Shard {
                 Some(Fault::Delay(by)) => due += by,
                 _ => {}
             }
+            if let Some(timing) = &core.timing
+                && let Some(extent) = self.io.extent(&sqe)
+            {
+                due += timing.lock().unwrap_or_else(PoisonError::into_inner).due(now, &extent) - now;
+            }
             self.held.push(Held { due, order, sqid, sqe, fault });
         }
         Ok(())
     }
 
-    /// Executes and completes what is due.
+    /// Executes and completes what is due, or hands it to engines.
     fn release(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
         let now = core.now();
         while self.held.peek().is_some_and(|held| held.due <= now) {
@@ -266,11 +295,47 @@ impl Shard {
             let result = match held.fault {
                 Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
                 Some(Fault::Swallow) => Ok(0),
-                fault => self.io.execute(&held.sqe, fault == Some(Fault::Corrupt)),
+                Some(Fault::Corrupt) => self.io.execute(&held.sqe, true),
+                _ if self.io.has_engines() => {
+                    let free = self.engaged.iter().position(Option::is_none).unwrap_or(self.engaged.len());
+                    match self.io.begin(&held.sqe, free as u32) {
+                        Err(failure) => Err(failure),
+                        Ok(Begun::NotHere) => self.io.execute(&held.sqe, false),
+                        Ok(Begun::Later) => {
+                            self.held.push(held);
+                            break;
+                        }
+                        Ok(Begun::Yes) => {
+                            if free == self.engaged.len() {
+                                self.engaged.push(None);
+                            }
+                            self.engaged[free] = Some(held);
+                            continue;
+                        }
+                    }
+                }
+                _ => self.io.execute(&held.sqe, false),
             };
             self.finish(core, &held, result)?;
             progress.posted += 1;
         }
+        Ok(())
+    }
+
+    /// Completes what engines have ended.
+    fn collect(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.io.poll(&mut ended);
+        for (token, result) in ended.drain(..) {
+            let Some(held) = self.engaged.get_mut(token as usize).and_then(Option::take) else { continue };
+            let result = result.map(|()| 0).map_err(|error| {
+                self.io.counters.media_errors += 1;
+                error.into()
+            });
+            self.finish(core, &held, result)?;
+            progress.posted += 1;
+        }
+        self.ended = ended;
         Ok(())
     }
 
@@ -319,6 +384,7 @@ impl Shard {
     /// forgotten.
     pub(crate) fn cut(&mut self, mut survives: impl FnMut() -> bool) {
         self.running = false;
+        self.forget_engaged();
         self.io.power_fails = true;
         // Sorted, so that the same seed executes the same commands.
         for held in std::mem::take(&mut self.held).into_sorted_vec().iter().rev() {
@@ -340,6 +406,9 @@ impl Shard {
 
     /// Aborts everything that a queue has in flight.
     pub(crate) fn abort_queue(&mut self, core: &Core, sqid: u16) {
+        // What engines have begun is brought to its end.
+        self.io.settle();
+        let _ = self.collect(core, &mut Progress::default());
         self.abort_where(core, StatusCode::AbortedSqDeletion, |held| held.sqid == sqid);
     }
 

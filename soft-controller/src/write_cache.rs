@@ -257,7 +257,7 @@ impl Backing for WriteCache {
     fn zero(&self, offset: u64, len: u64, deallocate: bool) -> Result<(), MediaError> {
         let mut log = self.log();
         let lba = offset / log.block;
-        if len <= ZEROS_KEPT {
+        if len <= ZEROS_KEPT && (!deallocate || self.inner.deallocated_reads_zero()) {
             log.add(lba, vec![0; len as usize].into());
             return Ok(());
         }
@@ -283,6 +283,10 @@ impl Backing for WriteCache {
 
     fn is_volatile(&self) -> bool {
         true
+    }
+
+    fn deallocated_reads_zero(&self) -> bool {
+        self.inner.deallocated_reads_zero()
     }
 
     fn wants_whole_commands(&self) -> bool {

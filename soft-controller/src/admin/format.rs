@@ -55,7 +55,10 @@ impl Control {
         }
         let all = sqe.nsid == NSID_ALL || fna.reaches_all(erase);
         let namespaces: Vec<usize> = if all { (0..self.namespaces.len()).collect() } else { vec![one] };
-        let offered = |&i: &usize| self.namespaces[i].formats().nth(usize::from(how.format_index())).is_some();
+        let offered = |&i: &usize| {
+            let mut formats = self.namespaces[i].formats();
+            formats.nth(how.format_index().into()).is_some_and(|format| format.lba_bytes().is_some())
+        };
         if !namespaces.iter().all(offered) || how.pi() != 0 || how.mset() {
             return Err(Failure::at(StatusCode::InvalidFormat, 40));
         }

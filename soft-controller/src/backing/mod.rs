@@ -5,10 +5,18 @@ use std::fmt;
 use warprow_dma::DmaMemory;
 use warprow_spec::StatusCode;
 
+mod direct;
+mod engine;
+mod file;
 mod null;
+mod procedural;
 mod ram;
 
+pub use direct::Direct;
+pub use engine::{Engine, Operation, Piece};
+pub use file::File;
 pub use null::Null;
+pub use procedural::{Block, Procedural};
 pub use ram::Ram;
 
 /// Why a backing could not serve a command.
@@ -49,7 +57,7 @@ impl MediaError {
 
 /// The bytes of a namespace. Whoever calls has checked that the range lies inside [`size`](Self::size) and that it begins
 /// and ends at multiples of 512 in the whole command; one command may come in several pieces, each a multiple of 4
-/// bytes at a multiple of 4. Several workers call at once. What is deallocated reads as zeros.
+/// bytes at a multiple of 4. Several workers call at once.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// Size in bytes.
     fn size(&self) -> u64;
@@ -60,7 +68,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Copies `len` bytes of `from`, from its byte `at`, to `offset`.
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError>;
 
-    /// Makes `len` bytes at `offset` read as zeros, giving their space back if `deallocate`.
+    /// Makes `len` bytes at `offset` read as zeros. If `deallocate`, their space is given back; then they may read as
+    /// something else, which [`deallocated_reads_zero`](Self::deallocated_reads_zero) tells.
     fn zero(&self, offset: u64, len: u64, deallocate: bool) -> Result<(), MediaError>;
 
     /// Makes everything written so far durable.
@@ -72,9 +81,24 @@ pub trait Backing: Send + Sync + fmt::Debug {
         self.flush()
     }
 
+    /// Whether what was deallocated reads as zeros.
+    fn deallocated_reads_zero(&self) -> bool {
+        true
+    }
+
     /// Whether each command's data has to come in one piece, of whole LBAs.
     fn wants_whole_commands(&self) -> bool {
         false
+    }
+
+    /// The smallest LBA that it can serve, bytes.
+    fn smallest_lba(&self) -> u32 {
+        512
+    }
+
+    /// A way to work on several commands at once, if it has one; each worker asks for its own.
+    fn engine(&self) -> std::io::Result<Option<Box<dyn Engine>>> {
+        Ok(None)
     }
 
     /// Whether writes that were not flushed can be lost: whether there is a volatile write cache to speak of.

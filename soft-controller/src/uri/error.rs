@@ -1,0 +1,102 @@
+use std::path::PathBuf;
+
+use crate::builder::BuildError;
+
+/// An emulated drive could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UriError {
+    /// It is not an emulated drive that is named.
+    #[error("{uri:?} names no emulated drive: write emulated:PATH")]
+    Scheme {
+        /// The text given.
+        uri: String,
+    },
+    /// There is no path.
+    #[error("{uri:?} has no path: write emulated:PATH")]
+    NoPath {
+        /// The text given.
+        uri: String,
+    },
+    /// There is no such property.
+    #[error("{uri:?}: an emulated drive has no property {property:?}; it has {accepted}")]
+    Unknown {
+        /// The text given.
+        uri: String,
+        /// The property.
+        property: String,
+        /// The properties that there are.
+        accepted: String,
+    },
+    /// A property was given twice.
+    #[error("{uri:?}: {property} is given twice")]
+    Twice {
+        /// The text given.
+        uri: String,
+        /// The property.
+        property: String,
+    },
+    /// A property cannot have this value.
+    #[error("{uri:?}: {property}={value} is not possible; {property} is {accepted}")]
+    Value {
+        /// The text given.
+        uri: String,
+        /// The property.
+        property: String,
+        /// The value given.
+        value: String,
+        /// The values accepted.
+        accepted: String,
+    },
+    /// A property is missing or does not go with another.
+    #[error("{uri}: {reason}")]
+    Properties {
+        /// The drive.
+        uri: String,
+        /// What is wrong and how to mend it.
+        reason: String,
+    },
+    /// There is no such file, and it is not to be created.
+    #[error("{0}: there is no such drive; to create one, give its size, as in emulated:{0}?size=64G", .path.display())]
+    NotThere {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be a drive of that size.
+    #[error("{} has {actual} bytes, {reason}", .path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        actual: u64,
+        /// What is wrong with it and how to mend it.
+        reason: String,
+    },
+    /// Another process, or this one, has the drive open.
+    #[error("{} is in use: another process, or this one, has it open as a drive; close it there first", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is kept beside the file cannot be understood.
+    #[error("{}: {reason}; to go on with a drive of 512-byte LBAs, remove that file: the data is not in it", .path.display())]
+    Sidecar {
+        /// The sidecar.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A system call failed.
+    #[error("cannot {what} {}: {source}", .path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Nothing of the drive itself is wrong, but no controller could be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}

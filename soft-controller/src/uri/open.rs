@@ -1,0 +1,202 @@
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+
+use super::sidecar::Sidecar;
+use super::{DriveUri, Store, UriError};
+use crate::backing::{self, Direct, Null, Procedural, Ram};
+use crate::builder::Builder;
+use crate::controller::SoftController;
+use crate::namespace::Namespace;
+
+impl DriveUri {
+    /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives; it is
+    /// created, sparse, if it is not there and a size was given.
+    pub fn open(&self) -> Result<Arc<SoftController>, UriError> {
+        Ok(self.builder()?.build()?)
+    }
+
+    /// The controller, about to be built: for properties that a URI has not.
+    pub fn builder(&self) -> Result<Builder, UriError> {
+        let (namespace, serial) = match self.backing {
+            Store::File => self.file_namespace()?,
+            other => (self.memory_namespace(other)?, self.serial.clone()),
+        };
+        let mut builder = SoftController::builder()
+            .name(self.to_string())
+            .namespace(namespace)
+            .workers(self.workers)
+            .seed(self.seed)
+            .profile(self.profile);
+        if let Some(serial) = serial {
+            builder = builder.serial(serial);
+        }
+        Ok(builder)
+    }
+
+    fn wrong(&self, reason: &str) -> UriError {
+        UriError::Properties { uri: self.to_string(), reason: reason.to_owned() }
+    }
+
+    fn io(&self, what: &'static str) -> impl Fn(std::io::Error) -> UriError {
+        let path = self.path.clone();
+        move |source| UriError::Io { what, path: path.clone(), source }
+    }
+
+    fn memory_namespace(&self, store: Store) -> Result<Namespace, UriError> {
+        let size =
+            self.size.ok_or_else(|| self.wrong("a drive that is not in a file needs size=, such as size=64G"))?;
+        if self.direct {
+            return Err(self.wrong("direct=1 goes with backing=file alone"));
+        }
+        let namespace = match store {
+            Store::Ram => Namespace::new(Ram::new(size).map_err(crate::builder::BuildError::from)?),
+            Store::Procedural => Namespace::new(Procedural::new(size, self.seed)),
+            Store::Null | Store::File => Namespace::new(Null::new(size)),
+        };
+        Ok(namespace.lba(self.lba.unwrap_or(512)))
+    }
+
+    fn file_namespace(&self) -> Result<(Namespace, Option<String>), UriError> {
+        let path = &self.path;
+        let (file, created) = self.open_file()?;
+        let file = self.lock(file)?;
+        let size = self.settle_size(&file, created)?;
+        let sidecar = match Sidecar::read(path)?.filter(|_| !created) {
+            Some(mut sidecar) => {
+                if let Some(lba) = self.lba.filter(|&lba| lba != sidecar.lba) {
+                    return Err(self.wrong(&format!(
+                        "the drive is formatted with LBAs of {} bytes, not {lba}; leave lba= out, or format it anew",
+                        sidecar.lba
+                    )));
+                }
+                if let Some(serial) = &self.serial {
+                    sidecar.serial.clone_from(serial);
+                }
+                sidecar
+            }
+            None => {
+                let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
+                // A block device has no place beside it: its LBA size is what the URI says, each time.
+                if !file.is_device {
+                    sidecar.write(path).map_err(self.io("write the sidecar of"))?;
+                }
+                sidecar
+            }
+        };
+        let (lba, serial, uuid) = (sidecar.lba, sidecar.serial.clone(), *sidecar.uuid.as_bytes());
+        let namespace = if self.direct {
+            let direct =
+                Direct::new(warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?, size)
+                    .map_err(self.io("open past the page cache"))?
+                    .keeping(file.lock);
+            if direct.alignment() > lba as usize {
+                return Err(self.wrong(&format!(
+                    "its disk takes direct transfers of {} bytes and up, the drive's LBAs have {lba}; format it with \
+                     lba=4096, or leave direct=1 out",
+                    direct.alignment()
+                )));
+            }
+            Namespace::new(direct)
+        } else if file.is_device {
+            return Err(self.wrong("a block device needs direct=1"));
+        } else {
+            let mapped = file.lock.try_clone().and_then(backing::File::new).map_err(self.io("map"))?;
+            Namespace::new(mapped.keeping(file.lock))
+        };
+        let namespace = namespace.lba(lba).uuid(uuid);
+        if file.is_device {
+            return Ok((namespace, Some(serial)));
+        }
+        let path = path.clone();
+        let on_format = move |lba| sidecar.with_lba(lba).write(&path);
+        Ok((namespace.on_format(Arc::new(on_format)), Some(serial)))
+    }
+
+    /// Opens the file, or creates it if it is to be; true if it was created.
+    fn open_file(&self) -> Result<(File, bool), UriError> {
+        let path = &self.path;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        // The kernel refuses a block device that is mounted or otherwise in use.
+        let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        if is_device {
+            options.custom_flags(OFlag::O_EXCL.bits());
+        }
+        match options.open(path) {
+            Ok(file) => Ok((file, false)),
+            Err(error) if is_device && error.raw_os_error() == Some(Errno::EBUSY as i32) => {
+                Err(UriError::InUse { path: path.clone() })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && self.size.is_none() => {
+                Err(UriError::NotThere { path: path.clone() })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let file = options.create_new(true).open(path).map_err(self.io("create"))?;
+                Ok((file, true))
+            }
+            Err(error) => Err(self.io("open")(error)),
+        }
+    }
+
+    fn lock(&self, file: File) -> Result<Locked, UriError> {
+        let metadata = file.metadata().map_err(self.io("look at"))?;
+        let is_device = metadata.file_type().is_block_device();
+        if !is_device && !metadata.is_file() {
+            return Err(self.wrong("it is neither a file nor a block device"));
+        }
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Locked { lock, is_device }),
+            Err((_, Errno::EWOULDBLOCK)) => Err(UriError::InUse { path: self.path.clone() }),
+            Err((_, errno)) => Err(self.io("lock")(errno.into())),
+        }
+    }
+
+    /// The size that the drive is to have and the file has.
+    fn settle_size(&self, file: &Locked, created: bool) -> Result<u64, UriError> {
+        let mut actual = (&*file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
+        if let Some(size) = self.size {
+            if created || actual == 0 && !file.is_device {
+                file.lock.set_len(size).map_err(self.io("set the size of"))?;
+                file.lock.sync_all().map_err(self.io("set the size of"))?;
+                actual = size;
+            }
+            if actual != size {
+                let reason = format!("not {size}; leave size= out, or remove the file to make a new drive");
+                return Err(UriError::Size { path: self.path.clone(), actual, reason });
+            }
+        }
+        if actual == 0 || !actual.is_multiple_of(4096) {
+            let reason = "which is no drive: a drive has a positive multiple of 4096; give size= for a new one";
+            return Err(UriError::Size { path: self.path.clone(), actual, reason: reason.to_owned() });
+        }
+        Ok(actual)
+    }
+}
+
+/// A file that nobody else has open as a drive.
+struct Locked {
+    lock: Flock<File>,
+    is_device: bool,
+}
+
+impl SoftController {
+    /// Opens an emulated drive by its URI; see [`DriveUri`].
+    pub fn open(uri: &str) -> Result<Arc<Self>, UriError> {
+        uri.parse::<DriveUri>()?.open()
+    }
+
+    /// Whether a file serves as a drive now, in this process or another.
+    pub fn is_open(path: &Path) -> std::io::Result<bool> {
+        match Flock::lock(File::open(path)?, FlockArg::LockSharedNonblock) {
+            Ok(_) => Ok(false),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+            Err((_, errno)) => Err(errno.into()),
+        }
+    }
+}

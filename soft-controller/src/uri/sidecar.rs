@@ -1,0 +1,81 @@
+//! What a drive in a file has besides its data: a small TOML file beside it, so that the data stays a plain image.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::UriError;
+use crate::namespace::LBA_BYTES;
+
+/// The version of the sidecar that is written, and the only one that is read.
+const VERSION: u32 = 1;
+
+/// The contents of the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sidecar {
+    version: u32,
+    /// Serial number of the controller.
+    pub(super) serial: String,
+    /// UUID of the namespace.
+    pub(super) uuid: Uuid,
+    /// LBA size that the namespace is formatted with, bytes.
+    pub(super) lba: u32,
+}
+
+/// Where the sidecar of a drive lies.
+pub(super) fn path_of(drive: &Path) -> PathBuf {
+    let mut path = drive.as_os_str().to_owned();
+    path.push(".nvme.toml");
+    path.into()
+}
+
+impl Sidecar {
+    /// Of a new drive.
+    pub(super) fn new(serial: Option<&str>, lba: u32) -> Self {
+        let uuid = Uuid::new_v4();
+        let serial = serial.map_or_else(|| format!("WP{:016X}", uuid.as_u64_pair().0), str::to_owned);
+        Self { version: VERSION, serial, uuid, lba }
+    }
+
+    /// The same after a format.
+    pub(super) fn with_lba(&self, lba: u32) -> Self {
+        Self { lba, ..self.clone() }
+    }
+
+    /// Reads the sidecar of a drive, if it has one.
+    pub(super) fn read(drive: &Path) -> Result<Option<Self>, UriError> {
+        let path = path_of(drive);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(UriError::Io { what: "read", path, source }),
+        };
+        let wrong = |reason: String| UriError::Sidecar { path: path.clone(), reason };
+        let this: Self = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
+        if this.version != VERSION {
+            return Err(wrong(format!("its version is {}, this program knows version {VERSION}", this.version)));
+        }
+        if !LBA_BYTES.contains(&this.lba) {
+            return Err(wrong(format!("an LBA of {} bytes is not possible", this.lba)));
+        }
+        Ok(Some(this))
+    }
+
+    /// Replaces the sidecar of a drive: afterwards either the old or the new one is there, whatever happens.
+    pub(super) fn write(&self, drive: &Path) -> std::io::Result<()> {
+        let path = path_of(drive);
+        let text = toml::to_string(self).map_err(std::io::Error::other)?;
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+}

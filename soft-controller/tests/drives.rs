@@ -1,0 +1,175 @@
+//! Drives by URI: files that keep their data, their format and their names.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{Host, pattern};
+use warprow_dma::PAGE;
+use warprow_soft_controller::{Procedural, SoftController, UriError};
+use warprow_spec::admin::FormatCdw10;
+use warprow_spec::identify::{IdentifyController, IdentifyNamespace};
+use warprow_spec::{AdminOpcode, FromBytes, NvmOpcode, Sqe, StatusCode};
+
+fn open(uri: &str) -> Host {
+    let mut host = Host::new(SoftController::open(uri).unwrap_or_else(|error| panic!("{error}")), false);
+    host.enable();
+    host.create_pair(1, 64);
+    host
+}
+
+fn identity(host: &mut Host) -> (String, [u8; 16], u32, u64) {
+    let controller = IdentifyController::read_from_bytes(&host.identify(0, 1).unwrap()).unwrap();
+    let namespace = IdentifyNamespace::read_from_bytes(&host.identify(1, 0).unwrap()).unwrap();
+    let lba = namespace.format().unwrap().lba_bytes().unwrap();
+    (controller.serial().to_string(), namespace.nguid, lba, namespace.size_bytes().unwrap())
+}
+
+fn path(folder: &tempfile::TempDir) -> String {
+    folder.path().join("drive.raw").display().to_string()
+}
+
+#[test]
+fn a_file_keeps_data_format_and_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    for direct in [0, 1] {
+        let _ = fs::remove_file(&path);
+        let before = {
+            let mut host = open(&format!("emulated:{path}?size=8M&direct={direct}"));
+            let before = identity(&mut host);
+            assert_eq!((before.2, before.3), (512, 8 << 20));
+            let format = Sqe::new(AdminOpcode::FORMAT_NVM.0, 1);
+            let cdw10 = FormatCdw10::new().with_lbafl(1).into_bits();
+            assert!(host.admin(Sqe { cdw10, ..format }).status().is_success());
+            assert_eq!(identity(&mut host).2, 4096);
+            let page = host.buffer(PAGE);
+            page.memory.write(0, &pattern(3, PAGE));
+            host.write(7, 1, page.iova);
+            assert!(host.io(Sqe::new(NvmOpcode::FLUSH.0, 1)).status().is_success());
+            before
+        };
+        let mut host = open(&format!("emulated:{path}?direct={direct}"));
+        let after = identity(&mut host);
+        assert_eq!((&after.0, after.1, after.2), (&before.0, before.1, 4096), "direct={direct}");
+        let page = host.buffer(PAGE);
+        host.read(7, 1, page.iova);
+        assert_eq!(page.bytes(0, PAGE), pattern(3, PAGE));
+        drop(host);
+        // The file is a plain image.
+        let mut stored = vec![0; PAGE];
+        fs::File::open(&path).unwrap().read_exact_at(&mut stored, 7 * PAGE as u64).unwrap();
+        assert_eq!(stored, pattern(3, PAGE));
+    }
+}
+
+#[test]
+fn a_new_file_is_sparse_and_an_old_one_keeps_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path},size=64G,lba=4096")));
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!(metadata.len(), 64 << 30);
+    assert!(metadata.blocks() < 2048);
+    let error = SoftController::open(&format!("emulated:{path}?size=32G")).unwrap_err();
+    assert!(matches!(error, UriError::Size { actual: 0x10_0000_0000, .. }), "{error}");
+    let error = SoftController::open(&format!("emulated:{path}?lba=512")).unwrap_err();
+    assert!(error.to_string().contains("4096"), "{error}");
+    drop(open(&format!("emulated:{path}?size=64G&lba=4096")));
+}
+
+#[test]
+fn a_drive_is_opened_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    let first = open(&format!("emulated:{path}?size=1M"));
+    assert!(SoftController::is_open(Path::new(&path)).unwrap());
+    for direct in [0, 1] {
+        let error = SoftController::open(&format!("emulated:{path}?direct={direct}")).unwrap_err();
+        assert!(matches!(error, UriError::InUse { .. }), "{error}");
+    }
+    drop(first);
+    assert!(!SoftController::is_open(Path::new(&path)).unwrap());
+    drop(open(&format!("emulated:{path}")));
+}
+
+#[test]
+fn what_is_no_drive_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    let uri = format!("emulated:{path}");
+    assert!(matches!(SoftController::open(&uri).unwrap_err(), UriError::NotThere { .. }));
+    assert!(!Path::new(&path).exists());
+    fs::write(&path, vec![7; 5000]).unwrap();
+    assert!(matches!(SoftController::open(&uri).unwrap_err(), UriError::Size { actual: 5000, .. }));
+    assert_eq!(fs::read(&path).unwrap(), vec![7; 5000]);
+    assert!(SoftController::open(&format!("emulated:{}", folder.path().display())).is_err());
+    fs::write(&path, vec![7; 8192]).unwrap();
+    for sidecar in
+        ["lba = 512", "version = 9\nserial = 'x'\nuuid = '0e8dc1fe-6c9b-4cf8-a1c5-8c4dbb3f5f21'\nlba = 512", "\0"]
+    {
+        fs::write(format!("{path}.nvme.toml"), sidecar).unwrap();
+        let error = SoftController::open(&uri).unwrap_err();
+        assert!(matches!(error, UriError::Sidecar { .. }), "{error}");
+    }
+    fs::remove_file(format!("{path}.nvme.toml")).unwrap();
+    let mut host = open(&uri);
+    let page = host.buffer(PAGE);
+    host.read(0, 8, page.iova);
+    assert_eq!(page.bytes(0, PAGE), vec![7; PAGE]);
+}
+
+#[test]
+fn drives_need_no_file() {
+    let mut host = open("emulated:numbers?backing=procedural&size=1T&lba=4096&seed=5&serial=PROC1");
+    assert_eq!(identity(&mut host).0, "PROC1");
+    let page = host.buffer(PAGE);
+    let lba = (1 << 28) - 3;
+    host.read(lba, 1, page.iova);
+    let want: Vec<u8> = (0..512).flat_map(|i| Procedural::word(5, lba * 512 + i).to_le_bytes()).collect();
+    assert_eq!(page.bytes(0, PAGE), want);
+    let mut host = open("emulated:ram,backing=ram,size=1M,workers=2");
+    let page = host.buffer(PAGE);
+    page.memory.write(0, &pattern(1, PAGE));
+    host.write(16, 8, page.iova);
+    page.memory.fill(0, PAGE, 0);
+    host.read(16, 8, page.iova);
+    assert_eq!(page.bytes(0, PAGE), pattern(1, PAGE));
+    let mut host = open("emulated:null?backing=null&size=1P".replace("1P", "1024T").as_str());
+    let page = host.buffer(PAGE);
+    host.read(1 << 40, 8, page.iova);
+    for uri in ["emulated:x?backing=ram", "emulated:x?backing=ram&size=1M&direct=1"] {
+        assert!(matches!(SoftController::open(uri).unwrap_err(), UriError::Properties { .. }), "{uri}");
+    }
+}
+
+#[test]
+fn every_backing_moves_pieces_that_split_lbas() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    for uri in [
+        "emulated:a?backing=ram&size=1M".to_owned(),
+        "emulated:a?backing=procedural&size=1M".to_owned(),
+        format!("emulated:{path}?size=1M"),
+        format!("emulated:{path}?direct=1"),
+        format!("emulated:{path}?direct=1&profile=gen5-tlc"),
+        format!("emulated:{path}?profile=p5800x"),
+    ] {
+        let mut host = open(&uri);
+        let buffer = host.buffer(3 * PAGE);
+        for (turn, offset) in [4u64, 2044, 4092, 0].into_iter().enumerate() {
+            let data = pattern(turn as u64, PAGE);
+            buffer.memory.write(offset as usize, &data);
+            host.write(8 * turn as u64, 8, buffer.iova + offset);
+            buffer.memory.fill(0, 3 * PAGE, 0xcc);
+            host.read(8 * turn as u64, 8, buffer.iova + offset);
+            assert_eq!(buffer.bytes(offset as usize, PAGE), data, "{uri} {offset}");
+            assert_eq!(buffer.bytes(offset as usize + PAGE, 16), vec![0xcc; 16]);
+        }
+        let cqe = host.io(Host::rw(NvmOpcode::READ, 1, 2048, 1, buffer.iova));
+        assert_eq!(cqe.status().code(), StatusCode::LbaOutOfRange);
+    }
+}
