@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod cores;
 mod minimal_ring;
 pub mod output;
 pub mod ring;
 
 pub use bytes::{Bytes, BytesError};
+pub use cores::Cores;
 pub use minimal_ring::{MinimalRing, MinimalRingError};
 
 /// A machine as the binaries report it.

@@ -11,7 +11,7 @@ use warprow_layout::DType;
 use warprow_soft_controller::{self as soft, Null, Ram, SoftController};
 use warprow_workload::{Answer, Content, Oracle, Pairs, Random, verify};
 
-use crate::MinimalRing;
+use crate::{Cores, MinimalRing};
 
 /// Commands in a round. Each has landing memory of its own, so that after the round every block can be compared.
 const ROUND: usize = 8192;
@@ -69,6 +69,11 @@ impl RingSetup {
         ROUND * self.block as usize
     }
 
+    /// Rounds in a measurement. Without data a round is short, and there is nothing to compare after each.
+    fn repeats(&self) -> usize {
+        if self.media == Media::Null { 16 } else { 1 }
+    }
+
     /// What the landing memory holds after a round on [`Media::Null`]: what was there before.
     const UNTOUCHED: u8 = 0xa5;
 }
@@ -92,7 +97,7 @@ impl Contender for MinimalRing {
     }
 }
 
-fn minimal(setup: &RingSetup) -> anyhow::Result<MinimalRing> {
+fn minimal(setup: &RingSetup, cores: Option<&Cores>) -> anyhow::Result<MinimalRing> {
     let media = match setup.media {
         Media::Null => None,
         Media::Ram => {
@@ -107,7 +112,7 @@ fn minimal(setup: &RingSetup) -> anyhow::Result<MinimalRing> {
     };
     let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Auto)?;
     landing.fill(0, landing.len(), RingSetup::UNTOUCHED);
-    Ok(MinimalRing::new(setup.depth, setup.block as usize, landing, media)?)
+    Ok(Cores::answering(cores, || MinimalRing::new(setup.depth, setup.block as usize, landing, media))?)
 }
 
 /// The driver's queue pair on the software controller.
@@ -120,7 +125,7 @@ struct Driven {
 }
 
 impl Driven {
-    fn new(setup: &RingSetup, disorder: bool) -> anyhow::Result<Self> {
+    fn new(setup: &RingSetup, cores: Option<&Cores>, disorder: bool) -> anyhow::Result<Self> {
         let namespace = match setup.media {
             Media::Ram => soft::Namespace::new(Ram::new(setup.size)?),
             Media::Null => soft::Namespace::new(Null::new(setup.size)),
@@ -130,7 +135,8 @@ impl Driven {
         if disorder {
             drive = drive.permute().delay_one_in(DELAYED.0, DELAYED.1);
         }
-        let controller = Controller::open(drive.build()?, Arc::new(SystemClock::new()), Options::default())?;
+        let drive = Cores::answering(cores, || drive.build())?;
+        let controller = Controller::open(drive, Arc::new(SystemClock::new()), Options::default())?;
         let namespace = controller.namespace(1)?;
         if setup.media == Media::Ram {
             let mut io = BlockIo::new(&controller, namespace.clone(), &QueueOptions::default())?;
@@ -211,13 +217,15 @@ impl Bench {
         // Other blocks than those that will land in the same places.
         contender.round(&self.blocks[ROUND - WARM_UP..])?;
         let start = Instant::now();
-        contender.round(&self.blocks)?;
+        for _ in 0..self.setup.repeats() {
+            contender.round(&self.blocks)?;
+        }
         let took = start.elapsed();
         contender.rest();
         self.check(contender)?;
         // The answering thread falls asleep meanwhile, and takes no core from the other contender.
         std::thread::sleep(Duration::from_millis(1));
-        Ok(ROUND as f64 / took.as_secs_f64())
+        Ok((self.setup.repeats() * ROUND) as f64 / took.as_secs_f64())
     }
 
     fn check(&mut self, contender: &impl Contender) -> anyhow::Result<()> {
@@ -248,6 +256,8 @@ pub struct RingResult {
     pub disordered: f64,
     /// Blocks compared byte for byte; none on [`Media::Null`], where the landing memory was found untouched instead.
     pub checked: u64,
+    /// Whether each thread had a processor of its own.
+    pub pinned: bool,
 }
 
 /// Measures for about `time`, at least 5 pairs.
@@ -259,16 +269,18 @@ pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
         "a drive of {} bytes: a multiple of 4096 is needed",
         setup.size
     );
+    let cores = Cores::two();
+    let cores = cores.as_ref();
     let mut bench = Bench::new(setup);
     let mut disordered = Vec::new();
     {
-        let mut driven = Driven::new(&setup, true)?;
+        let mut driven = Driven::new(&setup, cores, true)?;
         let start = Instant::now();
         while disordered.len() < 5 || start.elapsed() < time / 8 {
             disordered.push(bench.measure(&mut driven, 1 << 32 | disordered.len() as u64)?);
         }
     }
-    let (mut driven, mut minimal) = (Driven::new(&setup, false)?, minimal(&setup)?);
+    let (mut driven, mut minimal) = (Driven::new(&setup, cores, false)?, minimal(&setup, cores)?);
     // A first pair, not counted, touches all memory.
     bench.measure(&mut driven, u64::MAX)?;
     bench.measure(&mut minimal, u64::MAX)?;
@@ -280,7 +292,12 @@ pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
         |pair| bench.borrow_mut().measure(&mut driven, pair.into()),
         |pair| bench.borrow_mut().measure(&mut minimal, pair.into()),
     )?;
-    Ok(RingResult { pairs, disordered: warprow_workload::median(disordered), checked: bench.into_inner().checked })
+    Ok(RingResult {
+        pairs,
+        disordered: warprow_workload::median(disordered),
+        checked: bench.into_inner().checked,
+        pinned: cores.is_some(),
+    })
 }
 
 #[cfg(test)]
@@ -303,7 +320,7 @@ mod tests {
     fn a_wrong_byte_is_found() {
         let setup = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Ram, seed: 6 };
         let mut bench = Bench::new(setup);
-        let mut ring = minimal(&setup).unwrap();
+        let mut ring = minimal(&setup, None).unwrap();
         bench.measure(&mut ring, 0).unwrap();
         let landing = ring.landing();
         landing.store_u8(77 * 512 + 3, landing.load_u8(77 * 512 + 3) ^ 1);

@@ -23,7 +23,7 @@ use warprow_workload::{Machine, Pairs};
 /// The controller answers in order, as the minimal ring does. "In disorder" it permutes completions and delays one in
 /// 10,000 by 100 us; that is measured too, without a rival.
 ///
-/// Needs two idle cores. Nothing is written to disk.
+/// Needs two idle cores; each thread is bound to one. Nothing is written to disk.
 #[derive(Debug, Parser)]
 #[command(
     name = "ring",
@@ -104,6 +104,9 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     println!("{}", table(["drive", "Warprow", "minimal ring", "ratio (range)", "Warprow, in disorder"], rows));
     if let Some(ram) = ram {
         println!("{} blocks compared byte for byte in {} pairs of rounds.", ram.checked, ram.pairs.pairs().len());
+        if !ram.pinned {
+            println!("The threads could not be given a processor each: do not trust these figures.");
+        }
     }
     println!("{machine}");
     if machine.is_busy() {
@@ -132,6 +135,7 @@ fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&
         "disordered_commands_per_second": ram.map(|result| result.disordered),
         "null_disordered_commands_per_second": null_disordered,
         "pairs": ram.or(null).map(|result| result.pairs.pairs().len()),
+        "pinned": ram.or(null).map(|result| result.pinned),
         "blocks_checked": ram.map(|result| result.checked),
         "machine": machine_json(machine),
     })

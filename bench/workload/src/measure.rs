@@ -36,7 +36,7 @@ impl Pairs {
         mut b: impl FnMut(u32) -> Result<f64, E>,
     ) -> Result<Self, E> {
         let measure = |pair: u32| {
-            if pair % 2 == 0 {
+            if pair.is_multiple_of(2) {
                 let a = a(pair)?;
                 Ok((a, b(pair)?))
             } else {
