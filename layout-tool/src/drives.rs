@@ -1,6 +1,9 @@
 //! The drives that a command works on.
 
 use clap::Args;
+use warprow_store::{Device, OpenOptions, Store, StoreError};
+
+use crate::failure::Failure;
 
 /// The drives of a store.
 #[derive(Debug, Clone, Args)]
@@ -31,6 +34,28 @@ impl DriveArgs {
     pub fn pasteable(&self) -> String {
         self.addresses().iter().map(|drive| format!("-d {}", shell(drive))).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The drives, which must exist.
+pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
+    args.addresses()
+        .iter()
+        .map(|address| {
+            let uri: warprow_soft_controller::DriveUri = address.parse().map_err(Failure::from)?;
+            Ok(Device::new(uri.open().map_err(Failure::from)?, 1))
+        })
+        .collect()
+}
+
+/// The store on the drives.
+pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
+    Ok(Store::open(&devices(args)?, options)?)
+}
+
+/// The store has no table of that name.
+pub fn no_such_table(store: &Store, table: &str) -> Failure {
+    let known = store.tables().into_iter().map(|table| table.name).collect();
+    StoreError::NoSuchTable { table: table.to_owned(), known }.into()
 }
 
 /// Drives separated by commas. Commas also separate the properties of an emulated drive: those belong to the drive before.

@@ -2,11 +2,135 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use serde_json::{Map, Value};
+
+pub mod cli;
+pub mod commands;
 pub mod drives;
 pub mod failure;
 pub mod file;
 pub mod hotness;
 pub mod interrupt;
+pub mod report;
+pub mod rows;
 pub mod screen;
 pub mod select;
+pub mod store_failure;
+pub mod tally;
 pub mod units;
+
+use cli::{Cli, Command};
+use commands::{Context, Done};
+use failure::{Class, Failure, SCHEMA};
+
+/// Runs the command line `args`, of which the first is the program's name. Returns the exit code.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let before_dashes = args.iter().take_while(|argument| *argument != "--");
+    let json = before_dashes.clone().any(|argument| argument == "--json");
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error, json),
+    };
+    let name = cli.command.name();
+    if std::env::var_os("WARPROW_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_env("WARPROW_LOG");
+        let colours = io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| execute(cli)));
+    let result = result.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let what = format!("panicked: {}", said.unwrap_or("without a word"));
+        Err(Failure::new(Class::Bug, name, what)
+            .remedy("please report it, with the command line and what stands above"))
+    });
+    finish(name, json, result)
+}
+
+fn execute(cli: Cli) -> Result<Done, Failure> {
+    let caught = |error: io::Error| Failure::new(Class::Resources, "", format!("signals cannot be caught: {error}"));
+    let interrupt = interrupt::Interrupt::install().map_err(caught)?;
+    let context = Context { screen: screen::Screen::new(cli.quiet), interrupt };
+    match &cli.command {
+        Command::Demo(args) => commands::demo::run(args, &context),
+        Command::Format(args) => commands::format::run(args, &context),
+        Command::Load(args) => commands::load::run(args, &context),
+        Command::Inspect(args) => commands::inspect::run(args, &context),
+        Command::Verify(args) => commands::verify::run(args, &context),
+        Command::Export(args) => commands::export::run(args, &context),
+        Command::Lookup(args) => commands::lookup::run(args, &context),
+    }
+}
+
+/// Says how a command ended: its result to stdout, a failure to stderr.
+fn finish(name: &str, json: bool, result: Result<Done, Failure>) -> u8 {
+    let done = result.unwrap_or_else(|failure| Done { failure: Some(failure), ..Done::default() });
+    let mut exit = done.failure.as_ref().map_or(0, |failure| failure.class.exit());
+    let text = if json { object(name, &done).to_string() } else { done.text };
+    if !text.is_empty()
+        && let Err(failure) = print(&text)
+    {
+        complain(&failure);
+        exit = if exit == 0 { failure.class.exit() } else { exit };
+    }
+    if let Some(failure) = &done.failure {
+        complain(failure);
+    }
+    exit
+}
+
+fn object(name: &str, done: &Done) -> Value {
+    let mut object = Map::from_iter([("schema".to_owned(), SCHEMA.into())]);
+    if !name.is_empty() {
+        object.insert("command".to_owned(), name.into());
+    }
+    object.extend(done.json.clone());
+    if let Some(failure) = &done.failure {
+        object.insert("error".to_owned(), failure.json());
+    }
+    object.into()
+}
+
+/// A command line that clap would not take, or a call for help.
+fn refuse(error: &clap::Error, json: bool) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
+            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Class::Resources.exit(),
+            _ => 0,
+        },
+        _ if json => {
+            let text = error.to_string();
+            let (what, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
+            let subject = error.context().next().map(|(_, value)| value.to_string()).unwrap_or_default();
+            let what = what.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+            let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
+            finish("", true, Err(Failure::usage(subject, what).remedy(rest)))
+        }
+        _ => {
+            let _ = error.print();
+            Class::Usage.exit()
+        }
+    }
+}
+
+/// Prints a result. A reader that has gone away is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Class::Resources, "stdout", format!("the result cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn complain(failure: &Failure) {
+    let _ = writeln!(io::stderr(), "error: {failure}");
+}

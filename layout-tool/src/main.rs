@@ -1,2 +1,9 @@
 //! The command `warprow`.
-fn main() {}
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(warprow::run(std::env::args_os()))
+}

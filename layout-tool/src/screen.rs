@@ -39,6 +39,12 @@ impl Screen {
         self.drawn(ProgressBar::with_draw_target(Some(total), self.target()), what, template)
     }
 
+    /// A bar from 0 to 1000 for work of which only the part done is known, with a figure that the caller gives as prefix.
+    pub fn thousandths(&self, what: impl Into<Cow<'static, str>>) -> ProgressBar {
+        let template = "{msg:<24} [{bar:30}] {percent:>3}% {prefix:>16} {elapsed:>4}";
+        self.drawn(ProgressBar::with_draw_target(Some(1000), self.target()), what, template)
+    }
+
     /// A sign of life for work of unknown length.
     pub fn spinner(&self, what: impl Into<Cow<'static, str>>) -> ProgressBar {
         let bar = self.drawn(ProgressBar::with_draw_target(None, self.target()), what, "{msg:<24} {spinner} {elapsed}");

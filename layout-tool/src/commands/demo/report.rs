@@ -1,0 +1,281 @@
+//! What the demo says in the end.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use warprow_store::Stage;
+use warprow_workload::{Content, Machine, Mapping, peak_resident_bytes};
+
+use super::place::Place;
+use super::workload::Workload;
+use super::{DemoArgs, Done, Outcome, Results};
+use crate::commands::Context;
+use crate::failure::{Class, Failure};
+use crate::report::table;
+use crate::units::{self, short};
+
+/// In what state the file's pages are for every contender: written just now, and read once more.
+const CACHE: &str = "page cache warm";
+/// Threads of ours.
+const OUR_THREADS: &str = "1, and 1 that is the drive";
+
+pub(crate) fn report(
+    args: &DemoArgs,
+    workload: &Workload<'_>,
+    place: &Place,
+    results: &Results,
+    context: &Context,
+) -> Result<Done, Failure> {
+    let machine = Machine::this();
+    let mut done =
+        Done::new(text(args, workload, place, results, &machine), json(args, workload, place, results, &machine))?;
+    done.failure = failure(results, context);
+    Ok(done)
+}
+
+/// The worst that happened.
+fn failure(results: &Results, context: &Context) -> Option<Failure> {
+    let outcomes = std::iter::once(("warprow", &results.ours))
+        .chain(results.rivals.iter().filter_map(|(rival, outcome)| Some((rival.name(), outcome.as_ref().ok()?))));
+    for (name, outcome) in outcomes {
+        if let Some(mismatch) = &outcome.mismatch {
+            let what = format!("{name}, batch {}: {mismatch}", outcome.batches);
+            let remedy = "if nothing was injected, the drive, the memory or Warprow is at fault: please report it";
+            return Some(Failure::new(Class::Mismatch, name, what).remedy(remedy));
+        }
+        if outcome.interrupted {
+            return Some(context.interrupt.failure().remedy("what was measured until then is printed"));
+        }
+        if !outcome.verified() {
+            return Some(Failure::new(Class::Bug, name, "no row was compared").remedy("please report it"));
+        }
+    }
+    None
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b.max(1) as f64
+}
+
+/// The time that `percent` of the batches did not pass, in microseconds.
+fn percentile(outcome: &Outcome, percent: f64) -> f64 {
+    outcome.latencies.percentile_us(percent)
+}
+
+fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Results, machine: &Machine) -> String {
+    let (ours, total) = (&results.ours, &results.total);
+    let mut text = format!(
+        "table      {}\ntrace      {}\ndrive      {} ({}), {CACHE}\nmachine    {machine}\n\
+         loaded     {} in {}, {}/s; {} of {} rows in memory\n",
+        workload.table,
+        workload.trace,
+        place.shown,
+        place.filesystem,
+        units::bytes(results.load.bytes),
+        units::time(results.load.elapsed),
+        units::bytes((results.load.bytes as f64 / results.load.elapsed.as_secs_f64().max(1e-9)) as u64),
+        units::count(results.dram_rows),
+        units::count(workload_rows(workload)),
+    );
+    if let Some((mapping, share)) = workload.mapped {
+        text += &format!(
+            "mapping    {}: {} distinct keys; {} of {} ids ({:.1}%) are not in the table and get its default row\n",
+            mapping_name(mapping),
+            units::count(share.distinct),
+            units::count(share.missing),
+            units::count(share.ids),
+            share.part() * 100.0
+        );
+        if mapping == Mapping::Strict && share.missing > 0 {
+            text += "           try --map dense or --map modulo\n";
+        }
+    }
+    let verdict = if ours.verified() { "every row right, bit for bit" } else { "NOT VERIFIED" };
+    text += &format!(
+        "replayed   {} of {} ids in {} of look-ups; {} rows compared: {verdict}\n\n",
+        units::plural(ours.batches, "batch").replace("batchs", "batches"),
+        units::count(workload.batch as u64),
+        units::time(ours.time),
+        units::count(ours.checked),
+    );
+    let line = |name: &str, outcome: &Outcome, threads: &str| {
+        let us = |percent| format!("{} µs", short(percentile(outcome, percent)));
+        let ratio = ours.ids_per_second() / outcome.ids_per_second().max(1e-9);
+        [
+            name.to_owned(),
+            short(outcome.ids_per_second()),
+            us(50.0),
+            us(99.0),
+            us(99.9),
+            threads.to_owned(),
+            format!("{ratio:.2}"),
+        ]
+    };
+    let mut lines = vec![line("warprow", ours, OUR_THREADS)];
+    for (rival, outcome) in &results.rivals {
+        lines.push(match outcome {
+            Ok(outcome) => line(rival.name(), outcome, rival.threads()),
+            Err(reason) => {
+                let mut line = std::array::from_fn(|_| "-".to_owned());
+                line[0] = format!("{}: {reason}", rival.name());
+                line
+            }
+        });
+    }
+    text += &table(["contender", ">ids/s", ">p50", ">p99", ">p99.9", "threads", ">warprow is × as fast"], lines);
+    text += &format!(
+        "\n\na batch    {:.0} different rows: {:.0} from memory, {:.0} from the drive by {:.0} commands\n\
+         commands   {}, {:.2} rows each; {:.2} doorbells in a hundred of them; {} read for {} of rows\n\
+         stages     {}\n",
+        ratio(total.unique, ours.batches),
+        ratio(total.rows_dram, ours.batches),
+        ratio(total.rows_ssd, ours.batches),
+        ratio(total.commands, ours.batches),
+        units::count(total.commands),
+        ratio(total.rows_ssd, total.commands),
+        100.0 * ratio(total.sq_doorbells, total.commands),
+        units::bytes(total.bytes_read),
+        units::bytes(total.bytes_needed),
+        stages(results),
+    );
+    if let Some(path) = &args.keep {
+        text += &format!("kept       {}: warprow inspect -d emulated:{}\n", path.display(), path.display());
+    }
+    if machine.is_busy() {
+        text += "note       the machine is busy with other work: take the figures with care\n";
+    }
+    text += &format!("all of it  {}", units::time(results.elapsed));
+    text
+}
+
+fn stages(results: &Results) -> String {
+    let all: f64 = results.total.stages.iter().map(Duration::as_secs_f64).sum();
+    let share = |stage: Stage| {
+        let time = results.total.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64);
+        format!("{} {:.0}%", stage.name(), 100.0 * time / all.max(1e-12))
+    };
+    Stage::ALL.map(share).join(", ")
+}
+
+fn workload_rows(workload: &Workload<'_>) -> u64 {
+    workload.truth.rows()
+}
+
+fn mapping_name(mapping: Mapping) -> &'static str {
+    match mapping {
+        Mapping::Strict => "strict",
+        Mapping::Dense => "dense",
+        Mapping::Modulo => "modulo",
+    }
+}
+
+fn json(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Results, machine: &Machine) -> Value {
+    let ours = &results.ours;
+    let right = |outcome: &Result<Outcome, String>| outcome.as_ref().map_or(true, Outcome::verified);
+    let mut object = figures(results);
+    let Some(members) = object.as_object_mut() else { return object };
+    members.insert("verified".into(), (ours.verified() && results.rivals.iter().all(|(_, it)| right(it))).into());
+    members.insert("batch".into(), workload.batch.into());
+    if let Value::Object(surroundings) = surroundings(args, workload, place, results, machine) {
+        members.extend(surroundings);
+    }
+    if let Some((mapping, share)) = workload.mapped {
+        members.insert("map".into(), mapping_name(mapping).into());
+        members.insert("missing_share".into(), share.part().into());
+        members.insert("distinct_keys".into(), share.distinct.into());
+    }
+    let mut reasons = Map::new();
+    for rival in super::Rival::ALL {
+        let outcome = results.rivals.iter().find(|(it, _)| *it == rival).map(|(_, outcome)| outcome);
+        let rate = match outcome {
+            Some(Ok(outcome)) => {
+                members.insert(format!("{}_p50_us", rival.key()), percentile(outcome, 50.0).into());
+                members.insert(format!("{}_p99_us", rival.key()), percentile(outcome, 99.0).into());
+                let times = ours.ids_per_second() / outcome.ids_per_second().max(1e-9);
+                members.insert(format!("times_{}", rival.key()), times.into());
+                Value::from(outcome.ids_per_second())
+            }
+            Some(Err(reason)) => {
+                reasons.insert(rival.key().to_owned(), reason.clone().into());
+                Value::Null
+            }
+            None => {
+                reasons.insert(rival.key().to_owned(), "did not run".into());
+                Value::Null
+            }
+        };
+        members.insert(format!("{}_ids_per_second", rival.key()), rate);
+    }
+    members.insert("rivals_absent".into(), reasons.into());
+    object
+}
+
+/// What was measured of us.
+fn figures(results: &Results) -> Value {
+    let (ours, total) = (&results.ours, &results.total);
+    let stage = |(stage, time): (&Stage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
+    json!({
+        "ids": ours.ids,
+        "rows_checked": ours.checked,
+        "batches": ours.batches,
+        "seconds": ours.time.as_secs_f64(),
+        "ids_per_second": ours.ids_per_second(),
+        "p50_us": percentile(ours, 50.0),
+        "p99_us": percentile(ours, 99.0),
+        "p999_us": percentile(ours, 99.9),
+        "unique": total.unique,
+        "rows_dram": total.rows_dram,
+        "rows_ssd": total.rows_ssd,
+        "ids_dram": total.ids_dram,
+        "ids_ssd": total.ids_ssd,
+        "missing": total.missing,
+        "commands": total.commands,
+        "merges": total.merges,
+        "rows_per_command": ratio(total.rows_ssd, total.commands),
+        "doorbells": total.sq_doorbells,
+        "doorbells_per_command": ratio(total.sq_doorbells, total.commands),
+        "bytes_read": total.bytes_read,
+        "bytes_needed": total.bytes_needed,
+        "generation": total.generation,
+        "stages_seconds": Stage::ALL.iter().zip(total.stages).map(stage).collect::<Map<_, _>>(),
+        "interrupted": ours.interrupted,
+        "load_bytes": results.load.bytes,
+        "load_seconds": results.load.elapsed.as_secs_f64(),
+        "elapsed_seconds": results.elapsed.as_secs_f64(),
+        "rows_in_dram": results.dram_rows,
+    })
+}
+
+/// What it was measured with.
+fn surroundings(
+    args: &DemoArgs,
+    workload: &Workload<'_>,
+    place: &Place,
+    results: &Results,
+    machine: &Machine,
+) -> Value {
+    let truth = &workload.truth;
+    let threads = results.rivals.iter().map(|(rival, _)| (rival.key().to_owned(), Value::from(rival.threads())));
+    json!({
+        "table": {
+            "description": workload.table,
+            "rows": truth.rows(),
+            "dim": truth.dim(),
+            "dtype": truth.dtype().name(),
+            "bytes": truth.rows().saturating_mul(truth.row_bytes() as u64),
+        },
+        "trace": workload.trace,
+        "alpha": args.trace.is_none().then_some(args.alpha),
+        "seed": args.seed,
+        "drive": place.shown,
+        "filesystem": place.filesystem,
+        "cache": CACHE,
+        "cpu": machine.cpu,
+        "cores": machine.cores,
+        "kernel": machine.kernel,
+        "load_average": machine.load,
+        "threads": std::iter::once(("warprow".to_owned(), Value::from(OUR_THREADS))).chain(threads).collect::<Map<_, _>>(),
+        "peak_resident_bytes": peak_resident_bytes(),
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}

@@ -1,0 +1,108 @@
+//! `warprow export`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use warprow_layout::Ranks;
+use warprow_store::OpenOptions;
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::Failure;
+use crate::file::TableWriter;
+use crate::screen::Unit;
+use crate::units;
+
+/// Bytes of consecutive rows that are written at once.
+const RUN: usize = 1 << 20;
+
+/// Write a table to a safetensors or .npy file, in the order of its ids
+///
+/// The rows keep their bits. The file appears under its name when it is whole, or not at all.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Example:
+  warprow export -d emulated:a.drive --table items --out items.safetensors")]
+pub struct ExportArgs {
+    #[command(flatten)]
+    drives: DriveArgs,
+    /// The table
+    #[arg(long, value_name = "TABLE")]
+    table: String,
+    /// The file to write, .safetensors or .npy
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let writer = TableWriter::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
+    let ids = store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse);
+    let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);
+    let mut run = Run { writer: &writer, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
+    let (mut rows, mut failed) = (0u64, None);
+    let scanned = store.scan(&table.name, 0..u64::MAX, &mut |rank, row| {
+        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
+        rows += 1;
+        let written = run
+            .push(id, row)
+            .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
+        bar.set_position(rows);
+        match written {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(failure) => {
+                failed = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    bar.finish_and_clear();
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    scanned.map_err(Failure::from)?;
+    run.flush()?;
+    writer.finish()?;
+    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(table.row_bytes));
+    let text =
+        format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
+    let object = json!({
+        "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": table.dtype.name(), "bytes": bytes,
+    });
+    Done::new(text, object)
+}
+
+/// Rows of consecutive ids on their way to the file.
+struct Run<'a> {
+    writer: &'a TableWriter,
+    first: u64,
+    /// The id that would continue the run.
+    next: u64,
+    rows: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn push(&mut self, id: u64, row: &[u8]) -> Result<(), Failure> {
+        if id != self.next || self.rows.len() >= RUN {
+            self.flush()?;
+            self.first = id;
+        }
+        self.rows.extend_from_slice(row);
+        self.next = id + 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        if !self.rows.is_empty() {
+            self.writer.write(self.first, &self.rows)?;
+            self.rows.clear();
+        }
+        Ok(())
+    }
+}

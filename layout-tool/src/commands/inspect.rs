@@ -1,0 +1,147 @@
+//! `warprow inspect`.
+
+use clap::Args;
+use serde_json::json;
+use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
+use warprow_store::{OpenOptions, Store, StoreError};
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::{Class, Failure};
+use crate::report::table;
+use crate::units;
+
+/// Show what lies on the drives, without changing anything
+///
+/// Nothing is written, rolled forward or repaired. If drives of the store are missing, everything that is known is printed all
+/// the same, with exit code 6. A blank drive is no error: "store" is null then.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow inspect -d emulated:a.drive
+  warprow inspect -d 0000:41:00.0 -d 0000:42:00.0 --json | jq .store.generations")]
+pub struct InspectArgs {
+    #[command(flatten)]
+    drives: DriveArgs,
+}
+
+pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
+    let devices = drives::devices(&args.drives)?;
+    let names: Vec<String> = devices.iter().map(warprow_store::Device::name).collect();
+    let options = OpenOptions::default().with_degraded();
+    let store = match Store::open(&devices, &options) {
+        Ok(store) => store,
+        Err(StoreError::Open(error @ OpenError::NotWarprow { .. })) => {
+            let blank = |device| {
+                let alone = Store::open(std::slice::from_ref(device), &options);
+                matches!(alone, Err(StoreError::Open(OpenError::NotWarprow { .. })))
+            };
+            if !devices.iter().all(blank) {
+                return Err(StoreError::from(error).into());
+            }
+            let text = format!("No Warprow store on {}. Make one with `warprow format`.", names.join(", "));
+            return Done::new(text, json!({ "drives": names, "store": null }));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (inspection, repairs) = store.inspect();
+    let missing = match store.state() {
+        State::Healthy => Vec::new(),
+        State::Degraded { missing } => missing,
+    };
+    let object = json!({
+        "drives": names,
+        "state": if missing.is_empty() { "healthy" } else { "degraded" },
+        "missing": missing,
+        "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
+        "free_bytes": store.free_bytes(),
+        "store": inspection,
+    });
+    let mut done = Done::new(describe(&inspection, repairs, store.free_bytes(), missing.is_empty()), object)?;
+    if !missing.is_empty() {
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let what = format!("the store lacks {}", missing.join(", "));
+        done.failure = Some(
+            Failure::new(Class::Store, inspection.store.to_string(), what)
+                .remedy("give these drives too; without them rows are missing and nothing can be written"),
+        );
+    }
+    Ok(done)
+}
+
+fn describe(store: &Inspection, repairs: &[Repair], free: u64, healthy: bool) -> String {
+    let total: u64 = store.members.iter().map(|member| u64::from(member.chunks) * store.chunk_size).sum();
+    let mut text = format!(
+        "Store {}: {}, format {}, epoch {}\n{} free of {}, in chunks of {} and LBAs of {} B; catalogue {} of {}\n\n",
+        store.store,
+        if healthy { "healthy" } else { "DEGRADED" },
+        store.format_version,
+        store.epoch,
+        units::bytes(free),
+        units::bytes(total),
+        units::bytes(store.chunk_size),
+        store.lba_size,
+        units::bytes(store.catalogue_bytes),
+        units::bytes(store.catalogue_capacity),
+    );
+    text += &table(
+        ["drive", "serial", ">size", ">free"],
+        store.members.iter().map(|member| {
+            [
+                member.drive.clone().unwrap_or_else(|| "MISSING".into()),
+                member.serial.clone(),
+                units::bytes(member.bytes),
+                units::bytes(member.free_chunks * store.chunk_size),
+            ]
+        }),
+    );
+    for repair in repairs {
+        text += &format!("\n{}: {}; mended when the store is next opened for writing", repair.drive, words(repair));
+    }
+    let rows: Vec<_> = store.generations.iter().flat_map(|it| it.tables.iter().map(move |table| (it, table))).collect();
+    if rows.is_empty() {
+        return text + "\n\nNo tables yet: load some with `warprow load`.";
+    }
+    text += "\n\n";
+    text += &table(
+        [
+            "table",
+            ">rows",
+            ">dim",
+            "type",
+            ">row",
+            ">rows/LBA",
+            ">on drives",
+            "order",
+            "checksums",
+            "model",
+            ">generation",
+        ],
+        rows.into_iter().map(|(generation, it)| {
+            [
+                it.name.clone(),
+                units::count(it.rows),
+                it.dim.to_string(),
+                it.dtype.to_string(),
+                units::bytes(it.row_bytes.into()),
+                if it.lbas_per_row > 1 { format!("1/{}", it.lbas_per_row) } else { it.rows_per_lba.to_string() },
+                units::bytes(it.bytes),
+                if it.ranks.is_some() { "hottest first" } else { "by id" }.to_owned(),
+                if it.row_crc { "every row" } else { "metadata" }.to_owned(),
+                generation.name.clone(),
+                generation.id.to_string(),
+            ]
+        }),
+    );
+    text
+}
+
+fn words(repair: &Repair) -> &'static str {
+    match repair.kind {
+        RepairKind::RolledForward => "one commit behind: a commit was interrupted",
+        RepairKind::Superblock(Copy::Start) => "the superblock at its start is missing or damaged; another is whole",
+        RepairKind::Superblock(Copy::Tail) => "the superblock at its end is missing or damaged; another is whole",
+        RepairKind::Catalogue => "its catalogue is damaged; another drive's or an earlier one is whole",
+        _ => "metadata was damaged; another copy is whole",
+    }
+}

@@ -1,0 +1,505 @@
+//! `warprow lookup`.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use warprow_layout::DType;
+use warprow_store::{
+    Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, TableInfo,
+};
+use warprow_workload::{Keys, NpyHeader, TraceFile};
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::Failure;
+use crate::file::TableWriter;
+use crate::hotness::read_keys;
+use crate::report::{json_float, table};
+use crate::rows::RowBuffer;
+use crate::screen::Unit;
+use crate::{tally, units};
+
+/// Ids of one look-up, at most; more are looked up one after another.
+const CHUNK: usize = 1 << 16;
+/// Rows and elements that are shown to people.
+const SHOWN: (usize, usize) = (20, 8);
+
+/// Look rows up by their ids
+///
+/// Ids that the table does not have, negative ones among them, are missing: --missing says what stands for them. With
+/// --pooling, ids are added up in bags: --offsets says where each begins, as for torch.nn.EmbeddingBag; without it, all ids are
+/// one bag.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow lookup -d emulated:a.drive --table items --ids 7,42,-1
+  warprow lookup -d emulated:a.drive --table items --ids-file clicks.csv:item --out rows.npy
+  warprow lookup -d emulated:a.drive --table items --ids 1,2,3,4 --pooling mean --offsets offsets.npy")]
+pub struct LookupArgs {
+    #[command(flatten)]
+    drives: DriveArgs,
+    /// The table
+    #[arg(long, value_name = "TABLE")]
+    table: String,
+    /// The ids
+    #[arg(
+        long,
+        value_name = "ID,...",
+        allow_hyphen_values = true,
+        required_unless_present = "ids_file",
+        conflicts_with = "ids_file"
+    )]
+    ids: Option<String>,
+    /// A file of ids: .npy, .csv with a column, or raw .i32, .i64, .u32, .u64
+    #[arg(long, value_name = "FILE[:COLUMN]")]
+    ids_file: Option<String>,
+    /// Whether the rows of a bag become one, and how
+    #[arg(long, default_value = "none")]
+    pooling: Pooling,
+    /// A file of integers: where in the ids each bag begins, with or without the end of the last
+    #[arg(long, value_name = "FILE[:COLUMN]")]
+    offsets: Option<String>,
+    /// A .npy file of <f4: a weight for each id; only with --pooling sum
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// What stands for missing ids: the table's default row, zeros, nothing, or an error
+    #[arg(long, default_value = "default")]
+    missing: Missing,
+    /// An id that stands for nothing
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
+    padding: Option<i128>,
+    /// Write the rows to a .npy or .safetensors file instead of printing them
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long, requires = "out")]
+    force: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Pooling {
+    None,
+    Sum,
+    Mean,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Missing {
+    Default,
+    Zero,
+    Skip,
+    Error,
+}
+
+impl Pooling {
+    fn of_store(self) -> warprow_store::Pooling {
+        match self {
+            Self::None => warprow_store::Pooling::None,
+            Self::Sum => warprow_store::Pooling::Sum,
+            Self::Mean => warprow_store::Pooling::Mean,
+        }
+    }
+}
+
+impl Missing {
+    fn of_store(self) -> warprow_store::Missing {
+        match self {
+            Self::Default => warprow_store::Missing::Default,
+            Self::Zero => warprow_store::Missing::Zero,
+            Self::Skip => warprow_store::Missing::Skip,
+            Self::Error => warprow_store::Missing::Error,
+        }
+    }
+}
+
+/// What is looked up, checked.
+struct Request {
+    ids: Keys,
+    /// Where each bag begins, and the end of the last; `None`: not pooled.
+    bags: Option<Vec<usize>>,
+    weights: Option<Vec<f32>>,
+}
+
+pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure> {
+    let request = Request::read(args)?;
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let out = if request.bags.is_some() { DType::F32 } else { info.dtype };
+    let chunks = request.chunks();
+    let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
+    let most_bags = chunks.iter().map(|chunk| chunk.bags.len()).max().unwrap_or(0);
+    let host = store.attach_host(HostOptions::default())?;
+    let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
+    let feature = if request.weights.is_some() { feature.weighted() } else { feature };
+    let feature = match args.padding {
+        Some(id) => feature.padding(id),
+        None => feature,
+    };
+    let max_batch = u32::try_from(most_bags).map_err(|_| Failure::input("", "too many bags"))?;
+    let plan =
+        host.plan(&[feature], PlanOptions::default().with_max(max_batch.max(1), most_ids.max(1)).with_out(out))?;
+    let mut slot = plan.slot()?;
+
+    let rows = request.bags.as_ref().map_or(request.ids.len(), |bags| bags.len() - 1) as u64;
+    let name = format!("{} rows", args.table);
+    let writer = match &args.out {
+        Some(path) => Some((path, TableWriter::create(path, args.force, &name, rows, info.dim, out)?)),
+        None => None,
+    };
+    let mut shown = Shown { keep: writer.is_none(), dim: info.dim as usize, rows: Vec::new(), mask: Vec::new() };
+    let mut report = Report::default();
+    let bar = context.screen.bar("looking up", rows, Unit::Things);
+    let mut first_row = 0;
+    for chunk in &chunks {
+        context.interrupt.check()?;
+        let ids = request.ids_in(&chunk.ids);
+        let offsets: Option<Vec<u64>> = request.bags.as_ref().map(|bags| {
+            bags[chunk.bags.start..=chunk.bags.end].iter().map(|&offset| (offset - chunk.ids.start) as u64).collect()
+        });
+        let bags = chunk.bags.len();
+        let mut batch = Batch::new(ids, bags as u32);
+        if let Some(offsets) = &offsets {
+            batch = batch.with_offsets(offsets);
+        }
+        if let Some(weights) = &request.weights {
+            batch = batch.with_weights(&weights[chunk.ids.clone()]);
+        }
+        let mut mask = vec![0; chunk.ids.len()];
+        let mut buffer = RowBuffer::new(out, bags * info.dim as usize);
+        let mut output = Output::new(buffer.rows(), plan.width()).with_mask(&mut mask);
+        let looked_up = slot.lookup(&batch, &mut output).map_err(|error| failed(&error, args, chunk.ids.start))?;
+        tally::add(&mut report, &looked_up);
+        if let Some((_, writer)) = &writer {
+            writer.write(first_row, buffer.bytes())?;
+        }
+        shown.take(&buffer, &mask, request.bags.is_none());
+        first_row += bags as u64;
+        bar.set_position(first_row);
+    }
+    bar.finish_and_clear();
+    drop((slot, plan, host));
+    if let Some((_, writer)) = writer {
+        writer.finish()?;
+    }
+    describe(args, &info, out, &request, &shown, &report, rows)
+}
+
+impl Request {
+    fn read(args: &LookupArgs) -> Result<Self, Failure> {
+        let ids = match (&args.ids, &args.ids_file) {
+            (Some(list), _) => parse_ids(list)?,
+            (_, Some(file)) => read_file(file)?,
+            _ => return Err(Failure::usage("", "no ids").remedy("give --ids or --ids-file")),
+        };
+        if args.pooling == Pooling::None && args.offsets.is_some() {
+            return Err(
+                Failure::usage("--offsets", "bags are for pooling").remedy("add --pooling sum or --pooling mean")
+            );
+        }
+        if args.pooling != Pooling::Sum && args.weights.is_some() {
+            return Err(Failure::usage("--weights", "only sums are weighted").remedy("add --pooling sum"));
+        }
+        let bags = match (&args.offsets, args.pooling) {
+            (_, Pooling::None) => None,
+            (None, _) => Some(vec![0, ids.len()]),
+            (Some(file), _) => Some(offsets(file, ids.len())?),
+        };
+        let weights = args.weights.as_deref().map(read_weights).transpose()?;
+        if let Some(weights) = &weights
+            && weights.len() != ids.len()
+        {
+            let what = format!(
+                "{} for {}",
+                units::plural(weights.len() as u64, "weight"),
+                units::plural(ids.len() as u64, "id")
+            );
+            return Err(Failure::input("--weights", what).remedy("give one weight for each id"));
+        }
+        Ok(Self { ids, bags, weights })
+    }
+
+    /// Whole bags, or ids, that are looked up together.
+    fn chunks(&self) -> Vec<Chunk> {
+        let ids = self.ids.len();
+        let Some(bags) = &self.bags else {
+            let starts = (0..ids).step_by(CHUNK);
+            return starts
+                .map(|start| start..ids.min(start + CHUNK))
+                .map(|ids| Chunk { bags: ids.clone(), ids })
+                .collect();
+        };
+        let mut chunks: Vec<Chunk> = Vec::new();
+        for (bag, ends) in bags.windows(2).enumerate() {
+            let &[begin, end] = ends else { continue };
+            match chunks.last_mut() {
+                Some(chunk) if end - chunk.ids.start <= CHUNK && chunk.bags.len() < CHUNK => {
+                    (chunk.bags.end, chunk.ids.end) = (bag + 1, end);
+                }
+                _ => chunks.push(Chunk { bags: bag..bag + 1, ids: begin..end }),
+            }
+        }
+        chunks
+    }
+
+    fn ids_in(&self, range: &Range<usize>) -> Ids<'_> {
+        match &self.ids {
+            Keys::Signed(ids) => ids[range.clone()].into(),
+            Keys::Unsigned(ids) => ids[range.clone()].into(),
+        }
+    }
+
+    fn id(&self, position: usize) -> Value {
+        match &self.ids {
+            Keys::Signed(ids) => ids.get(position).copied().into(),
+            Keys::Unsigned(ids) => ids.get(position).copied().into(),
+        }
+    }
+}
+
+struct Chunk {
+    bags: Range<usize>,
+    ids: Range<usize>,
+}
+
+fn parse_ids(list: &str) -> Result<Keys, Failure> {
+    let parse = |text: &str| {
+        text.trim().parse::<i128>().map_err(|_| {
+            Failure::usage(text, format!("{text:?} is no id"))
+                .remedy("give whole numbers separated by commas: --ids 7,42,-1")
+        })
+    };
+    let ids = list.split(',').filter(|text| !text.trim().is_empty()).map(parse).collect::<Result<Vec<_>, _>>()?;
+    if let Ok(signed) = ids.iter().map(|&id| i64::try_from(id)).collect() {
+        return Ok(Keys::Signed(signed));
+    }
+    let unsigned: Result<Vec<u64>, _> = ids.iter().map(|&id| u64::try_from(id)).collect();
+    unsigned.map(Keys::Unsigned).map_err(|_| {
+        Failure::usage("--ids", "the ids do not fit one 64-bit type")
+            .remedy("look negative ids and those from 2⁶³ on up separately")
+    })
+}
+
+fn read_file(argument: &str) -> Result<Keys, Failure> {
+    let Ok(file) = argument.parse::<TraceFile>();
+    read_keys(&file)
+}
+
+/// Where bags begin, with the end of the last.
+fn offsets(argument: &str, ids: usize) -> Result<Vec<usize>, Failure> {
+    let given: Vec<i128> = match read_file(argument)? {
+        Keys::Signed(offsets) => offsets.into_iter().map(i128::from).collect(),
+        Keys::Unsigned(offsets) => offsets.into_iter().map(i128::from).collect(),
+    };
+    let mut bags: Vec<usize> = Vec::with_capacity(given.len() + 1);
+    for (index, offset) in given.into_iter().enumerate() {
+        let before = bags.last().copied();
+        let rule = match usize::try_from(offset) {
+            Ok(offset) if offset <= ids => match before {
+                None if offset != 0 => "the first must be 0",
+                Some(before) if offset < before => "none may be smaller than the one before",
+                _ => {
+                    bags.push(offset);
+                    continue;
+                }
+            },
+            _ => "it must not be negative nor pass the number of ids",
+        };
+        let what = format!("offsets[{index}] is {offset}: {rule}");
+        return Err(Failure::input(argument, what).remedy(format!("there are {}", units::plural(ids as u64, "id"))));
+    }
+    // With the end of the last bag there is no telling from an empty bag at the end: as in `include_last_offset`, an entry
+    // equal to the number of ids ends the last bag.
+    if bags.last() != Some(&ids) || bags.len() == 1 {
+        bags.push(ids);
+    }
+    Ok(bags)
+}
+
+fn read_weights(path: &Path) -> Result<Vec<f32>, Failure> {
+    let subject = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|error| Failure::io(&subject, "cannot be read", &error))?;
+    let header = NpyHeader::read(&mut &bytes[..]).map_err(|error| Failure::input(&subject, error.to_string()))?;
+    let data = bytes.get(header.data_at as usize..).unwrap_or_default();
+    if header.descr != "<f4" || !header.is_c_order() {
+        return Err(Failure::input(&subject, format!("its elements are {}; weights are <f4", header.descr))
+            .remedy("save weights.astype(numpy.float32)"));
+    }
+    if header.elements().saturating_mul(4) != data.len() as u128 {
+        return Err(Failure::input(&subject, "it is cut off or damaged").remedy("write it again, with numpy.save"));
+    }
+    Ok(data.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect())
+}
+
+/// Rows to be printed.
+struct Shown {
+    keep: bool,
+    dim: usize,
+    rows: Vec<Vec<f32>>,
+    /// One byte a row, if not pooled.
+    mask: Vec<u8>,
+}
+
+impl Shown {
+    fn take(&mut self, buffer: &RowBuffer, mask: &[u8], by_id: bool) {
+        if self.keep {
+            self.rows.extend(buffer.values().chunks_exact(self.dim).map(<[f32]>::to_vec));
+            self.mask.extend(mask.iter().filter(|_| by_id));
+        }
+    }
+}
+
+/// What a failed look-up means; `first` is the position of its first id among all.
+fn failed(error: &LookupError, args: &LookupArgs, first: usize) -> Failure {
+    let positions = match error {
+        LookupError::MissingIds { positions, .. } | LookupError::RowsFailed { positions, .. } => {
+            positions.iter().map(|position| position + first).collect()
+        }
+        _ => Vec::new(),
+    };
+    let failure = Failure::from_lookup(error, &args.table);
+    match positions.is_empty() {
+        true => failure,
+        false => failure.detail("positions", positions),
+    }
+}
+
+fn describe(
+    args: &LookupArgs,
+    info: &TableInfo,
+    out: DType,
+    request: &Request,
+    shown: &Shown,
+    report: &Report,
+    rows: u64,
+) -> Result<Done, Failure> {
+    let elapsed: Duration = report.stages.iter().sum();
+    let mut object = json!({
+        "table": info.name,
+        "dim": info.dim,
+        "dtype": out.name(),
+        "pooling": args.pooling.of_store_name(),
+        "generation": report.generation,
+        "ids": report.ids,
+        "padding": report.padding,
+        "missing": report.missing,
+        "unique": report.unique,
+        "rows_dram": report.rows_dram,
+        "rows_ssd": report.rows_ssd,
+        "commands": report.commands,
+        "doorbells": report.sq_doorbells,
+        "bytes_read": report.bytes_read,
+        "seconds": elapsed.as_secs_f64(),
+    });
+    let summary = format!(
+        "{} of table {:?}: {}, {} missing; {} in {}",
+        units::plural(rows, "row"),
+        info.name,
+        units::plural(report.ids, "id"),
+        units::count(report.missing),
+        units::plural(report.commands, "command"),
+        units::time(elapsed),
+    );
+    let Some(members) = object.as_object_mut() else { return Done::new(summary, object) };
+    if let Some(path) = &args.out {
+        members.insert("out".into(), path.display().to_string().into());
+        return Done::new(format!("{summary}\nwritten to {}", path.display()), object);
+    }
+    let values = |row: &Vec<f32>| Value::from(row.iter().map(|&v| json_float(v)).collect::<Vec<_>>());
+    members.insert("rows".into(), shown.rows.iter().map(values).collect());
+    if request.bags.is_none() {
+        members.insert("found".into(), shown.mask.iter().map(|&found| Value::from(found == 1)).collect());
+    }
+    let lines = shown.rows.iter().take(SHOWN.0).enumerate().map(|(i, row)| {
+        let mut text = row.iter().take(SHOWN.1).map(|v| format!("{v}")).collect::<Vec<_>>().join("  ");
+        if row.len() > SHOWN.1 {
+            text += &format!("  … {} more", row.len() - SHOWN.1);
+        }
+        let (what, found) = match request.bags {
+            Some(_) => (i.to_string(), String::new()),
+            None => (request.id(i).to_string(), if shown.mask.get(i) == Some(&1) { "yes" } else { "no" }.to_owned()),
+        };
+        [what, found, text]
+    });
+    let head = if request.bags.is_some() { [">bag", "", "sum or mean"] } else { [">id", "found", "row"] };
+    let mut text = table(head, lines);
+    if shown.rows.len() > SHOWN.0 {
+        text +=
+            &format!("\n… and {} more: print them with --json, or write them with --out", shown.rows.len() - SHOWN.0);
+    }
+    Done::new(format!("{text}\n{summary}"), object)
+}
+
+impl Pooling {
+    fn of_store_name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+        }
+    }
+}
+
+impl Failure {
+    /// A look-up in `table` that failed.
+    fn from_lookup(error: &LookupError, table: &str) -> Self {
+        crate::store_failure::of_lookup(error, table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Class;
+
+    fn request(ids: usize, bags: Option<Vec<usize>>) -> Request {
+        Request { ids: Keys::Signed(vec![0; ids]), bags, weights: None }
+    }
+
+    #[test]
+    fn chunks_cover_every_id_and_bag_once() {
+        let sizes = [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
+        for ids in sizes {
+            let chunks = request(ids, None).chunks();
+            assert_eq!(chunks.iter().map(|chunk| chunk.ids.len()).sum::<usize>(), ids);
+            assert!(chunks.iter().all(|chunk| chunk.ids == chunk.bags && chunk.ids.len() <= CHUNK));
+        }
+        let bags = vec![0, 0, 5, CHUNK, CHUNK, 2 * CHUNK + 9, 2 * CHUNK + 9];
+        let chunks = request(2 * CHUNK + 9, Some(bags.clone())).chunks();
+        let (mut bag, mut id) = (0, 0);
+        for chunk in &chunks {
+            assert_eq!((chunk.bags.start, chunk.ids.start), (bag, id));
+            assert_eq!((bags[chunk.bags.start], bags[chunk.bags.end]), (chunk.ids.start, chunk.ids.end));
+            (bag, id) = (chunk.bags.end, chunk.ids.end);
+        }
+        assert_eq!((bag, id), (6, 2 * CHUNK + 9));
+    }
+
+    #[test]
+    fn ids_are_taken_as_they_fit() {
+        assert_eq!(parse_ids("7, -1,").unwrap(), Keys::Signed(vec![7, -1]));
+        assert_eq!(parse_ids("18446744073709551615,0").unwrap(), Keys::Unsigned(vec![u64::MAX, 0]));
+        for bad in ["x", "1.5", "-1,18446744073709551615", "18446744073709551616"] {
+            assert_eq!(parse_ids(bad).unwrap_err().class, Class::Usage, "{bad}");
+        }
+    }
+
+    #[test]
+    fn offsets_may_have_the_last_end_and_must_ascend() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("o.i64");
+        let read = |given: &[i64], ids| {
+            std::fs::write(&path, given.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+            offsets(path.to_str().unwrap(), ids).map_err(|failure| failure.message)
+        };
+        assert_eq!(read(&[0, 2, 2], 5), Ok(vec![0, 2, 2, 5]));
+        assert_eq!(read(&[0, 2, 2, 5], 5), Ok(vec![0, 2, 2, 5]));
+        assert_eq!(read(&[0], 0), Ok(vec![0, 0]));
+        assert_eq!(read(&[1, 2], 5), Err("offsets[0] is 1: the first must be 0".into()));
+        assert!(read(&[0, 3, 2], 5).unwrap_err().starts_with("offsets[2] is 2: none may be smaller"));
+        assert!(read(&[0, 6], 5).unwrap_err().starts_with("offsets[1] is 6: it must not be negative nor pass"));
+        assert!(read(&[0, -1], 5).unwrap_err().starts_with("offsets[1] is -1"));
+    }
+}

@@ -1,0 +1,233 @@
+//! `warprow verify`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+use warprow_layout::{Ranks, RowSource};
+use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::{Class, Failure};
+use crate::file::{FileTable, TableFile};
+use crate::report::table;
+use crate::screen::Unit;
+use crate::units;
+
+/// Differences that are listed, at most.
+const LISTED: usize = 10;
+
+/// Read tables back and compare them with their checksums, or with the file they came from
+///
+/// Metadata and permutations always have checksums. Rows have them if they were loaded with --row-crc; if not, reading them
+/// back shows only that the drives can read them, and the result says so. With --against, every row is compared bit for bit.
+///
+/// Exit code 5 if anything differs.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow verify -d emulated:a.drive
+  warprow verify -d emulated:a.drive --table items --against items.npy")]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    drives: DriveArgs,
+    /// Only this table; may be repeated
+    #[arg(long, value_name = "TABLE")]
+    table: Vec<String>,
+    /// Compare with the tables in this file, bit for bit
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+}
+
+/// What was found out about a table.
+struct Finding {
+    table: TableInfo,
+    /// Against what the rows were compared; `None`: nothing.
+    against: Option<String>,
+    rows: u64,
+    bytes: u64,
+    differing: u64,
+    /// The first ranks, or ids, that differ.
+    first: Vec<u64>,
+}
+
+pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
+    let file = args.against.as_deref().map(TableFile::open).transpose()?;
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let tables = chosen(&store, &args.table)?;
+    let mut findings = Vec::with_capacity(tables.len());
+    for info in tables {
+        findings.push(match &file {
+            None => check(&store, info, context)?,
+            Some(file) => compare(&store, info, file, args.table.is_empty(), context)?,
+        });
+    }
+    report(findings)
+}
+
+fn chosen(store: &Store, names: &[String]) -> Result<Vec<TableInfo>, Failure> {
+    if names.is_empty() {
+        return Ok(store.tables());
+    }
+    let find = |name: &String| store.table(name).ok_or_else(|| drives::no_such_table(store, name));
+    names.iter().map(find).collect()
+}
+
+fn interrupted(error: StoreError, context: &Context) -> Failure {
+    match error {
+        StoreError::Interrupted => context.interrupt.failure(),
+        error => error.into(),
+    }
+}
+
+/// Against the checksums that were stored.
+fn check(store: &Store, table: TableInfo, context: &Context) -> Result<Finding, Failure> {
+    let bar = context.screen.bar(format!("reading {}", table.name), table.rows, Unit::Things);
+    let verified = store.verify(&table.name, &mut |rows| {
+        bar.set_position(rows);
+        context.interrupt.flow()
+    });
+    bar.finish_and_clear();
+    let verified = verified.map_err(|error| interrupted(error, context))?;
+    Ok(Finding {
+        against: verified.checked.then(|| "checksums".to_owned()),
+        rows: verified.rows,
+        bytes: verified.bytes,
+        differing: verified.damaged,
+        first: verified.first_damaged,
+        table,
+    })
+}
+
+/// Against a file.
+fn compare(
+    store: &Store,
+    table: TableInfo,
+    file: &TableFile,
+    all: bool,
+    context: &Context,
+) -> Result<Finding, Failure> {
+    let theirs = counterpart(&table, file, all)?;
+    let failed = |error| Failure::from(error);
+    let ids = store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse);
+    let path = file.path.display().to_string();
+    let row_bytes = theirs.row_bytes();
+    if (theirs.rows, theirs.dim, theirs.dtype) != (table.rows, table.dim, table.dtype) {
+        let what = format!(
+            "table {:?} has {} × {} {}, {} in {path} has {} × {} {}",
+            table.name, table.rows, table.dim, table.dtype, theirs.name, theirs.rows, theirs.dim, theirs.dtype
+        );
+        return Err(Failure::new(Class::Mismatch, table.name, what));
+    }
+    let bar = context.screen.bar(format!("comparing {}", table.name), table.rows, Unit::Things);
+    let source = file.rows(theirs);
+    let mut finding =
+        Finding { against: Some(path.clone()), rows: 0, bytes: 0, differing: 0, first: Vec::new(), table };
+    let (mut want, mut unread) = (vec![0; row_bytes], None);
+    let name = finding.table.name.clone();
+    let scanned = store.scan(&name, 0..u64::MAX, &mut |rank, row| {
+        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(u64::MAX);
+        if let Err(error) = source.read(id, row_bytes, &mut want) {
+            unread = Some(error);
+            return ControlFlow::Break(());
+        }
+        if row != want {
+            finding.differing += 1;
+            finding.first.push(id);
+            if finding.first.len() > 1000 {
+                keep_first(&mut finding.first);
+            }
+        }
+        finding.rows += 1;
+        finding.bytes += row.len() as u64;
+        if finding.rows.is_multiple_of(1 << 12) {
+            bar.set_position(finding.rows);
+            return context.interrupt.flow();
+        }
+        ControlFlow::Continue(())
+    });
+    bar.finish_and_clear();
+    if let Some(error) = unread {
+        return Err(Failure::io(path, "cannot be read", &error));
+    }
+    scanned.map_err(|error| interrupted(error, context))?;
+    context.interrupt.check()?;
+    keep_first(&mut finding.first);
+    Ok(finding)
+}
+
+fn keep_first(ids: &mut Vec<u64>) {
+    ids.sort_unstable();
+    ids.truncate(100);
+}
+
+/// The table in `file` that `table` came from: of its name, or one whose name ends in it, or the only one of either side.
+fn counterpart<'a>(table: &TableInfo, file: &'a TableFile, all: bool) -> Result<&'a FileTable, Failure> {
+    let named = |matches: &dyn Fn(&str) -> bool| {
+        let mut found = file.tables.iter().filter(|it| matches(&it.name));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let only = || match &file.tables[..] {
+        [table] if !all => Some(table),
+        _ => None,
+    };
+    let found = named(&|name| name == table.name).or_else(|| named(&|name| name.ends_with(&table.name))).or_else(only);
+    found.ok_or_else(|| {
+        let path = file.path.display();
+        let names: Vec<&str> = file.tables.iter().map(|it| &*it.name).collect();
+        Failure::input(
+            &table.name,
+            format!("no one table of {path} is called {:?}; it has {}", table.name, names.join(", ")),
+        )
+        .remedy("choose what to compare with --table")
+    })
+}
+
+fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
+    let verdict = |finding: &Finding| match (&finding.against, finding.differing) {
+        (None, _) => "readable; row contents NOT checked".to_owned(),
+        (Some(against), 0) => format!("equal to {against}"),
+        (Some(against), n) => format!("{} DIFFER from {against}", units::plural(n, "row")),
+    };
+    let mut text = table(
+        ["table", ">rows", ">bytes", "verdict"],
+        findings.iter().map(|it| [it.table.name.clone(), units::count(it.rows), units::bytes(it.bytes), verdict(it)]),
+    );
+    let unchecked = findings.iter().filter(|finding| finding.against.is_none()).count();
+    if unchecked > 0 {
+        text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
+    }
+    let tables: Vec<Value> = findings
+        .iter()
+        .map(|it| {
+            json!({
+                "name": it.table.name,
+                "rows": it.rows,
+                "bytes": it.bytes,
+                "checked": it.against.is_some(),
+                "against": it.against,
+                "differing": it.differing,
+                "first_differing": it.first.iter().take(LISTED).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let checked = !findings.is_empty() && unchecked == 0;
+    let differing: u64 = findings.iter().map(|finding| finding.differing).sum();
+    let object = json!({ "tables": tables, "contents_checked": checked, "differing": differing });
+    let mut done = Done::new(text, object)?;
+    if let Some(bad) = findings.iter().find(|finding| finding.differing > 0) {
+        let first: Vec<String> = bad.first.iter().take(LISTED).map(u64::to_string).collect();
+        let of = if bad.against.as_deref() == Some("checksums") { "ranks" } else { "ids" };
+        let what = format!(
+            "{} of table {:?} differ: {of} {}",
+            units::plural(bad.differing, "row"),
+            bad.table.name,
+            first.join(", ")
+        );
+        done.failure =
+            Some(Failure::new(Class::Mismatch, &bad.table.name, what).remedy("load the table again, with --replace"));
+    }
+    Ok(done)
+}

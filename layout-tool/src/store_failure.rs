@@ -1,0 +1,282 @@
+//! What errors of the store and the rooms below mean to a user: kind, subject, remedy.
+
+use std::error::Error;
+
+use warprow_dma::FunctionError;
+use warprow_driver::DriverError;
+use warprow_layout::{DriveError, FormatError, OpenError, VolumeError};
+use warprow_soft_controller::UriError;
+use warprow_spec::StatusCode;
+use warprow_store::{LookupError, RowError, StoreError};
+use warprow_vfio::OpenError as VfioError;
+
+use crate::failure::{Class, Failure, chain, lacks_resources};
+
+/// Kind, subject, remedy.
+type Meaning = (Class, String, &'static str);
+
+const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
+const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
+const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
+const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
+const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
+
+impl From<UriError> for Failure {
+    fn from(error: UriError) -> Self {
+        let (class, subject, remedy) = of_emulated(&error);
+        Self::new(class, subject, chain(&error)).remedy(remedy)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let (class, subject, remedy) = of_store(&error);
+        let failure = Self::new(class, subject, chain(&error)).remedy(remedy);
+        match error {
+            StoreError::Refused { token, .. } => failure.detail("token", token),
+            _ => failure,
+        }
+    }
+}
+
+/// A look-up in `table` that failed.
+pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
+    let (class, subject, remedy) = match error {
+        LookupError::Invalid(_) => (Class::Input, table.to_owned(), "mend the ids, offsets or weights"),
+        LookupError::MissingIds { .. } => {
+            (Class::Input, table.to_owned(), "leave those ids out, or choose what stands for them with --missing")
+        }
+        LookupError::RowsFailed { source: RowError::Drive(source), .. } => of_driver(source),
+        LookupError::RowsFailed { source: RowError::Checksum { table, .. }, .. } => (
+            Class::Mismatch,
+            table.clone(),
+            "find out what is damaged with `warprow verify`, then load the table again",
+        ),
+        LookupError::RowsFailed { source: RowError::MemberMissing { .. }, .. } => {
+            (Class::Store, table.to_owned(), ALL_DRIVES)
+        }
+        LookupError::Unavailable { source } => of_driver(source),
+        _ => (Class::Drive, table.to_owned(), DRIVE),
+    };
+    Failure::new(class, subject, chain(error)).remedy(remedy)
+}
+
+fn of_store(error: &StoreError) -> Meaning {
+    match error {
+        StoreError::Address { address, .. } => {
+            (Class::Usage, address.clone(), "give a PCI address such as 0000:41:00.0, or emulated:PATH")
+        }
+        StoreError::Emulated(_) => (Class::Resources, String::new(), MEMORY),
+        StoreError::Vfio(error) => of_vfio(error),
+        StoreError::OpenedTwice { drive } => (Class::Usage, drive.clone(), "give each drive once"),
+        StoreError::Driver(error) => of_driver(error),
+        StoreError::Function(error) => of_function(error),
+        StoreError::Memory(_) | StoreError::Allocate { .. } => (Class::Resources, "memory".into(), MEMORY),
+        StoreError::LbaFormat { drive, .. } => (
+            Class::Input,
+            drive.clone(),
+            "set an LBA format of 512 or 4096 B without metadata, with `warprow format --lba`",
+        ),
+        StoreError::Refused { .. } => (
+            Class::Refused,
+            String::new(),
+            "look at what would be lost; to agree, repeat the command with --consent TOKEN",
+        ),
+        StoreError::Format(error) => of_format(error),
+        StoreError::Open(error) => of_open(error),
+        StoreError::Volume(error) => of_volume(error),
+        StoreError::Drive(error) => of_drive(error),
+        StoreError::NoSuchTable { table, .. } => (Class::Input, table.clone(), "`warprow inspect` lists the tables"),
+        StoreError::TableExists { table } => {
+            (Class::Refused, table.clone(), "give it another name with --tensor NAME=GLOB, or add --replace")
+        }
+        StoreError::Plan { feature, .. } => (Class::Input, feature.clone(), "choose another pooling or type"),
+        StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
+        StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
+        StoreError::QueueBusy { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
+        StoreError::RowDamaged { table, .. } => (
+            Class::Mismatch,
+            table.clone(),
+            "find out what is damaged with `warprow verify`, then load the table again",
+        ),
+        StoreError::Interrupted => (Class::Interrupted, String::new(), ""),
+        _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
+
+fn of_emulated(error: &UriError) -> Meaning {
+    let at = |path: &std::path::Path| path.display().to_string();
+    match error {
+        UriError::Scheme { uri }
+        | UriError::NoPath { uri }
+        | UriError::Unknown { uri, .. }
+        | UriError::Twice { uri, .. }
+        | UriError::Value { uri, .. }
+        | UriError::Properties { uri, .. } => {
+            (Class::Usage, uri.clone(), "write emulated:PATH, with properties such as emulated:PATH,size=64G")
+        }
+        UriError::NotThere { path } => {
+            (Class::Store, at(path), "look at the path, or make a drive: warprow format -d emulated:PATH,size=64G")
+        }
+        UriError::Size { path, .. } => (Class::Input, at(path), "give another file, or a size that fits it"),
+        UriError::InUse { path } => (Class::Refused, at(path), "end the process that has it open"),
+        UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
+        UriError::Io { path, source, .. } if lacks_resources(source) => (Class::Resources, at(path), ROOM),
+        UriError::Io { path, source, .. } => match source.kind() {
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                (Class::Input, at(path), "change the file's permissions, or choose another file")
+            }
+            _ => (Class::Drive, at(path), "look at the path, and at the disk below"),
+        },
+        UriError::Build(_) => (Class::Resources, String::new(), MEMORY),
+        _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
+
+fn of_vfio(error: &VfioError) -> Meaning {
+    match error {
+        VfioError::Address(error) => (Class::Usage, error.to_string(), "give a PCI address such as 0000:41:00.0"),
+        VfioError::NotFound { address, .. } => (Class::Drive, address.to_string(), "look at the address: lspci -Dnn"),
+        VfioError::NotNvme { address, .. } => {
+            (Class::Input, address.to_string(), "give the address of an NVMe controller")
+        }
+        VfioError::InUse { address, .. } | VfioError::Busy { address, .. } => {
+            (Class::Refused, address.to_string(), "release the drive, or choose another")
+        }
+        VfioError::WrongDriver { address, .. } => (Class::Refused, address.to_string(), "bind the drive to vfio-pci"),
+        VfioError::Permission { address, .. } => {
+            (Class::Refused, address.to_string(), "give this user the group's device file")
+        }
+        VfioError::Function(error) => of_function(error),
+        _ => (Class::Drive, String::new(), "see the guide on real drives in the documentation"),
+    }
+}
+
+fn of_function(error: &FunctionError) -> Meaning {
+    match error {
+        FunctionError::Map { function, .. } => (Class::Resources, function.clone(), MEMORY),
+        FunctionError::Gone { function }
+        | FunctionError::OutsideBar { function, .. }
+        | FunctionError::Os { function, .. }
+        | FunctionError::Unsupported { function, .. } => (Class::Drive, function.clone(), DRIVE),
+    }
+}
+
+fn of_driver(error: &DriverError) -> Meaning {
+    match error {
+        DriverError::Function(error) => of_function(error),
+        DriverError::Allocate(_) => (Class::Resources, "memory".into(), MEMORY),
+        DriverError::Command { function, status, .. } if status.code() == StatusCode::CapacityExceeded => {
+            (Class::Resources, function.to_string(), "make room on the disk below, then try again")
+        }
+        DriverError::NoQueueLeft { function, .. } => {
+            (Class::Resources, function.to_string(), "ask for fewer slots or workers")
+        }
+        DriverError::NoSuchNamespace { function, .. } => {
+            (Class::Input, function.to_string(), "give a namespace that is active: ADDRESS/NSID")
+        }
+        DriverError::LbaFormatNotOffered { function, .. } => {
+            (Class::Input, function.to_string(), "choose one of the formats that it offers, with --lba")
+        }
+        DriverError::FormatNeedsConsent { function, .. } => {
+            (Class::Refused, function.to_string(), "look at what would be lost; to agree, give --consent TOKEN")
+        }
+        DriverError::Unusable { function, .. }
+        | DriverError::Gone { function, .. }
+        | DriverError::Fatal { function, .. }
+        | DriverError::NotReady { function, .. }
+        | DriverError::Command { function, .. }
+        | DriverError::TimedOut { function, .. }
+        | DriverError::Lost { function, .. } => (Class::Drive, function.to_string(), DRIVE),
+        _ => (Class::Drive, String::new(), DRIVE),
+    }
+}
+
+/// A drive as the layout sees it: what failed lies below.
+fn of_drive(error: &DriveError) -> Meaning {
+    let mut next: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(source) = next {
+        if let Some(driver) = source.downcast_ref() {
+            let (class, _, remedy) = of_driver(driver);
+            return (class, error.drive.clone(), remedy);
+        }
+        next = source.source();
+    }
+    (Class::Drive, error.drive.clone(), DRIVE)
+}
+
+fn of_format(error: &FormatError) -> Meaning {
+    match error {
+        FormatError::DriveCount { .. } => (Class::Usage, "--drive".into(), "give one to 48 drives"),
+        FormatError::TooSmall { drive, .. } => (Class::Input, drive.clone(), "use a larger drive, or smaller chunks"),
+        FormatError::LbaSize { drive, .. } | FormatError::MixedLbaSizes { drive, .. } => {
+            (Class::Input, drive.clone(), "give all drives the same LBA size with --lba")
+        }
+        FormatError::ChunkSize { .. } => (Class::Usage, "--chunk".into(), "give a power of two from 1M to 64M"),
+        FormatError::CatalogueSize { .. } => (Class::Usage, "--chunk".into(), "give larger chunks"),
+        FormatError::Twice { drive } => (Class::Usage, drive.clone(), "give each drive once"),
+        FormatError::AlreadyFormatted { drive, .. } => {
+            (Class::Refused, drive.clone(), "look at it with `warprow inspect`; to agree, give --consent TOKEN")
+        }
+        FormatError::Drive(error) => of_drive(error),
+        _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
+
+fn of_open(error: &OpenError) -> Meaning {
+    match error {
+        OpenError::NoDrives => (Class::Usage, "--drive".into(), "give the drives of the store"),
+        OpenError::NotWarprow { drive } => (Class::Store, drive.clone(), FORMAT),
+        OpenError::TornSuperblock { drive, .. } | OpenError::LostSuperblock { drive, .. } => {
+            (Class::Store, drive.clone(), "restore the drive from a copy, or format it and load the tables again")
+        }
+        OpenError::NewerVersion { drive, .. } => (Class::Store, drive.clone(), "use a newer Warprow"),
+        OpenError::MissingMember { store, .. } => (Class::Store, store.to_string(), ALL_DRIVES),
+        OpenError::ForeignMember { drive, .. } | OpenError::SwappedMember { drive, .. } => {
+            (Class::Store, drive.clone(), ALL_DRIVES)
+        }
+        OpenError::DuplicateMember { second, .. } => (Class::Store, second.clone(), "leave the copy out"),
+        OpenError::StaleMember { drive, .. } => {
+            (Class::Store, drive.clone(), "give the drive itself rather than an old copy, or format and load again")
+        }
+        OpenError::Disagreement { second, .. } => (Class::Store, second.clone(), ALL_DRIVES),
+        OpenError::LbaSizeChanged { drive, .. } | OpenError::Shrunk { drive, .. } => {
+            (Class::Store, drive.clone(), "undo what was done to the drive, or format and load again")
+        }
+        OpenError::CatalogueDamaged { drive, .. } => {
+            (Class::Store, drive.clone(), "restore the drives from copies, or format them and load again")
+        }
+        OpenError::CatalogueInvalid { .. } => {
+            (Class::Store, String::new(), "please report it; then format and load again")
+        }
+        OpenError::Drive(error) => of_drive(error),
+        _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
+
+fn of_volume(error: &VolumeError) -> Meaning {
+    match error {
+        VolumeError::ReadOnly { .. } => (Class::Store, String::new(), ALL_DRIVES),
+        VolumeError::Busy => (Class::Refused, String::new(), "wait for the other load to end"),
+        VolumeError::Poisoned | VolumeError::Indeterminate { .. } => {
+            (Class::Drive, String::new(), "run the command again: `warprow inspect` shows what was committed")
+        }
+        VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
+        VolumeError::InvalidTable { table, .. } => {
+            (Class::Input, table.clone(), "split the table's rows, or leave it out with --tensor")
+        }
+        VolumeError::NoSpace { .. } | VolumeError::CatalogueFull { .. } => (Class::Resources, "store".into(), ROOM),
+        VolumeError::RanksDamaged { table, .. } | VolumeError::RanksInvalid { table, .. } => {
+            (Class::Store, table.clone(), "load the table again, with --replace")
+        }
+        VolumeError::Source { table, source } => {
+            let class = if lacks_resources(source) { Class::Resources } else { Class::Input };
+            (class, table.clone(), "look at the file; nothing of it was loaded")
+        }
+        VolumeError::MemberMissing { .. } | VolumeError::NoSuchMember { .. } => {
+            (Class::Store, String::new(), ALL_DRIVES)
+        }
+        VolumeError::Drive(error) => of_drive(error),
+        _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
