@@ -231,6 +231,11 @@ impl Store {
         Ok(self.shared.volume.read_ranks(&located.generation, located.index)?)
     }
 
+    /// The generation that holds a table, and the table's index in it: where its rows lie. Holding it pins its chunks.
+    pub fn generation(&self, table: &str) -> Result<(Arc<Generation>, usize), StoreError> {
+        self.locate(table).map(|located| (located.generation, located.index))
+    }
+
     /// Reads the rows of ranks `ranks` (cut to those that there are), at the drives' bandwidth, and hands each to `row` with its
     /// rank, in no particular order. Stops when `row` says so.
     pub fn scan(
