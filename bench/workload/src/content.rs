@@ -1,6 +1,6 @@
 //! What a table holds, and the comparison of a look-up's answer with it.
 
-use warprow_layout::DType;
+use warprow_layout::{DType, RowSource};
 
 use crate::random::{mix_all, word_at};
 
@@ -82,6 +82,14 @@ impl Content for Oracle {
         if !tail.is_empty() {
             tail.copy_from_slice(&word(words.len())[..tail.len()]);
         }
+    }
+}
+
+/// The oracle's table can be loaded, in any order at no cost.
+impl RowSource for Oracle {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        (first..).zip(rows.chunks_exact_mut(row_bytes.max(1))).for_each(|(id, row)| self.fill(id, row));
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ mod measure;
 mod npy_header;
 mod power_law;
 mod random;
+pub mod rival;
 mod shuffle;
 mod trace;
 

@@ -1,3 +1,5 @@
+use warprow_layout::Ranks;
+
 use crate::random::{Random, mix_all};
 
 /// Rounds of [`Shuffle`].
@@ -63,6 +65,14 @@ impl Shuffle {
                 word.wrapping_mul(round.inverse).wrapping_sub(round.key) & self.mask
             })
         })
+    }
+
+    /// The id → rank permutation as a table, 4 bytes an id up to 2³² ids and 8 beyond.
+    pub fn ranks(&self) -> Ranks {
+        match u32::try_from(self.len.saturating_sub(1)) {
+            Ok(_) => Ranks::U32((0..self.len).map(|id| self.rank(id) as u32).collect()),
+            Err(_) => Ranks::U64((0..self.len).map(|id| self.rank(id)).collect()),
+        }
     }
 
     #[inline(always)]
@@ -132,6 +142,14 @@ mod tests {
             let low = (0..10_000).filter(|&rank| shuffle.id(rank) < LEN / 16).count();
             assert!((500..760).contains(&low), "seed {seed}: {low} of 10,000 in the first sixteenth");
         }
+    }
+
+    #[test]
+    fn the_table_is_the_permutation() {
+        let shuffle = Shuffle::new(1000, 5);
+        let ranks = shuffle.ranks();
+        assert!(matches!(ranks, Ranks::U32(_)));
+        assert!((0..1000).all(|id| ranks.get(id) == Some(shuffle.rank(id))));
     }
 
     #[test]

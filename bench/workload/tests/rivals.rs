@@ -1,0 +1,184 @@
+//! Rivals look up what the store has loaded, from the same files.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use warprow_layout::{DType, FormatOptions, Ranks};
+use warprow_soft_controller::DriveUri;
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
+use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
+use warprow_workload::{Answer, Content, Oracle, PowerLaw, Random, Shuffle, verify};
+
+const MAX_IDS: usize = 2000;
+
+struct Rig {
+    content: WithDefault,
+    paths: Vec<PathBuf>,
+    store: Store,
+    ranks: Option<Arc<Ranks>>,
+    _directory: tempfile::TempDir,
+}
+
+/// An oracle's table, with a default row that is not zeros.
+struct WithDefault(Oracle);
+
+impl Content for WithDefault {
+    fn rows(&self) -> u64 {
+        self.0.rows()
+    }
+    fn dim(&self) -> u32 {
+        self.0.dim()
+    }
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+    fn fill(&self, id: u64, row: &mut [u8]) {
+        self.0.fill(id, row);
+    }
+    fn fill_default(&self, row: &mut [u8]) {
+        self.0.fill(u64::MAX, row);
+    }
+}
+
+fn rig(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Rig {
+    let directory = tempfile::tempdir().unwrap();
+    let content = WithDefault(Oracle::new(3, 1, rows, dim, DType::U8));
+    let paths: Vec<PathBuf> = (0..drives).map(|i| directory.path().join(format!("drive{i}"))).collect();
+    let open = |path: &PathBuf| {
+        let mut uri = DriveUri::new(path);
+        (uri.size, uri.lba) = (Some(16 << 20), Some(lba));
+        Device::new(uri.open().unwrap(), 1)
+    };
+    let devices: Vec<Device> = paths.iter().map(open).collect();
+    let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
+    let mut spec = TableSpec::new("t", rows, dim, DType::U8);
+    let mut default = vec![0; content.row_bytes()];
+    content.fill_default(&mut default);
+    (spec.permuted, spec.default_row) = (permuted, Some(default));
+    let ranks = permuted.then(|| Shuffle::new(rows, 8).ranks());
+    let mut load = TableLoad::new(&spec, &content.0).with_random_access();
+    if let Some(ranks) = &ranks {
+        load = load.with_ranks(ranks);
+    }
+    store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    Rig { content, paths, store, ranks: ranks.map(Arc::new), _directory: directory }
+}
+
+impl Rig {
+    fn target(&self, caching: Caching) -> Result<Target, RivalError> {
+        let (generation, table) = self.store.generation("t").unwrap();
+        Target::new(&generation, table, self.ranks.clone(), &self.paths, caching)
+    }
+
+    fn rivals(&self, caching: Caching, hot_rows: u64, depth: u32) -> Result<Vec<Box<dyn Rival>>, RivalError> {
+        let plain = self.target(caching)?;
+        let equal = plain.clone().with_dram(hot_rows)?;
+        Ok(vec![
+            Box::new(PerId::pread(plain.clone())?),
+            Box::new(PerId::uring(plain, depth)?),
+            Box::new(Equal::pread(equal.clone(), MAX_IDS)?),
+            Box::new(Equal::uring(equal, MAX_IDS, depth)?),
+        ])
+    }
+
+    fn check(&self, rival: &mut dyn Rival, ids: &[i64]) {
+        let stride = self.content.row_bytes();
+        let (mut rows, mut mask) = (vec![0xee; ids.len() * stride], vec![0xee; ids.len()]);
+        let name = rival.name();
+        rival.lookup(ids, &mut rows, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let verified = verify(&self.content, ids, Answer { rows: &rows, stride, mask: Some(&mask) });
+        assert_eq!(verified.unwrap_or_else(|error| panic!("{name}: {error}")).rows, ids.len() as u64);
+    }
+}
+
+/// Hot and cold ids, neighbours, repeats, and ids that the table does not have.
+fn batches(rows: u64, seed: u64) -> Vec<Vec<i64>> {
+    let (law, mut random) = (PowerLaw::new(rows, 1.05).unwrap(), Random::new(seed));
+    let mut skewed = |count| (0..count).map(|_| law.sample(&mut random) as i64).collect::<Vec<_>>();
+    let mut batches = vec![vec![], vec![7], skewed(MAX_IDS), skewed(300)];
+    batches.push((0..MAX_IDS as i64).map(|i| (i * 37) % rows as i64).collect());
+    batches.push((100..400).collect());
+    batches.push(vec![-1, 5, rows as i64, i64::MIN, 5, rows as i64 - 1, i64::MAX, 5]);
+    batches
+}
+
+#[test]
+fn every_rival_finds_every_row() {
+    for (drives, lba, rows, dim, permuted) in
+        [(1, 512, 5000, 512, true), (2, 512, 4000, 100, false), (3, 512, 2000, 1300, true), (2, 4096, 3000, 128, true)]
+    {
+        let rig = rig(drives, lba, rows, dim, permuted);
+        for caching in [Caching::Cached, Caching::Direct] {
+            for (hot_rows, depth) in [(0, 4), (rows / 20, 128), (rows, 1)] {
+                let rivals = match rig.rivals(caching, hot_rows, depth) {
+                    Err(error @ RivalError::Unavailable { .. }) => {
+                        eprintln!("skipped: {error}");
+                        continue;
+                    }
+                    rivals => rivals.unwrap(),
+                };
+                for mut rival in rivals {
+                    batches(rows, 11).iter().for_each(|ids| rig.check(&mut *rival, ids));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_buffers_and_missing_files_are_errors() {
+    let rig = rig(2, 512, 3000, 64, false);
+    let target = rig.target(Caching::Cached).unwrap();
+    let mut rival = Equal::pread(target.clone(), 10).unwrap();
+    for (ids, rows, mask) in [(2, 127, 2), (2, 128, 1), (11, 704, 11)] {
+        let answer = rival.lookup(&vec![0; ids], &mut vec![0; rows], &mut vec![0; mask]);
+        assert!(matches!(answer, Err(RivalError::Size { .. })), "{ids} {rows} {mask}: {answer:?}");
+    }
+    let (generation, table) = rig.store.generation("t").unwrap();
+    let one = Target::new(&generation, table, None, &rig.paths[..1], Caching::Cached).unwrap();
+    let answer =
+        PerId::pread(one.clone()).unwrap().lookup(&(0..3000).collect::<Vec<_>>(), &mut [0; 192_000], &mut [0; 3000]);
+    assert!(matches!(answer, Err(RivalError::Misplaced { files: 1, .. })), "{answer:?}");
+    let answer =
+        Equal::pread(one, 3000).unwrap().lookup(&(0..3000).collect::<Vec<_>>(), &mut [0; 192_000], &mut [0; 3000]);
+    assert!(matches!(answer, Err(RivalError::Misplaced { files: 1, .. })), "{answer:?}");
+    assert!(matches!(
+        Target::new(&generation, table, None, &["/no/such/file"], Caching::Cached),
+        Err(RivalError::Read { drive: 0, .. })
+    ));
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_an_error() {
+    let rig = rig(1, 512, 3000, 512, false);
+    let target = rig.target(Caching::Cached).unwrap();
+    let mut rivals: Vec<Box<dyn Rival>> =
+        vec![Box::new(PerId::pread(target.clone()).unwrap()), Box::new(Equal::pread(target.clone(), MAX_IDS).unwrap())];
+    match PerId::uring(target.clone(), 8) {
+        Ok(rival) => {
+            rivals.push(Box::new(rival));
+            rivals.push(Box::new(Equal::uring(target, MAX_IDS, 8).unwrap()));
+        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+    // The drive maps its file, which must not shrink under it.
+    let Rig { content, paths, store, _directory, .. } = rig;
+    drop(store);
+    let whole = std::fs::metadata(&paths[0]).unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(&paths[0]).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let ids: Vec<i64> = (0..1000).map(|i| i * 3).collect();
+    for mut rival in rivals {
+        let (mut rows, mut mask) = (vec![0; 512_000], vec![0; 1000]);
+        let name = rival.name();
+        file.set_len(1 << 20).unwrap();
+        let answer = rival.lookup(&ids, &mut rows, &mut mask);
+        assert!(matches!(answer, Err(RivalError::Read { .. })), "{name}: {answer:?}");
+        // It can go on afterwards: what was cut off reads as zeros.
+        file.set_len(whole).unwrap();
+        rival.lookup(&ids, &mut rows, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let answer = Answer { rows: &rows, stride: 512, mask: Some(&mask) };
+        assert!(verify(&content, &ids, answer).is_err(), "{name}: zeros passed for rows");
+    }
+}
