@@ -20,7 +20,7 @@ pub enum StoreError {
     },
     /// An emulated drive could not be opened or created.
     #[error(transparent)]
-    Emulated(#[from] warprow_soft_controller::BuildError),
+    Emulated(#[from] warprow_soft_controller::UriError),
     /// A PCI function could not be opened.
     #[error(transparent)]
     Vfio(#[from] warprow_vfio::OpenError),

@@ -7,9 +7,11 @@
 mod batch;
 mod bulk;
 mod check;
+mod drive;
 mod error;
 mod expand;
 mod feature;
+mod format;
 mod host;
 mod load;
 mod member;
@@ -22,8 +24,10 @@ pub mod stage;
 mod store;
 
 pub use batch::{Batch, Ids, Output, Rows};
+pub use drive::{Create, DriveAddress};
 pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
+pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice};
 pub use host::{Host, HostOptions};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;
@@ -32,4 +36,6 @@ pub use report::{Metrics, Report, Stage};
 pub use slot::Slot;
 pub use store::{OpenOptions, Store, TableInfo, Verified};
 // What the interface speaks of.
+pub use warprow_driver::FormatProgress;
 pub use warprow_layout::{Access, DType, Ranks, RowSource, Span, TableSpec};
+pub use warprow_spec::admin::SecureErase;

@@ -17,12 +17,13 @@ const MAX_TRANSFER: u64 = 1 << 20;
 pub struct Device {
     function: Arc<dyn Function>,
     namespace: u32,
+    emulated: bool,
 }
 
 impl Device {
     /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
     pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
-        Self { function, namespace }
+        Self { function, namespace, emulated: false }
     }
 
     /// The function.
@@ -33,6 +34,16 @@ impl Device {
     /// The namespace's identifier.
     pub fn namespace(&self) -> u32 {
         self.namespace
+    }
+
+    /// The same, known to be emulated: formatting it needs less consent.
+    pub(crate) fn emulated(self) -> Self {
+        Self { emulated: true, ..self }
+    }
+
+    /// Whether it was opened as an emulated drive.
+    pub fn is_emulated(&self) -> bool {
+        self.emulated
     }
 
     /// What errors call it: the function's name, and the namespace if it is not the first.

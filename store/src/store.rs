@@ -330,12 +330,18 @@ impl Store {
 }
 
 pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {
+    refuse_twice(devices)?;
+    devices.iter().map(|device| Member::open(device, driving)).collect()
+}
+
+/// One controller cannot be driven twice.
+pub(crate) fn refuse_twice(devices: &[Device]) -> Result<(), StoreError> {
     for (index, device) in devices.iter().enumerate() {
         if devices.iter().take(index).any(|other| Arc::ptr_eq(other.function(), device.function())) {
             return Err(StoreError::OpenedTwice { drive: device.name() });
         }
     }
-    devices.iter().map(|device| Member::open(device, driving)).collect()
+    Ok(())
 }
 
 impl TableInfo {

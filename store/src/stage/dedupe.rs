@@ -62,8 +62,9 @@ fn place(key: u64, shift: u32) -> usize {
 /// Writes the different keys to `unique`, in the order in which they first appear, and to `inverse` for each key its index
 /// there, or [`MISSING`] or [`PADDING`]. Returns how many are different.
 ///
-/// `unique` and `inverse` are at least as long as `keys`; the table is for as many keys at least (a longer input is cut).
+/// `unique` and `inverse` are at least as long as `keys`, and the table is for as many keys at least: else it panics.
 pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
+    assert!(keys.len() <= table.entries.len() / 2 && keys.len() <= unique.len() && keys.len() <= inverse.len());
     let stamp = table.clear();
     let size = KeyTable::entries_for(keys.len()).min(table.entries.len());
     let shift = 64 - size.trailing_zeros();
@@ -77,17 +78,17 @@ pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &
         let mut at = place(key, shift);
         *inverse = loop {
             let entry = &mut entries[at & mask];
-            if entry.stamp != stamp {
-                let Some(slot) = unique.get_mut(count) else { break MISSING };
-                *slot = key;
-                *entry = Entry { key, stamp, index: count as u32 };
-                count += 1;
-                break entry.index;
+            let live = entry.stamp == stamp;
+            if live & (entry.key != key) {
+                at += 1;
+                continue;
             }
-            if entry.key == key {
-                break entry.index;
-            }
-            at += 1;
+            // Whether a key is new cannot be predicted: everything is written either way.
+            let index = if live { entry.index } else { count as u32 };
+            *entry = Entry { key, stamp, index };
+            unique[count] = key;
+            count += usize::from(!live);
+            break index;
         };
     }
     count

@@ -1,0 +1,110 @@
+//! Drives by their address.
+
+use std::fmt;
+use std::str::FromStr;
+
+use warprow_soft_controller::{DriveUri, UriError};
+use warprow_vfio::{PciAddress, VfioFunction};
+
+use crate::StoreError;
+use crate::member::Device;
+
+/// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace, or
+/// `emulated:PATH?size=64G&lba=512` for a drive in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DriveAddress {
+    /// An NVMe controller that is bound to `vfio-pci`.
+    Pci {
+        /// Its address.
+        address: PciAddress,
+        /// The namespace, counted from 1.
+        namespace: u32,
+    },
+    /// A drive that the software controller emulates.
+    Emulated(DriveUri),
+}
+
+impl FromStr for DriveAddress {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        if text.starts_with("emulated:") {
+            return Ok(Self::Emulated(text.parse()?));
+        }
+        let refuse = |reason: String| StoreError::Address { address: text.to_owned(), reason };
+        let (address, namespace) = text.split_once('/').unwrap_or((text, "1"));
+        let address =
+            address.parse().map_err(|_| refuse("it is neither a PCI address nor begins with emulated:".into()))?;
+        match namespace.parse() {
+            Ok(namespace @ 1..) => Ok(Self::Pci { address, namespace }),
+            _ => Err(refuse(format!("namespace {namespace:?} is no number from 1 on"))),
+        }
+    }
+}
+
+impl fmt::Display for DriveAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pci { address, namespace: 1 } => write!(f, "{address}"),
+            Self::Pci { address, namespace } => write!(f, "{address}/{namespace}"),
+            Self::Emulated(uri) => write!(f, "{uri}"),
+        }
+    }
+}
+
+/// What becomes of an emulated drive whose file is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Create {
+    /// That is an error, whatever size the address gives.
+    #[default]
+    Never,
+    /// The file is made, sparse, with the size that the address gives.
+    IfMissing,
+}
+
+impl Device {
+    /// Opens the drive at `address`, for this process alone.
+    pub fn open(address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
+        match address {
+            DriveAddress::Pci { address, namespace } => {
+                Ok(Self::new(VfioFunction::open(&address.to_string())?, *namespace))
+            }
+            DriveAddress::Emulated(uri) => {
+                let is_file = uri.backing == warprow_soft_controller::Store::File;
+                if create == Create::Never && is_file && !uri.path.exists() {
+                    return Err(UriError::NotThere { path: uri.path.clone() }.into());
+                }
+                Ok(Self::new(uri.open()?, 1).emulated())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_print_as_they_are_written() {
+        for text in ["0000:41:00.0", "0001:41:1f.7/3", "emulated:/tmp/a b,c?size=64G&lba=512", "emulated:x,size=4K"] {
+            assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
+        }
+        assert_eq!("41:00.0/1".parse::<DriveAddress>().unwrap().to_string(), "0000:41:00.0");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, hint) in [
+            ("", "neither"),
+            ("/dev/nvme0n1", "neither"),
+            ("0000:41:00.0/0", "namespace"),
+            ("0000:41:00.0/x", "namespace"),
+            ("0000:41:00.9", "neither"),
+            ("emulated:", "path"),
+            ("emulated:/a?sise=1", "sise"),
+        ] {
+            let error = text.parse::<DriveAddress>().unwrap_err().to_string();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+    }
+}

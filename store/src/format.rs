@@ -1,0 +1,302 @@
+//! Formatting drives: first a look at what would be lost, then consent, then the deed.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use uuid::Uuid;
+use warprow_driver::{Controller, DriverError, FormatProgress, FormatRequest, Loss, Namespace};
+use warprow_layout::{Drive, FormatOptions, probe};
+use warprow_spec::admin::SecureErase;
+
+use crate::member::{self, Device, Member};
+use crate::store::refuse_twice;
+use crate::{OpenOptions, Store, StoreError};
+
+/// Which LBA size a drive is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LbaChoice {
+    /// The one that it has. The drive is not formatted, unless its LBAs have metadata.
+    #[default]
+    Keep,
+    /// So many bytes: 512 or 4096.
+    Bytes(u32),
+    /// The one in which the fewest bytes are read for a row of so many bytes; 4096 if both are as good.
+    ForRows(u32),
+}
+
+impl LbaChoice {
+    fn bytes(self, current: u32) -> u32 {
+        match self {
+            Self::Keep => current,
+            Self::Bytes(bytes) => bytes,
+            Self::ForRows(row) if row.div_ceil(4096) * 8 > row.div_ceil(512) => 512,
+            Self::ForRows(_) => 4096,
+        }
+    }
+}
+
+/// How drives are formatted.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FormatSettings {
+    /// The LBA size.
+    pub lba: LbaChoice,
+    /// Whether to erase user data, and how; `NONE` unless asked for.
+    pub erase: SecureErase,
+    /// Bytes of a chunk: a power of two from 1 to 64 MiB; `None`: by the drives' size.
+    pub chunk_size: Option<u64>,
+    /// How the drives are opened.
+    pub open: OpenOptions,
+}
+
+impl Default for FormatSettings {
+    /// LBAs as they are, no erase, chunks by size.
+    fn default() -> Self {
+        Self { lba: LbaChoice::Keep, erase: SecureErase::NONE, chunk_size: None, open: OpenOptions::default() }
+    }
+}
+
+impl FormatSettings {
+    /// With that LBA size.
+    #[must_use]
+    pub fn with_lba(self, lba: LbaChoice) -> Self {
+        Self { lba, ..self }
+    }
+
+    /// With an erase.
+    #[must_use]
+    pub fn with_erase(self, erase: SecureErase) -> Self {
+        Self { erase, ..self }
+    }
+
+    /// With chunks of that many bytes.
+    #[must_use]
+    pub fn with_chunk_size(self, bytes: u64) -> Self {
+        Self { chunk_size: Some(bytes), ..self }
+    }
+
+    /// With drives opened so.
+    #[must_use]
+    pub fn with_open(self, open: OpenOptions) -> Self {
+        Self { open, ..self }
+    }
+}
+
+/// What lies on a drive, as far as a look at some places tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Zeros at its beginning, at its end, and at places between.
+    Blank,
+    /// A store; `None` if its superblocks are damaged, or of a newer version.
+    Store(Option<Uuid>),
+    /// Something else.
+    Unknown,
+}
+
+/// What formatting would do to a drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriveFormat {
+    /// Its name.
+    pub drive: String,
+    /// Its serial number.
+    pub serial: String,
+    /// Its model.
+    pub model: String,
+    /// Whether the software controller emulates it.
+    pub emulated: bool,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of an LBA now.
+    pub lba_bytes: u32,
+    /// Bytes of an LBA afterwards.
+    pub new_lba_bytes: u32,
+    /// Whether the drive itself will be formatted (Format NVM), which may take minutes.
+    pub formats: bool,
+    /// The namespaces that lose their data: the one that is meant, or all of the drive where it knows no less.
+    pub losses: Vec<Loss>,
+    /// What lies on it now; of other namespaces that would be lost nothing is known.
+    pub content: Content,
+}
+
+impl DriveFormat {
+    /// Whether somebody has to agree. A drive that is emulated, blank and lost alone is nobody's loss.
+    pub fn needs_consent(&self) -> bool {
+        !self.emulated || self.content != Content::Blank || self.losses.len() > 1
+    }
+
+    fn describe(&self, text: &mut String) {
+        let content = match self.content {
+            Content::Blank => "blank where looked at".to_owned(),
+            Content::Store(Some(store)) => format!("store {store}"),
+            Content::Store(None) => "a damaged store".to_owned(),
+            Content::Unknown => "data that is not Warprow's".to_owned(),
+        };
+        let losses: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
+        let (drive, model, serial) = (&self.drive, &self.model, &self.serial);
+        let _ = write!(text, "; drive {drive} ({model}, serial {serial}) would lose {}: {content}", losses.join(", "));
+    }
+}
+
+/// A look at drives that are to be formatted. Nothing has changed yet.
+pub struct FormatPlan {
+    devices: Vec<Device>,
+    controllers: Vec<Arc<Controller>>,
+    drives: Vec<DriveFormat>,
+    settings: FormatSettings,
+    token: String,
+}
+
+/// Agreement to what a [`FormatPlan`] shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Consent {
+    /// None: only blank emulated drives are formatted.
+    #[default]
+    None,
+    /// To whatever lies on emulated drives.
+    Emulated,
+    /// To exactly what the plan with this token shows.
+    Token(String),
+}
+
+/// Bytes looked at in each place, and places beside beginning and end.
+const LOOK: usize = 64 << 10;
+const PLACES: u64 = 30;
+
+impl FormatPlan {
+    /// Looks at `devices`.
+    pub fn new(devices: &[Device], settings: FormatSettings) -> Result<Self, StoreError> {
+        refuse_twice(devices)?;
+        let driving = settings.open.driving();
+        let (mut controllers, mut drives) = (Vec::new(), Vec::new());
+        for device in devices {
+            let controller = member::controller(device, &driving)?;
+            let namespace = controller.namespace(device.namespace())?;
+            drives.push(look(device, &controller, &namespace, &settings)?);
+            controllers.push(controller);
+        }
+        let mut identity = format!("{:?} {:?}", settings.lba, settings.erase);
+        for (drive, device) in drives.iter().zip(devices) {
+            let losses: Vec<u32> = drive.losses.iter().map(|loss| loss.nsid).collect();
+            let _ = write!(identity, "; {} {} {losses:?} {:?}", drive.serial, device.namespace(), drive.content);
+        }
+        let token = format!("{:08x}", crc32c::crc32c(identity.as_bytes()));
+        Ok(Self { devices: devices.to_vec(), controllers, drives, settings, token })
+    }
+
+    /// What would happen to each drive, in the order given.
+    pub fn drives(&self) -> &[DriveFormat] {
+        &self.drives
+    }
+
+    /// The token that stands for consent to this: bound to serial numbers, namespaces, what lies on them, and the settings.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Formats the drives, makes a store on them, and opens it. `progress` is told of drives that take long.
+    pub fn run(
+        self,
+        consent: &Consent,
+        progress: &mut dyn FnMut(&DriveFormat, FormatProgress),
+    ) -> Result<Store, StoreError> {
+        let agreed = |drive: &DriveFormat| match consent {
+            Consent::None => false,
+            Consent::Emulated => drive.emulated,
+            Consent::Token(token) => *token == self.token,
+        };
+        if self.drives.iter().any(|drive| drive.needs_consent() && !agreed(drive)) {
+            let mut what = "formatting destroys data".to_owned();
+            self.drives.iter().filter(|drive| drive.needs_consent()).for_each(|drive| drive.describe(&mut what));
+            return Err(StoreError::Refused { what, token: self.token });
+        }
+        let driving = self.settings.open.driving();
+        let mut members = Vec::new();
+        for ((device, controller), drive) in self.devices.iter().zip(self.controllers).zip(&self.drives) {
+            if drive.formats {
+                let request = FormatRequest {
+                    erase: self.settings.erase,
+                    lose_all_namespaces: drive.losses.len() > 1,
+                    ..FormatRequest::new(device.namespace(), drive.new_lba_bytes)
+                };
+                controller.format(&request, |done| progress(drive, done))?;
+            }
+            members.push(Member::on(device, controller, &driving)?);
+        }
+        let chunk_size = self.settings.chunk_size;
+        warprow_layout::format(&members, &FormatOptions { chunk_size, overwrite: true, ..FormatOptions::default() })?;
+        Store::on(members, &self.settings.open)
+    }
+}
+
+fn look(
+    device: &Device,
+    controller: &Arc<Controller>,
+    namespace: &Namespace,
+    settings: &FormatSettings,
+) -> Result<DriveFormat, StoreError> {
+    let nsid = device.namespace();
+    let lba_bytes = namespace.lba_bytes();
+    let new_lba_bytes = settings.lba.bytes(lba_bytes);
+    let formats = new_lba_bytes != lba_bytes || namespace.metadata_bytes() != 0 || settings.erase != SecureErase::NONE;
+    let offered = |bytes| namespace.formats().iter().any(|(_, it)| it.lba_bytes() == Some(bytes) && it.ms() == 0);
+    if formats && !offered(new_lba_bytes) {
+        return Err(DriverError::LbaFormatNotOffered {
+            function: controller.name().clone(),
+            nsid,
+            wanted: new_lba_bytes,
+            offered: namespace.formats().iter().map(|(_, format)| *format).collect(),
+        }
+        .into());
+    }
+    let own = Loss { nsid, bytes: Some(namespace.bytes()) };
+    let info = controller.info();
+    Ok(DriveFormat {
+        drive: device.name(),
+        serial: info.serial().to_string(),
+        model: info.model().to_string(),
+        emulated: device.is_emulated(),
+        bytes: namespace.bytes(),
+        lba_bytes,
+        new_lba_bytes,
+        formats,
+        losses: if formats { controller.format_losses(nsid, settings.erase)? } else { vec![own] },
+        content: match namespace.metadata_bytes() {
+            // Its blocks cannot be read as they are.
+            1.. => Content::Unknown,
+            0 => content(&*Member::on(device, controller.clone(), &settings.open.driving())?)?,
+        },
+    })
+}
+
+fn content(drive: &dyn Drive) -> Result<Content, StoreError> {
+    let found = probe(drive)?;
+    if found.has_magic() {
+        return Ok(Content::Store(found.newest().map(|superblock| superblock.store)));
+    }
+    let lba = drive.lba_size() as usize;
+    let lbas = ((LOOK.min(drive.max_transfer()) / lba).max(1) as u64).min(drive.lba_count());
+    let mut buf = vec![0; lbas as usize * lba];
+    let last = drive.lba_count() - lbas;
+    for place in 0..=PLACES + 1 {
+        let at = (u128::from(last) * u128::from(place) / u128::from(PLACES + 1)) as u64;
+        drive.read(at, &mut buf)?;
+        if buf.iter().any(|&byte| byte != 0) {
+            return Ok(Content::Unknown);
+        }
+    }
+    Ok(Content::Blank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_choose_the_lba_that_reads_least() {
+        for (row, lba) in [(64, 512), (512, 512), (520, 512), (3584, 512), (3585, 4096), (4096, 4096), (4097, 512)] {
+            assert_eq!(LbaChoice::ForRows(row).bytes(512), lba, "{row}");
+        }
+        assert_eq!(LbaChoice::Keep.bytes(4096), 4096);
+    }
+}
