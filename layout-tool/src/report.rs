@@ -1,12 +1,15 @@
 //! Tables for people, and numbers that JSON does not have.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::Value;
 
 /// A table for people: columns whose header begins with `>` to the right, the others to the left.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header.map(|name| name.trim_start_matches('>')));
+    table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '─');
+    table
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
+        .set_header(header.map(|name| name.trim_start_matches('>')));
     for row in rows {
         table.add_row(row);
     }
@@ -15,7 +18,7 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.to_string()
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// A float as JSON: with no more digits than tell it from its neighbours of the same type; what JSON cannot say as a string.

@@ -70,10 +70,11 @@ pub fn plural(value: u64, what: &str) -> String {
     format!("{} {what}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
-/// `840 ms`, `12.5 s`.
+/// `84.0 µs`, `840 ms`, `12.5 s`.
 pub fn time(duration: Duration) -> String {
     match duration.as_secs_f64() {
-        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 0.9995e-3 => format!("{} µs", three_digits(s * 1e6)),
+        s if s < 0.9995 => format!("{} ms", three_digits(s * 1e3)),
         s => format!("{} s", three_digits(s)),
     }
 }
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!(written, ["0.00", "999", "1.00 k", "4.15 M", "1.00 G", "12.0 G"]);
         assert_eq!([0, 999, 1000, 2_097_152].map(count), ["0", "999", "1,000", "2,097,152"]);
         assert_eq!([plural(1, "row"), plural(1000, "row")], ["1 row", "1,000 rows"]);
-        assert_eq!([840, 999, 12_500].map(|ms| time(Duration::from_millis(ms))), ["840 ms", "999 ms", "12.5 s"]);
+        let written = [84, 999_700, 840_000, 12_500_000].map(|us| time(Duration::from_micros(us)));
+        assert_eq!(written, ["84.0 µs", "1.00 s", "840 ms", "12.5 s"]);
     }
 }

@@ -1,11 +1,12 @@
 //! `warprow demo`.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, RowPacking, TableSpec};
-use warprow_soft_controller::{Fault, Rule};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{
     Batch, Device, Feature, HostOptions, LoadOptions, LoadReport, OpenOptions, Output, PlanOptions, Report, Slot,
@@ -19,7 +20,7 @@ use crate::file::{FileTable, TableFile};
 use crate::rows::RowBuffer;
 use crate::screen::Unit;
 use crate::select::Selection;
-use crate::tally;
+use crate::{tally, units};
 
 mod place;
 mod replay;
@@ -28,7 +29,7 @@ mod rivals;
 mod workload;
 
 use place::Place;
-use replay::{Contender, Limits, Outcome, replay};
+use replay::{Contender, Limits, Outcome, Race, Turn};
 use rivals::Rival;
 use workload::{Truth, Workload};
 
@@ -193,33 +194,26 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let batch = u32::try_from(workload.batch).unwrap_or(u32::MAX);
     let options = PlanOptions::default().with_max(batch, workload.batch).with_out(truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
-    let mut warprow =
-        Warprow { slot: plan.slot()?, width: plan.width(), mask: vec![0; workload.batch], total: Report::default() };
-    if let Some(Inject::Corrupt) = args.inject {
-        place.controller.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(1000));
-    }
-    let limits = Limits { batches: args.batches, time: Duration::from_secs_f64(args.seconds) };
-    let ours = race(&mut warprow, "warprow", workload, limits, context)?;
-    let total = warprow.total;
+    let total = RefCell::default();
+    let faulty = matches!(args.inject, Some(Inject::Corrupt)).then_some(&*place.controller);
+    let mask = vec![0; workload.batch];
+    let warprow = Warprow { slot: plan.slot()?, width: plan.width(), mask, total: &total, faulty };
     let dram_rows = host.hot_rows(TABLE).unwrap_or(0);
-
     let mut rivals = Vec::new();
-    if !args.no_rivals && !ours.interrupted && ours.mismatch.is_none() {
-        let limits = Limits { batches: ours.batches, time: limits.time / 3 };
-        let field = rivals::Field::new(&place, &workload.truth, dram_rows, workload.batch)?;
+    if !args.no_rivals {
+        let spinner = context.screen.spinner("warming the page cache");
+        let field = rivals::Field::new(&place, &workload.ranks, dram_rows, workload.batch)?;
         for rival in Rival::ALL {
-            let outcome = match field.enter(rival)? {
-                Ok(mut contender) => Ok(race(&mut *contender, rival.name(), workload, limits, context)?),
-                Err(reason) => Err(reason),
-            };
-            let stop = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted);
-            rivals.push((rival, outcome));
-            if stop {
-                break;
-            }
+            rivals.push((rival, field.enter(rival)?.map(Turn::new)));
         }
+        spinner.finish_and_clear();
     }
-    drop((warprow, plan, host));
+    let mut ours = Turn::new(Box::new(warprow));
+    race(args, workload, &mut ours, &mut rivals, context)?;
+    let ours = ours.outcome;
+    let rivals = rivals.into_iter().map(|(rival, turn)| (rival, turn.map(|turn| turn.outcome))).collect();
+    drop((plan, host, store));
+    let total = total.take();
     let results = Results { ours, total, load, dram_rows, rivals, elapsed: begin.elapsed() };
     report::report(args, workload, &place, &results, context)
 }
@@ -259,35 +253,59 @@ fn fill(place: &Place, workload: &Workload<'_>, dram: f64, context: &Context) ->
     Ok((store, loaded?))
 }
 
-/// One contender's turn.
+/// Everybody in turns, so that what slows the machine for a while slows all alike. Rivals get a third of our time each.
 fn race(
-    contender: &mut dyn Contender,
-    name: &str,
+    args: &DemoArgs,
     workload: &Workload<'_>,
-    limits: Limits,
+    ours: &mut Turn<'_>,
+    rivals: &mut [(Rival, Result<Turn<'_>, String>)],
     context: &Context,
-) -> Result<Outcome, Failure> {
-    let bar = context.screen.thousandths(name.to_owned());
-    let outcome =
-        replay(contender, &workload.truth, &workload.batches, workload.batch, limits, &context.interrupt, &bar);
+) -> Result<(), Failure> {
+    const ROUNDS: u32 = 20;
+    let mut race = Race::new(&workload.truth, &workload.batches, workload.batch, &context.interrupt);
+    let seconds = Duration::from_secs_f64(args.seconds);
+    let bar = context.screen.thousandths(if rivals.is_empty() { "replaying" } else { "racing" });
+    for round in 1..=ROUNDS {
+        let limits = Limits { batches: args.batches, time: seconds * round / ROUNDS };
+        race.run(ours, limits, |outcome| {
+            let by_batches = outcome.batches as f64 / args.batches as f64;
+            let by_time = outcome.time.as_secs_f64() / args.seconds;
+            bar.set_position((by_batches.max(by_time) * 1000.0) as u64);
+            if outcome.batches.is_multiple_of(64) {
+                bar.set_prefix(format!("{} ids/s", units::short(outcome.ids_per_second())));
+            }
+        })?;
+        let limits = Limits { batches: ours.outcome.batches, time: limits.time / 3 };
+        for turn in rivals.iter_mut().filter_map(|(_, turn)| turn.as_mut().ok()) {
+            if !ours.outcome.is_over() {
+                race.run(turn, limits, |_| {})?;
+                ours.outcome.interrupted |= turn.outcome.interrupted;
+            }
+        }
+        if ours.outcome.is_over() || ours.outcome.batches >= args.batches {
+            break;
+        }
+    }
     bar.finish_and_clear();
-    outcome
+    Ok(())
 }
 
 /// Us.
-struct Warprow {
+struct Warprow<'a> {
     slot: Slot,
     width: usize,
     mask: Vec<u8>,
-    total: Report,
+    total: &'a RefCell<Report>,
+    /// The drive, if it is to go wrong.
+    faulty: Option<&'a SoftController>,
 }
 
-impl Contender for Warprow {
+impl Contender for Warprow<'_> {
     fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
         let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask);
         match self.slot.lookup(&Batch::new(ids, ids.len() as u32), &mut output) {
             Ok(report) => {
-                tally::add(&mut self.total, &report);
+                tally::add(&mut self.total.borrow_mut(), &report);
                 Ok(())
             }
             Err(error) => Err(crate::store_failure::of_lookup(&error, TABLE)),
@@ -295,7 +313,10 @@ impl Contender for Warprow {
     }
 
     fn warmed_up(&mut self) {
-        self.total = Report::default();
+        self.total.take();
+        if let Some(drive) = self.faulty {
+            drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(100));
+        }
     }
 
     fn mask(&self) -> Option<&[u8]> {

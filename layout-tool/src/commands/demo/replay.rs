@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
 use warprow_workload::{Answer, Batches, Content, Latencies, Mismatch, verify};
 
 use super::workload::Truth;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::rows::RowBuffer;
-use crate::units;
 
 /// What rows are overwritten with between batches, so that none is taken for the last one's.
 const POISON: u8 = 0xA5;
@@ -62,75 +60,92 @@ impl Outcome {
         }
     }
 
+    /// Whether there is no point in going on.
+    pub(crate) fn is_over(&self) -> bool {
+        self.interrupted || self.mismatch.is_some()
+    }
+
     /// Whether every row was right, and there was one.
     pub(crate) fn verified(&self) -> bool {
         self.mismatch.is_none() && self.checked == self.ids && self.ids > 0
     }
 }
 
-/// Has `contender` answer `batches` of `batch` ids each, within `limits`. The first batches, which nobody else gets, are not
-/// timed.
-pub(crate) fn replay(
-    contender: &mut dyn Contender,
-    truth: &Truth<'_>,
-    batches: &Batches,
-    batch: usize,
-    limits: Limits,
-    interrupt: &Interrupt,
-    bar: &ProgressBar,
-) -> Result<Outcome, Failure> {
-    const WARM_UP: u64 = 3;
-    let (mut ids, row_bytes) = (vec![0; batch], truth.row_bytes());
-    let mut rows = RowBuffer::new(truth.dtype(), batch * truth.dim() as usize);
-    let mut outcome = Outcome {
-        batches: 0,
-        ids: 0,
-        time: Duration::ZERO,
-        latencies: Latencies::new(),
-        checked: 0,
-        missing: 0,
-        mismatch: None,
-        interrupted: false,
-    };
-    for number in (0..WARM_UP).map(|number| u64::MAX - number) {
-        batches.fill(number, &mut ids);
-        contender.answer(&ids, &mut rows)?;
+/// A contender and how far it is in the batches. Every contender gets the same ones, from the first.
+pub(crate) struct Turn<'a> {
+    contender: Box<dyn Contender + 'a>,
+    pub outcome: Outcome,
+}
+
+/// What all contenders share.
+pub(crate) struct Race<'a> {
+    truth: &'a Truth<'a>,
+    batches: &'a Batches,
+    ids: Vec<i64>,
+    rows: RowBuffer,
+    interrupt: &'a Interrupt,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(contender: Box<dyn Contender + 'a>) -> Self {
+        let outcome = Outcome {
+            batches: 0,
+            ids: 0,
+            time: Duration::ZERO,
+            latencies: Latencies::new(),
+            checked: 0,
+            missing: 0,
+            mismatch: None,
+            interrupted: false,
+        };
+        Self { contender, outcome }
     }
-    contender.warmed_up();
-    while outcome.batches < limits.batches && outcome.time < limits.time {
-        if interrupt.check().is_err() {
-            outcome.interrupted = true;
-            break;
-        }
-        batches.fill(outcome.batches, &mut ids);
-        rows.bytes_mut().fill(POISON);
-        let begin = Instant::now();
-        contender.answer(&ids, &mut rows)?;
-        let taken = begin.elapsed();
-        outcome.time += taken;
-        outcome.latencies.record(taken);
-        outcome.batches += 1;
-        outcome.ids += batch as u64;
-        let answer = Answer { rows: rows.bytes(), stride: row_bytes, mask: contender.mask() };
-        match verify(truth, &ids, answer) {
-            Ok(verified) => {
-                outcome.checked += verified.rows;
-                outcome.missing += verified.missing;
+}
+
+impl<'a> Race<'a> {
+    /// Batches of `batch` ids.
+    pub(crate) fn new(truth: &'a Truth<'a>, batches: &'a Batches, batch: usize, interrupt: &'a Interrupt) -> Self {
+        let rows = RowBuffer::new(truth.dtype(), batch * truth.dim() as usize);
+        Self { truth, batches, ids: vec![0; batch], rows, interrupt }
+    }
+
+    /// Has the contender go on until it has reached one of `limits`, counted from its first batch, or failed. Before its first
+    /// turn it answers some batches that are not timed.
+    pub(crate) fn run(&mut self, turn: &mut Turn<'_>, limits: Limits, tick: impl Fn(&Outcome)) -> Result<(), Failure> {
+        const WARM_UP: u64 = 3;
+        let Self { truth, batches, ids, rows, interrupt } = self;
+        let Turn { contender, outcome } = turn;
+        if outcome.batches == 0 {
+            for number in (0..WARM_UP).map(|number| u64::MAX - number) {
+                batches.fill(number, ids);
+                contender.answer(ids, rows)?;
             }
-            Err(mismatch) => {
-                outcome.mismatch = Some(mismatch);
-                break;
+            contender.warmed_up();
+        }
+        while !outcome.is_over() && outcome.batches < limits.batches && outcome.time < limits.time {
+            batches.fill(outcome.batches, ids);
+            rows.bytes_mut().fill(POISON);
+            let begin = Instant::now();
+            contender.answer(ids, rows)?;
+            let taken = begin.elapsed();
+            outcome.time += taken;
+            outcome.latencies.record(taken);
+            outcome.batches += 1;
+            outcome.ids += ids.len() as u64;
+            let answer = Answer { rows: rows.bytes(), stride: truth.row_bytes(), mask: contender.mask() };
+            match verify(*truth, ids, answer) {
+                Ok(verified) => {
+                    outcome.checked += verified.rows;
+                    outcome.missing += verified.missing;
+                }
+                Err(mismatch) => outcome.mismatch = Some(mismatch),
             }
+            outcome.interrupted = interrupt.check().is_err();
+            tick(outcome);
         }
-        let by_batches = outcome.batches as f64 / limits.batches.max(1) as f64;
-        let by_time = outcome.time.as_secs_f64() / limits.time.as_secs_f64().max(1e-9);
-        bar.set_position((by_batches.max(by_time) * 1000.0) as u64);
-        if outcome.batches.is_multiple_of(16) {
-            bar.set_prefix(format!("{} ids/s", units::short(outcome.ids_per_second())));
+        match truth.failed() {
+            Some(error) => Err(Failure::io("--table", "cannot be read", &error)),
+            None => Ok(()),
         }
     }
-    if let Some(error) = truth.failed() {
-        return Err(Failure::io("--table", "cannot be read", &error));
-    }
-    Ok(outcome)
 }

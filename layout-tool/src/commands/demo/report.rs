@@ -92,14 +92,14 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
     }
     let verdict = if ours.verified() { "every row right, bit for bit" } else { "NOT VERIFIED" };
     text += &format!(
-        "replayed   {} of {} ids in {} of look-ups; {} rows compared: {verdict}\n\n",
-        units::plural(ours.batches, "batch").replace("batchs", "batches"),
+        "replayed   {} batches of {} ids in {} of look-ups; {} rows compared: {verdict}\n\n",
+        units::count(ours.batches),
         units::count(workload.batch as u64),
         units::time(ours.time),
         units::count(ours.checked),
     );
     let line = |name: &str, outcome: &Outcome, threads: &str| {
-        let us = |percent| format!("{} µs", short(percentile(outcome, percent)));
+        let us = |percent| units::time(Duration::from_secs_f64(percentile(outcome, percent) / 1e6));
         let ratio = ours.ids_per_second() / outcome.ids_per_second().max(1e-9);
         [
             name.to_owned(),

@@ -1,10 +1,21 @@
 //! Others who answer the same batches from the same file.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use warprow_layout::{Access, Drive, DriveError, Ranks};
+use warprow_store::HostOptions;
+use warprow_workload::rival::{self, Caching, Equal, PerId, RivalError, Target};
+
 use super::place::Place;
 use super::replay::Contender;
-use super::workload::Truth;
-use crate::failure::Failure;
+use super::{LBA, TABLE};
+use crate::failure::{Class, Failure, chain};
+use crate::rows::RowBuffer;
 
+/// Who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rival {
     Pread,
@@ -25,6 +36,7 @@ impl Rival {
         }
     }
 
+    /// How the members of the JSON object begin that are about it.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Pread => "pread",
@@ -34,19 +46,125 @@ impl Rival {
         }
     }
 
+    /// Threads that it keeps busy.
     pub(crate) fn threads(self) -> &'static str {
-        "1"
+        match self {
+            Self::Pread | Self::PreadEqual => "1",
+            Self::Uring | Self::UringEqual => "1, and the kernel's",
+        }
     }
 }
 
-pub(crate) struct Field;
+/// What all rivals are given: the file, where each row lies in it, the rank of each id, and what they may keep in memory.
+pub(crate) struct Field {
+    target: Target,
+    hot_rows: u64,
+    batch: usize,
+}
 
 impl Field {
-    pub(crate) fn new(_: &Place, _: &Truth<'_>, _: u64, _: usize) -> Result<Self, Failure> {
-        Ok(Self)
+    /// Finds the table in the file without the store's help, and reads all of it once, so that the page cache is warm.
+    pub(crate) fn new(place: &Place, ranks: &Arc<Ranks>, hot_rows: u64, batch: usize) -> Result<Self, Failure> {
+        let failed = |what: String| {
+            Failure::new(Class::Bug, "rivals", what).remedy("please report it; --no-rivals goes without")
+        };
+        let image =
+            Image::open(&place.path).map_err(|error| Failure::io(&place.shown, "cannot be opened again", &error))?;
+        let opened = warprow_layout::open(vec![image], Access::ReadOnly).map_err(|error| failed(chain(&error)))?;
+        let generation =
+            opened.volume.latest(TABLE).ok_or_else(|| failed("the table is not in the file".to_owned()))?;
+        let table = generation.table_index(TABLE).unwrap_or(0);
+        let target = Target::new(&generation, table, Some(ranks.clone()), &[&place.path], Caching::Cached);
+        let target = target.map_err(|error| failed(chain(&error)))?;
+        target.warm().map_err(|error| failed(chain(&error)))?;
+        Ok(Self { target, hot_rows, batch })
     }
 
-    pub(crate) fn enter(&self, _: Rival) -> Result<Result<Box<dyn Contender>, String>, Failure> {
-        Ok(Err("not there".into()))
+    /// A rival, ready; or the reason why it cannot take part.
+    pub(crate) fn enter(&self, rival: Rival) -> Result<Result<Box<dyn Contender>, String>, Failure> {
+        let depth = HostOptions::default().depth;
+        let equal = || self.target.clone().with_dram(self.hot_rows);
+        let made: Result<Box<dyn rival::Rival>, RivalError> = match rival {
+            Rival::Pread => PerId::pread(self.target.clone()).map(|it| Box::new(it) as _),
+            Rival::Uring => PerId::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
+            Rival::PreadEqual => equal().and_then(|it| Equal::pread(it, self.batch)).map(|it| Box::new(it) as _),
+            Rival::UringEqual => equal().and_then(|it| Equal::uring(it, self.batch, depth)).map(|it| Box::new(it) as _),
+        };
+        match made {
+            Ok(made) => Ok(Ok(Box::new(Entrant { rival: made, name: rival.name(), mask: vec![0; self.batch] }))),
+            Err(error @ RivalError::Unavailable { .. }) => Ok(Err(error.to_string())),
+            Err(error) => Err(failure(rival.name(), &error)),
+        }
+    }
+}
+
+fn failure(name: &str, error: &RivalError) -> Failure {
+    let class = match error {
+        RivalError::Memory(_) => Class::Resources,
+        RivalError::Read { .. } => Class::Drive,
+        _ => Class::Bug,
+    };
+    Failure::new(class, name, chain(error)).remedy("--no-rivals goes without")
+}
+
+/// A rival in the race.
+struct Entrant {
+    rival: Box<dyn rival::Rival>,
+    name: &'static str,
+    mask: Vec<u8>,
+}
+
+impl Contender for Entrant {
+    fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
+        self.rival.lookup(ids, rows.bytes_mut(), &mut self.mask).map_err(|error| failure(self.name, &error))
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        Some(&self.mask)
+    }
+}
+
+/// The drive's file, read as it lies there.
+struct Image {
+    file: File,
+    lbas: u64,
+}
+
+impl Image {
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        Ok(Self { lbas: file.metadata()?.len() / u64::from(LBA), file })
+    }
+}
+
+impl Drive for Image {
+    fn name(&self) -> &str {
+        "the drive's file"
+    }
+
+    fn lba_size(&self) -> u32 {
+        LBA
+    }
+
+    fn lba_count(&self) -> u64 {
+        self.lbas
+    }
+
+    fn max_transfer(&self) -> usize {
+        1 << 20
+    }
+
+    fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
+        let read = self.file.read_exact_at(buf, lba * u64::from(LBA));
+        read.map_err(|error| DriveError::new(self.name(), format!("read at LBA {lba}"), error))
+    }
+
+    fn write(&self, lba: u64, _: &[u8]) -> Result<(), DriveError> {
+        let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        Err(DriveError::new(self.name(), format!("write at LBA {lba}"), denied))
+    }
+
+    fn flush(&self) -> Result<(), DriveError> {
+        Ok(())
     }
 }

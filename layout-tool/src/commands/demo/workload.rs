@@ -1,6 +1,6 @@
 //! What the demo looks up, and the truth about it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::{Batches, Content, Mapped, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
@@ -16,7 +16,7 @@ pub(crate) struct Workload<'a> {
     pub truth: Truth<'a>,
     pub batches: Batches,
     /// id → rank.
-    pub ranks: Ranks,
+    pub ranks: Arc<Ranks>,
     /// Ids in a batch.
     pub batch: usize,
     /// In words.
@@ -127,7 +127,7 @@ impl<'a> Workload<'a> {
         Ok(Self {
             truth: Truth::Computed(oracle),
             batches: Batches::PowerLaw { law, shuffle, seed },
-            ranks,
+            ranks: Arc::new(ranks),
             batch: args.batch,
             table: format!(
                 "{} × {} f32, {}, computed from seed {seed}",
@@ -176,7 +176,7 @@ impl<'a> Workload<'a> {
             ),
             truth: Truth::File { rows: file.rows(table), table, failed: Mutex::default() },
             batches: Batches::Replay(future.to_vec()),
-            ranks,
+            ranks: Arc::new(ranks),
             mapped: Some((mapping, share)),
         })
     }
