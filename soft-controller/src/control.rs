@@ -57,6 +57,8 @@ pub(crate) struct Control {
     pub(crate) history: SmartHistory,
     /// Failed admin commands.
     pub(crate) errors: Vec<ErrorRecord>,
+    /// Which doorbells have a queue, by their place: submission and completion queues in turn.
+    pub(crate) queues: Vec<bool>,
     admin: Option<AdminQueue>,
     delayed: Vec<Delayed>,
     /// Faults in the completions of commands that end later, by CID.
@@ -79,6 +81,7 @@ impl Control {
             changed_namespaces: Vec::new(),
             history: SmartHistory::new(),
             errors: Vec::new(),
+            queues: vec![false; usize::from(config.queue_pairs) * 2 + 2],
             admin: None,
             delayed: Vec::new(),
             struck: Vec::new(),
@@ -104,6 +107,8 @@ impl Control {
             shard.io.page = self.regs.cc.page_bytes();
             shard.io.namespaces.clone_from(&views);
             shard.burst = self.features.burst();
+            shard.prefetch = shard.io.prefetches();
+            shard.direct = !core.config.holds_commands() && !shard.io.has_engines();
             shard.running = running;
             shard.resolve();
         }
@@ -166,6 +171,7 @@ impl Control {
     pub(crate) fn controller_reset(&mut self, core: &Core) {
         core.lock_shards().iter_mut().for_each(|shard| shard.reset());
         self.admin = None;
+        self.queues.fill(false);
         self.delayed.clear();
         self.struck.clear();
         self.events.reset();
@@ -377,17 +383,8 @@ impl Control {
         if !self.is_ready() {
             return;
         }
-        let mut expected = vec![false; usize::from(core.config.queue_pairs) * 2 + 2];
-        for shard in core.lock_shards() {
-            for sq in &shard.sqs {
-                expected[usize::from(sq.id) * 2] = true;
-            }
-            for cq in &shard.cqs {
-                expected[usize::from(cq.id) * 2 + 1] = true;
-            }
-        }
         let stride = 4 << core.config.dstrd;
-        for (i, _) in expected.iter().enumerate().skip(2).filter(|(_, expected)| !**expected) {
+        for (i, _) in self.queues.iter().enumerate().skip(2).filter(|(_, exists)| !**exists) {
             if core.doorbells.load_u32(i * stride) != NO_QUEUE {
                 core.doorbells.store_u32(i * stride, NO_QUEUE);
                 self.events.raise(AsyncEventKind::Error(ErrorEvent::INVALID_DOORBELL), LogPageId::ERROR);

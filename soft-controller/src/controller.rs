@@ -67,9 +67,11 @@ impl SoftController {
         core.set_now(now);
         let mut progress = Progress::default();
         for worker in 0..core.seats.len() {
-            progress.merge(core.step(worker));
+            progress.merge(core.step(worker, 1));
         }
-        core.lock_control().check_stray_doorbells(core);
+        if progress.is_idle() {
+            core.lock_control().check_stray_doorbells(core);
+        }
         progress.next = (0..core.seats.len()).map(|worker| core.next_due(worker)).fold(None, earlier);
         progress
     }

@@ -155,9 +155,10 @@ impl Core {
         guards
     }
 
-    /// One round of one worker. The first worker also serves the admin queue.
+    /// Rounds of one worker: at most so many, one after another, until somebody wants the queues. The first worker also
+    /// serves the admin queue.
     #[inline]
-    pub(crate) fn step(&self, worker: usize) -> Progress {
+    pub(crate) fn step(&self, worker: usize, rounds: u32) -> Progress {
         let mut progress = Progress::default();
         if worker == 0 && self.control_wants() {
             let mut control = self.lock_control();
@@ -167,7 +168,16 @@ impl Core {
             std::thread::yield_now();
         }
         let mut shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.merge(shard.step(self));
+        for _ in 0..rounds {
+            let done = shard.step(self);
+            progress.merge(done);
+            if self.attention.load(Ordering::Relaxed) != 0 || worker == 0 && self.control_wants() {
+                break;
+            }
+            if done.is_idle() {
+                std::hint::spin_loop();
+            }
+        }
         if !shard.events.is_empty() {
             self.control_due.store(0, Ordering::Relaxed);
         }

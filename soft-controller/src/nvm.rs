@@ -83,6 +83,21 @@ impl Io {
         }
     }
 
+    /// Tells the backing of a command that is about to be executed.
+    #[inline]
+    pub(crate) fn prefetch(&self, sqe: &[u64; 8]) {
+        if sqe[0] as u8 == NvmOpcode::READ.0
+            && let Ok((view, offset, len)) = locate(&self.namespaces, sqe)
+        {
+            view.backing.prefetch(offset, len);
+        }
+    }
+
+    /// Whether that helps.
+    pub(crate) fn prefetches(&self) -> bool {
+        self.namespaces.iter().flatten().any(|view| view.backing.prefetches())
+    }
+
     /// Adds the engine of the next namespace.
     pub(crate) fn add_engine(&mut self, engine: Option<Box<dyn Engine>>) {
         self.engines.push(engine);
@@ -210,7 +225,7 @@ impl Io {
             view.backing.persist(offset, len as u64)?;
         }
         let prps = (sqe[3], sqe[4]);
-        if len as u64 <= self.page - prps.0 % self.page && prps.0 & 3 == 0 {
+        if len as u64 <= self.page - (prps.0 & (self.page - 1)) && prps.0 & 3 == 0 {
             let segment = self.dma.find(prps.0, len)?;
             view.backing.read(offset, self.dma.memory(segment), segment.offset, len)?;
             if corrupt {

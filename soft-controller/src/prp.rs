@@ -30,7 +30,7 @@ impl From<DmaFault> for PrpError {
 }
 
 /// Replaces `segments` by the memory of a transfer of `len` bytes, in order, adjacent pages merged. `page` is the
-/// memory page size, CC.MPS, in bytes. Nothing is read but PRP lists.
+/// memory page size, CC.MPS, in bytes: a power of two. Nothing is read but PRP lists.
 pub(crate) fn walk(
     dma: &mut Dma,
     page: u64,
@@ -42,7 +42,7 @@ pub(crate) fn walk(
     if prp1 & 3 != 0 {
         return Err(PrpError::Offset);
     }
-    let first = len.min((page - prp1 % page) as usize);
+    let first = len.min((page - (prp1 & (page - 1))) as usize);
     segments.push(dma.find(prp1, first)?);
     let mut left = len - first;
     if left == 0 {
@@ -58,7 +58,7 @@ pub(crate) fn walk(
     }
     let mut list = prp2;
     loop {
-        let entries = ((page - list % page) / 8) as usize;
+        let entries = ((page - (list & (page - 1))) / 8) as usize;
         let needed = left.div_ceil(page as usize);
         let chained = needed > entries;
         let here = needed.min(entries);
@@ -73,14 +73,14 @@ pub(crate) fn walk(
             return Ok(());
         }
         list = u64::from_le(dma.memory(at).load_u64(at.offset + (here - 1) * 8));
-        if !list.is_multiple_of(page) {
+        if list & (page - 1) != 0 {
             return Err(PrpError::Offset);
         }
     }
 }
 
 fn push(dma: &mut Dma, page: u64, entry: u64, len: usize, segments: &mut Vec<Segment>) -> Result<(), PrpError> {
-    if !entry.is_multiple_of(page) {
+    if entry & (page - 1) != 0 {
         return Err(PrpError::Offset);
     }
     let next = dma.find(entry, len)?;

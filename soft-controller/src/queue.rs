@@ -69,7 +69,7 @@ impl Sq {
     }
 
     /// Fetches the next command, of which [`waiting`](Self::waiting) has told. `None` if the ring is not mapped.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fetch(&mut self) -> Option<[u64; 8]> {
         let (memory, offset) = self.ring.as_ref()?;
         let words = memory.load_words::<8>(offset + self.head as usize * SQE_BYTES);
@@ -78,6 +78,15 @@ impl Sq {
             self.head = 0;
         }
         Some(words.map(u64::from_le))
+    }
+
+    /// The command `ahead` places after the next, of those that wait.
+    #[inline]
+    pub(crate) fn peek(&self, ahead: u32) -> Option<[u64; 8]> {
+        let (memory, offset) = self.ring.as_ref()?;
+        let index = self.head + ahead;
+        let index = if index < self.size { index } else { index - self.size };
+        Some(memory.load_words::<8>(offset + index as usize * SQE_BYTES).map(u64::from_le))
     }
 
     #[inline]
@@ -167,7 +176,7 @@ impl Cq {
     }
 
     /// Posts a completion for which there is room. False if the ring is not mapped.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, completion: Completion) -> bool {
         let Some((memory, offset)) = &self.ring else { return false };
         let at = offset + self.tail as usize * CQE_BYTES;

@@ -55,6 +55,9 @@ pub(crate) struct ErrorRecord {
     pub(crate) lba: u64,
 }
 
+/// Commands whose data is fetched ahead together.
+const AHEAD: usize = 16;
+
 /// Entries of the error log that a worker keeps.
 pub(crate) const ERRORS_KEPT: usize = 64;
 
@@ -68,6 +71,12 @@ pub(crate) struct Shard {
     pub(crate) running: bool,
     /// Most commands taken from one queue before the next has its turn.
     pub(crate) burst: u32,
+    /// Commands are executed as they are fetched, unless faults are about.
+    pub(crate) direct: bool,
+    /// Some completion queue was too full for a completion.
+    overflows: bool,
+    /// Data is fetched ahead of the commands' execution.
+    pub(crate) prefetch: bool,
     held: BinaryHeap<Held>,
     /// Commands that engines work on, by token.
     engaged: Vec<Option<Held>>,
@@ -89,6 +98,9 @@ impl Shard {
             cqs: Vec::new(),
             running: false,
             burst: 1,
+            direct: false,
+            overflows: false,
+            prefetch: false,
             held: BinaryHeap::new(),
             engaged: Vec::new(),
             ended: Vec::new(),
@@ -154,21 +166,15 @@ impl Shard {
     }
 
     /// Looks at every queue once.
+    #[inline]
     pub(crate) fn step(&mut self, core: &Core) -> Progress {
         let mut progress = Progress::default();
         if !self.running || core.is_in_trouble() {
             return progress;
         }
-        let direct = !core.config.holds_commands() && !core.faults.is_active() && !self.io.has_engines();
-        for cq in &mut self.cqs {
-            if cq.has_overflow() {
-                if cq.update_head(&core.doorbells).is_err() {
-                    self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
-                }
-                if !cq.drain() {
-                    return core.fatal(progress);
-                }
-            }
+        let direct = self.direct && !core.faults.is_active();
+        if self.overflows && self.drain(core).is_err() {
+            return core.fatal(progress);
         }
         let count = self.sqs.len();
         if self.turn >= count {
@@ -193,6 +199,22 @@ impl Shard {
         progress
     }
 
+    /// Posts what found its queue full.
+    #[cold]
+    fn drain(&mut self, core: &Core) -> Result<(), RingFault> {
+        self.overflows = false;
+        for cq in self.cqs.iter_mut().filter(|cq| cq.has_overflow()) {
+            if cq.update_head(&core.doorbells).is_err() {
+                self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
+            }
+            if !cq.drain() {
+                return Err(RingFault);
+            }
+            self.overflows |= cq.has_overflow();
+        }
+        Ok(())
+    }
+
     /// How many commands of a queue may be begun now.
     #[inline]
     fn ready(&mut self, core: &Core, index: usize) -> u32 {
@@ -215,22 +237,31 @@ impl Shard {
     #[inline]
     fn serve(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
         let ready = self.ready(core, index);
-        for _ in 0..ready {
-            let sq = &mut self.sqs[index];
-            let sqe = sq.fetch().ok_or(RingFault)?;
-            let (sqid, sqhd, cq) = (sq.id, sq.head(), sq.cq);
-            let result = self.io.execute(&sqe, false);
-            let (dw0, status) = match result {
-                Ok(dw0) => (dw0, Status::SUCCESS),
-                Err(failure) => (0, self.record(core, sqid, &sqe, failure)),
-            };
-            let completion = Completion { dw0, sqhd, sqid, cid: (sqe[0] >> 16) as u16, status };
-            if !self.cqs[cq].post(completion) {
-                return Err(RingFault);
-            }
-        }
         progress.fetched += ready;
         progress.posted += ready;
+        let Self { io, sqs, cqs, errors, prefetch, .. } = self;
+        let sq = &mut sqs[index];
+        let cq = &mut cqs[sq.cq];
+        let mut left = ready as usize;
+        while left > 0 {
+            // Their data is on its way to the cache while their predecessors are executed.
+            let batch = left.min(AHEAD);
+            if *prefetch {
+                (0..batch).filter_map(|i| sq.peek(i as u32)).for_each(|sqe| io.prefetch(&sqe));
+            }
+            for _ in 0..batch {
+                let sqe = sq.fetch().ok_or(RingFault)?;
+                let (dw0, status) = match io.execute(&sqe, false) {
+                    Ok(dw0) => (dw0, Status::SUCCESS),
+                    Err(failure) => (0, record(errors, core, sq.id, &sqe, failure)),
+                };
+                let cid = (sqe[0] >> 16) as u16;
+                if !cq.post(Completion { dw0, sqhd: sq.head(), sqid: sq.id, cid, status }) {
+                    return Err(RingFault);
+                }
+            }
+            left -= batch;
+        }
         Ok(())
     }
 
@@ -343,7 +374,7 @@ impl Shard {
     fn finish(&mut self, core: &Core, held: &Held, result: Result<u32, Failure>) -> Result<(), RingFault> {
         let (dw0, status) = match result {
             Ok(dw0) => (dw0, Status::SUCCESS),
-            Err(failure) => (0, self.record(core, held.sqid, &held.sqe, failure)),
+            Err(failure) => (0, record(&mut self.errors, core, held.sqid, &held.sqe, failure)),
         };
         let Some(sq) = self.sqs.iter_mut().find(|sq| sq.id == held.sqid) else { return Ok(()) };
         sq.inflight -= 1;
@@ -357,27 +388,13 @@ impl Shard {
                 completion.cid = cid;
                 cq.post(completion)
             }
-            Some(Fault::Duplicate) => cq.post(completion) && cq.post_extra(completion),
+            Some(Fault::Duplicate) => {
+                self.overflows = true;
+                cq.post(completion) && cq.post_extra(completion)
+            }
             _ => cq.post(completion),
         };
         if posted { Ok(()) } else { Err(RingFault) }
-    }
-
-    /// Notes a failed command in the error log; the result is its status, with More set if the log has it.
-    #[cold]
-    fn record(&mut self, core: &Core, sqid: u16, sqe: &[u64; 8], failure: Failure) -> Status {
-        if self.errors.len() >= ERRORS_KEPT {
-            self.errors.remove(0);
-        }
-        self.errors.push(ErrorRecord {
-            count: core.count_error(),
-            sqid,
-            cid: (sqe[0] >> 16) as u16,
-            failure,
-            nsid: (sqe[0] >> 32) as u32,
-            lba: sqe[5],
-        });
-        failure.status.with_more(true)
     }
 
     /// The power fails: some commands in flight are still executed, without becoming durable for that, and all are
@@ -421,6 +438,23 @@ impl Shard {
         }
         hit.len()
     }
+}
+
+/// Notes a failed command in the error log; the result is its status, with More set as the log has it.
+#[cold]
+fn record(errors: &mut Vec<ErrorRecord>, core: &Core, sqid: u16, sqe: &[u64; 8], failure: Failure) -> Status {
+    if errors.len() >= ERRORS_KEPT {
+        errors.remove(0);
+    }
+    errors.push(ErrorRecord {
+        count: core.count_error(),
+        sqid,
+        cid: (sqe[0] >> 16) as u16,
+        failure,
+        nsid: (sqe[0] >> 32) as u32,
+        lba: sqe[5],
+    });
+    failure.status.with_more(true)
 }
 
 /// A queue's memory is not mapped: the controller cannot go on.

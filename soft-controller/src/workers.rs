@@ -32,15 +32,7 @@ fn run(core: &Core, worker: usize) {
         let mut idle_since = None;
         // Work, and look for work for a while.
         loop {
-            let mut busy = false;
-            for _ in 0..LOOKS {
-                if core.step(worker).is_idle() {
-                    std::hint::spin_loop();
-                } else {
-                    busy = true;
-                }
-            }
-            if busy {
+            if !core.step(worker, LOOKS).is_idle() {
                 idle_since = None;
                 continue;
             }

@@ -26,6 +26,7 @@ impl Control {
         let mut cq = Cq::new(qid, sqe.prp1, size, core.cq_doorbell(qid));
         cq.resolve(&mut shard.io.dma);
         shard.cqs.push(cq);
+        self.queues[usize::from(qid) * 2 + 1] = true;
         self.features.queues_exist = true;
         Ok(Reply::Done(0))
     }
@@ -49,6 +50,7 @@ impl Control {
         let mut sq = Sq::new(qid, sqe.prp1, size, core.sq_doorbell(qid), cqid);
         sq.resolve(&mut shard.io.dma);
         shard.sqs.push(sq);
+        self.queues[usize::from(qid) * 2] = true;
         shard.link();
         Ok(Reply::Done(0))
     }
@@ -79,6 +81,7 @@ impl Control {
             if let Some(index) = shard.sqs.iter().position(|sq| sq.id == qid) {
                 shard.abort_queue(core, qid);
                 shard.sqs.remove(index);
+                self.queues[usize::from(qid) * 2] = false;
                 shard.link();
                 core.doorbells.store_u32(core.sq_doorbell(qid), NO_QUEUE);
                 return Ok(Reply::Done(0));
@@ -95,6 +98,7 @@ impl Control {
                     return Err(Failure::at(StatusCode::InvalidQueueDeletion, 40));
                 }
                 shard.cqs.remove(index);
+                self.queues[usize::from(qid) * 2 + 1] = false;
                 shard.link();
                 core.doorbells.store_u32(core.cq_doorbell(qid), NO_QUEUE);
                 return Ok(Reply::Done(0));

@@ -65,6 +65,16 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Copies `len` bytes at `offset` to `to`, from its byte `at`.
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError>;
 
+    /// Hints that `len` bytes at `offset` will be read soon.
+    fn prefetch(&self, offset: u64, len: usize) {
+        let _ = (offset, len);
+    }
+
+    /// Whether [`prefetch`](Self::prefetch) does anything.
+    fn prefetches(&self) -> bool {
+        false
+    }
+
     /// Copies `len` bytes of `from`, from its byte `at`, to `offset`.
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError>;
 

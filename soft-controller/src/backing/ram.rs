@@ -2,6 +2,9 @@ use warprow_dma::{AllocateError, DmaMemory};
 
 use super::{Backing, MediaError};
 
+/// Most bytes of a command that are fetched ahead: the processor's own prefetcher follows longer runs.
+const PREFETCHED: usize = 1024;
+
 /// Memory of this process.
 #[derive(Debug)]
 pub struct Ram {
@@ -26,6 +29,14 @@ impl Backing for Ram {
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
         self.memory.copy_to(offset as usize, to, at, len);
         Ok(())
+    }
+
+    fn prefetch(&self, offset: u64, len: usize) {
+        self.memory.prefetch(offset as usize, len.min(PREFETCHED));
+    }
+
+    fn prefetches(&self) -> bool {
+        true
     }
 
     #[inline]
