@@ -236,6 +236,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     fn answer(flags: u32, page_sizes: u64, caps: &[(u16, &[u64])]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -275,6 +276,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
         #[test]
         fn any_answer_is_parsed_or_refused(mut bytes: Vec<u8>, caps: bool) {
             if caps && bytes.len() > 20 {
