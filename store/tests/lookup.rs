@@ -6,8 +6,8 @@ use common::{Table, Value, Wanted, look_up};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use warprow_store::{
-    Batch, DType, Feature, HostOptions, Ids, LoadOptions, LookupError, Missing, Output, PlanOptions, Pooling, Report,
-    Rows, Slot, Stage, Store, StoreError,
+    Batch, DType, Feature, HostOptions, Ids, LoadOptions, Missing, Output, PlanOptions, Pooling, Report, Rows, Slot,
+    Stage,
 };
 
 /// What output elements are before a look-up.
@@ -293,4 +293,29 @@ proptest! {
     fn match_the_naive_look_up(seed: u64) {
         whole_lookups(seed);
     }
+}
+
+#[test]
+fn slots_look_up_side_by_side() {
+    let mut random = fastrand::Rng::with_seed(77);
+    let (_drives, store) = common::store(2, 24 << 20, 512);
+    let tables = random_tables(&mut random);
+    common::load(&store, &tables, &LoadOptions::default());
+    let host = store.attach_host(HostOptions::default().with_dram_bytes(20_000)).unwrap();
+    let (features, options) = random_features(&tables, &mut random);
+    let plan = host.plan(&features, options.clone().with_slots(3)).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (mut slot, tables, features, options) = (plan.slot().unwrap(), &tables, &features, &options);
+            let width = plan.width();
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                (0..40).for_each(|_| one_batch(&mut slot, tables, features, options, width, &mut random));
+            });
+        }
+    });
+    let metrics = store.metrics();
+    assert_eq!(metrics.lookups, 120);
+    assert_eq!(metrics.ids, metrics.padding + metrics.missing + metrics.ids_dram + metrics.ids_ssd);
+    assert!(plan.slot().is_ok());
 }

@@ -1,0 +1,30 @@
+//! After a plan is made, look-ups allocate nothing.
+
+mod common;
+
+use common::Table;
+use warprow_store::{Batch, DType, Feature, HostOptions, LoadOptions, Output, PlanOptions, Pooling, Rows};
+
+#[test]
+fn a_look_up_allocates_nothing() {
+    let (_drives, store) = common::store(2, 16 << 20, 512);
+    let table = Table::random("t", 5000, 128, DType::F32, &mut fastrand::Rng::with_seed(3));
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let host = store.attach_host(HostOptions::default().with_dram_bytes(100_000).with_depth(64)).unwrap();
+    for pooling in [Pooling::None, Pooling::Sum] {
+        let feature = Feature::new("f", "t").pooling(pooling).padding(7);
+        let plan = host.plan(&[feature], PlanOptions::default().with_max(64, 2048)).unwrap();
+        let mut slot = plan.slot().unwrap();
+        let mut random = fastrand::Rng::with_seed(4);
+        let (mut rows, mut mask) = (vec![0f32; 2048 * 128], vec![0; 2048]);
+        for _ in 0..20 {
+            let ids: Vec<i64> = (0..2048).map(|_| random.i64(-100..5100)).collect();
+            let allocated = allocation_counter::measure(|| {
+                let mut out = Output::new(Rows::F32(&mut rows), 128).with_mask(&mut mask);
+                let report = slot.lookup(&Batch::new(&ids, 64), &mut out).unwrap();
+                assert!(report.commands > 64, "{report:?}");
+            });
+            assert_eq!(allocated.count_total, 0, "{pooling:?}: {allocated:?}");
+        }
+    }
+}

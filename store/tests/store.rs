@@ -1,0 +1,297 @@
+//! Stores: what is loaded is there, by content; replaced tables give way; drives are asked for consent.
+
+mod common;
+
+use std::ops::ControlFlow;
+
+use common::Table;
+use warprow_driver::FormatRequest;
+use warprow_layout::{OpenError, RowSource, VolumeError};
+use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_store::{
+    Batch, Consent, Content, Create, DType, Device, DriveAddress, Feature, FormatPlan, FormatSettings, HostOptions,
+    LbaChoice, LoadOptions, OpenOptions, Output, PlanOptions, Ranks, Rows, Store, StoreError, TableLoad, TableSpec,
+};
+
+fn go(_: impl Sized) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Reads a table back, and compares every row.
+#[track_caller]
+fn assert_holds(store: &Store, table: &Table) {
+    let name = &table.spec.name;
+    let ranks = store.ranks(name).unwrap();
+    assert_eq!(ranks, table.ranks);
+    let ids = ranks.map(|ranks| ranks.inverse());
+    let mut seen = vec![false; table.spec.rows as usize];
+    let mut row = |rank: u64, row: &[u8]| {
+        let id = ids.as_ref().map_or(rank, |ids| ids.get(rank).unwrap());
+        assert_eq!(row, table.row(id), "id {id}");
+        assert!(!std::mem::replace(&mut seen[id as usize], true));
+        ControlFlow::Continue(())
+    };
+    store.scan(name, 0..u64::MAX, &mut row).unwrap();
+    assert!(seen.iter().all(|&seen| seen));
+    let verified = store.verify(name, &mut go).unwrap();
+    assert_eq!((verified.rows, verified.checked, verified.damaged), (table.spec.rows, table.spec.row_crc, 0));
+}
+
+#[test]
+fn what_was_loaded_is_there_after_opening_again() {
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let lba = if random.bool() { 512 } else { 4096 };
+        let (drives, store) = common::store(random.usize(1..4), 32 << 20, lba);
+        let tables: Vec<Table> = (0..3)
+            .map(|index| {
+                let (rows, dim) = (random.u64(1..3000), [1, 7, 64, 130, 700][random.usize(..5)]);
+                Table::random(&format!("t{index}"), rows, dim, DType::ALL[random.usize(..5)], &mut random)
+            })
+            .collect();
+        // Small buckets, so that permuted tables are partitioned.
+        let memory = [1, 100_000, 1 << 30][random.usize(..3)];
+        common::load(&store, &tables, &LoadOptions::default().with_memory(memory));
+        tables.iter().for_each(|table| assert_holds(&store, table));
+        drop(store);
+        let mut devices = common::devices(&drives);
+        random.shuffle(&mut devices);
+        let store = Store::open(&devices, &OpenOptions::default().with_read_only()).unwrap();
+        tables.iter().for_each(|table| assert_holds(&store, table));
+        let info = store.table("t1").unwrap();
+        assert_eq!((info.rows, info.dim, info.dtype), (tables[1].spec.rows, tables[1].spec.dim, tables[1].spec.dtype));
+    }
+}
+
+/// Rows that are computed, and counted.
+struct Computed(std::sync::Mutex<Vec<u64>>);
+
+impl RowSource for Computed {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        for (id, row) in (first..).zip(rows.chunks_mut(row_bytes)) {
+            row.fill(id as u8);
+            self.0.lock().unwrap().push(id);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn sources_are_read_once_and_in_order() {
+    let (_, store) = common::store(2, 32 << 20, 512);
+    let ranks = Ranks::by_hotness(&(0..5000).map(|id| id * 7919 % 5000).collect::<Vec<_>>());
+    for (name, memory, random_access) in [("a", 1 << 20, false), ("b", 1 << 30, false), ("c", 1 << 30, true)] {
+        let mut spec = TableSpec::new(name, 5000, 512, DType::U8);
+        (spec.permuted, spec.row_crc) = (true, true);
+        let source = Computed(Default::default());
+        let load = TableLoad::new(&spec, &source).with_ranks(&ranks);
+        let load = if random_access { load.with_random_access() } else { load };
+        let mut last = 0;
+        let report = store.load("m", &[load], &LoadOptions::default().with_memory(memory), &mut |progress| {
+            assert!(progress.written > last && progress.written <= progress.total, "{progress:?}");
+            last = progress.written;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(report.unwrap().bytes, last);
+        let mut asked = source.0.into_inner().unwrap();
+        if random_access {
+            asked.sort_unstable();
+        }
+        assert!(asked.into_iter().eq(0..5000), "{name}");
+        let rows = (0..5000u64).flat_map(|id| [id as u8; 512]).collect();
+        assert_holds(&store, &Table { spec, rows, ranks: Some(ranks.clone()) });
+    }
+}
+
+fn small(name: &str, seed: u64) -> Table {
+    Table::random(name, 300, 16, DType::F32, &mut fastrand::Rng::with_seed(seed))
+}
+
+#[test]
+fn replaced_tables_give_way_and_stay_for_whoever_reads_them() {
+    let (_, store) = common::store(1, 16 << 20, 512);
+    let (a, b) = (small("a", 1), small("b", 2));
+    common::load(&store, &[a.clone(), b.clone()], &LoadOptions::default());
+    let host = store.attach_host(HostOptions::default()).unwrap();
+    let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default()).unwrap();
+    let mut slot = plan.slot().unwrap();
+    let mut look = |table: &Table| {
+        let ids: Vec<u32> = (0..300).collect();
+        let mut rows = vec![0f32; 300 * 16];
+        let report = slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), 16)).unwrap();
+        assert!(rows.iter().zip(table.rows.chunks(4)).all(|(x, bytes)| x.to_le_bytes() == bytes));
+        report.generation
+    };
+
+    let source = &a.rows[..];
+    let again = TableLoad::new(&a.spec, &source);
+    let again = a.ranks.as_ref().map_or(again, |ranks| again.with_ranks(ranks));
+    let error = store.load("m", &[again], &LoadOptions::default(), &mut go).unwrap_err();
+    assert!(matches!(&error, StoreError::TableExists { table } if table == "a"), "{error}");
+    let first = look(&a);
+
+    // Another a: the generation of both stays for b.
+    let a2 = small("a", 3);
+    common::load(&store, std::slice::from_ref(&a2), &LoadOptions::default().with_replace());
+    assert_holds(&store, &a2);
+    assert_holds(&store, &b);
+    assert_eq!(store.inspect().0.generations.len(), 2);
+    // Another b: nothing is left of the first generation.
+    let b2 = small("b", 4);
+    common::load(&store, std::slice::from_ref(&b2), &LoadOptions::default().with_replace());
+    assert_holds(&store, &a2);
+    assert_holds(&store, &b2);
+    let generations: Vec<u64> = store.inspect().0.generations.iter().map(|generation| generation.id).collect();
+    assert!(!generations.contains(&first));
+    assert_eq!(store.tables().iter().map(|table| table.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+
+    // The plan still reads what it was made for, whatever is written meanwhile.
+    for seed in 5..9 {
+        common::load(&store, &[small("a", seed)], &LoadOptions::default().with_replace());
+        assert_eq!(look(&a), first);
+    }
+}
+
+#[test]
+fn an_interrupted_load_leaves_no_trace() {
+    let (drives, store) = common::store(1, 16 << 20, 512);
+    let (a, free) = (small("a", 1), store.free_bytes());
+    let source = &a.rows[..];
+    let load = TableLoad::new(&a.spec, &source);
+    let load = a.ranks.as_ref().map_or(load, |ranks| load.with_ranks(ranks));
+    let error = store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(error, StoreError::Interrupted));
+    let short = &a.rows[..100];
+    let error = store.load(
+        "m",
+        &[TableLoad::new(&TableSpec { permuted: false, ..a.spec.clone() }, &short)],
+        &LoadOptions::default(),
+        &mut go,
+    );
+    assert!(matches!(error, Err(StoreError::Volume(VolumeError::Length { .. }))), "{error:?}");
+    assert_eq!((store.free_bytes(), store.tables().len()), (free, 0));
+    drop(store);
+    assert!(Store::open(&common::devices(&drives), &OpenOptions::default()).unwrap().tables().is_empty());
+}
+
+#[test]
+fn rows_too_large_and_stores_too_small() {
+    let small_transfers = SoftController::builder()
+        .name("mdts")
+        .max_transfer(16 << 10)
+        .namespace(Namespace::new(Ram::new(16 << 20).unwrap()))
+        .build()
+        .unwrap();
+    let store = Store::create(&common::devices(&[small_transfers]), &Default::default(), &Default::default()).unwrap();
+    let load = |rows: u64, dim: u32| {
+        let (spec, source) = (TableSpec::new("big", rows, dim, DType::U8), Computed(Default::default()));
+        store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut go).unwrap_err().to_string()
+    };
+    let error = load(1, (16 << 10) + 1);
+    assert!(error.contains("big") && error.contains("16384 bytes"), "{error}");
+    let error = load(1 << 20, 512);
+    assert!(error.contains("chunks") && error.contains("are free"), "{error}");
+    let table = Table::random("fits", 100, 16 << 10, DType::U8, &mut fastrand::Rng::with_seed(1));
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    assert_holds(&store, &table);
+}
+
+#[test]
+fn stores_that_cannot_be_opened() {
+    let (drives, store) = common::store(2, 16 << 20, 512);
+    drop(store);
+    let open = |devices: &[Device]| Store::open(devices, &OpenOptions::default()).unwrap_err();
+    let blank = Device::new(common::drive("blank", 16 << 20, 512), 1);
+    let error = open(std::slice::from_ref(&blank));
+    assert!(matches!(&error, StoreError::Open(OpenError::NotWarprow { drive }) if drive == "blank"), "{error}");
+    let devices = common::devices(&drives);
+    let error = open(&devices[..1]);
+    assert!(matches!(error, StoreError::Open(OpenError::MissingMember { .. })) && error.to_string().contains("drive1"));
+    let error = open(&[devices[0].clone(), devices[1].clone(), devices[0].clone()]);
+    assert!(matches!(&error, StoreError::OpenedTwice { drive } if drive == "drive0"), "{error}");
+    let error = open(&[Device::new(common::drive("two", 16 << 20, 512), 2)]);
+    assert!(error.to_string().contains("namespace 2"), "{error}");
+}
+
+#[test]
+fn formatting_asks_first() {
+    let drive = common::drive("drive0", 16 << 20, 512);
+    let devices = common::devices(std::slice::from_ref(&drive));
+    let settings = || FormatSettings::default().with_lba(LbaChoice::ForRows(4096));
+    let plan = FormatPlan::new(&devices, settings()).unwrap();
+    let planned = &plan.drives()[0];
+    assert_eq!(
+        (planned.content, planned.lba_bytes, planned.new_lba_bytes, planned.formats),
+        (Content::Blank, 512, 4096, true)
+    );
+    let token = plan.token().to_owned();
+    let error = plan.run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    let StoreError::Refused { what, token: same } = error else { panic!("{error}") };
+    assert!(what.contains("drive0") && what.contains("namespace 1"), "{what}");
+    assert_eq!(same, token);
+
+    let wrong = FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Token("00000000".into()), &mut |_, _| {});
+    assert!(matches!(wrong, Err(StoreError::Refused { .. })));
+    let only_emulated = FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Emulated, &mut |_, _| {});
+    assert!(matches!(only_emulated, Err(StoreError::Refused { .. })), "nobody said that it is emulated");
+    let store =
+        FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Token(token.clone()), &mut |_, _| {}).unwrap();
+    assert_eq!(store.inspect().0.lba_size, 4096);
+    common::load(&store, &[small("a", 1)], &LoadOptions::default());
+    let uuid = store.inspect().0.store;
+    drop(store);
+
+    // The token was for a blank drive.
+    let plan = FormatPlan::new(&devices, settings()).unwrap();
+    assert_eq!(plan.drives()[0].content, Content::Store(Some(uuid)));
+    let error = plan.run(&Consent::Token(token), &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains(&uuid.to_string()), "{error}");
+    assert_eq!(Store::open(&devices, &OpenOptions::default()).unwrap().tables().len(), 1);
+
+    let error = FormatPlan::new(&devices, FormatSettings::default().with_lba(LbaChoice::Bytes(8192))).err().unwrap();
+    assert!(error.to_string().contains("8192"), "{error}");
+    // A changed LBA format is noticed.
+    let controller = warprow_driver::Controller::open(
+        drive,
+        std::sync::Arc::new(warprow_dma::SystemClock::new()),
+        Default::default(),
+    );
+    controller.unwrap().format(&FormatRequest::new(1, 512), |_| {}).unwrap();
+    assert!(Store::open(&devices, &OpenOptions::default()).is_err());
+}
+
+#[test]
+fn emulated_drives_by_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.drive");
+    let address: DriveAddress = format!("emulated:{}?size=16M", path.display()).parse().unwrap();
+    let error = Device::open(&address, Create::Never).unwrap_err();
+    assert!(error.to_string().contains("a.drive") && !path.exists(), "{error}");
+    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let error = Device::open(&address, Create::Never).unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+    let store =
+        FormatPlan::new(&[device], FormatSettings::default()).unwrap().run(&Consent::None, &mut |_, _| {}).unwrap();
+    let table = small("a", 1);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    drop(store);
+    let open = |address: &DriveAddress| Device::open(address, Create::Never);
+    let store = Store::open(&[open(&address).unwrap()], &OpenOptions::default()).unwrap();
+    assert_holds(&store, &table);
+    drop(store);
+
+    let device = open(&address).unwrap();
+    let settings = || FormatSettings::default();
+    let error = FormatPlan::new(&[device], settings()).unwrap().run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    let device = open(&address).unwrap();
+    let store = FormatPlan::new(&[device], settings()).unwrap().run(&Consent::Emulated, &mut |_, _| {}).unwrap();
+    assert!(store.tables().is_empty());
+    drop(store);
+    std::fs::write(dir.path().join("b.drive"), vec![1; 16 << 20]).unwrap();
+    let other: DriveAddress = format!("emulated:{}", dir.path().join("b.drive").display()).parse().unwrap();
+    let plan = FormatPlan::new(&[open(&other).unwrap()], settings()).unwrap();
+    assert_eq!(plan.drives()[0].content, Content::Unknown);
+    let error = plan.run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("b.drive"), "{error}");
+}
