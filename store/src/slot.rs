@@ -174,7 +174,6 @@ impl State {
         }
         let ids = batch.ids.len();
         let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
-        watch.lap();
 
         let per_feature = batch.batch as usize;
         let ids_of = |feature: usize| bags[feature * per_feature] as usize..bags[(feature + 1) * per_feature] as usize;

@@ -96,6 +96,7 @@ pub fn mask<I: Id>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8])
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     /// What one id becomes, by the words of the specification.
     fn naive(id: i128, table: u16, rows: u64, padding: Option<i128>, read_padding: bool) -> (u64, u8) {
@@ -121,6 +122,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
         #[test]
         fn keys_follow_the_rules(
             ids in proptest::collection::vec(prop_oneof![-3i64..12, any::<i64>()], 0..60),

@@ -128,3 +128,118 @@ pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [Location], 
     routed.lost = unique.len() - routed.dram - routed.ssd;
     routed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use warprow_layout::{
+        Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, TableSpec, format, open,
+    };
+
+    struct Memory(String, Mutex<Vec<u8>>);
+
+    impl Drive for Memory {
+        fn name(&self) -> &str {
+            &self.0
+        }
+        fn lba_size(&self) -> u32 {
+            512
+        }
+        fn lba_count(&self) -> u64 {
+            16 << 11
+        }
+        fn max_transfer(&self) -> usize {
+            1 << 20
+        }
+        fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
+            buf.copy_from_slice(&self.1.lock().unwrap()[lba as usize * 512..][..buf.len()]);
+            Ok(())
+        }
+        fn write(&self, lba: u64, data: &[u8]) -> Result<(), DriveError> {
+            self.1.lock().unwrap()[lba as usize * 512..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn flush(&self) -> Result<(), DriveError> {
+            Ok(())
+        }
+    }
+
+    /// A generation on three drives, with a table of each dimension.
+    fn generation(dims: &[u32], rows: u64) -> Arc<Generation> {
+        let drives: Vec<Memory> = (0..3).map(|i| Memory(format!("{i}"), Mutex::new(vec![0; 16 << 20]))).collect();
+        let drives: Vec<Arc<Memory>> = drives.into_iter().map(Arc::new).collect();
+        format(&drives, &FormatOptions::default()).unwrap();
+        let tables = (0..).zip(dims).map(|(i, &dim)| TableSpec::new(format!("{i}"), rows, dim, DType::F32)).collect();
+        let volume = open(drives, Access::ReadWrite).unwrap().volume;
+        volume.begin(&GenerationSpec::new("m", tables)).unwrap().commit().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_key_goes_where_its_row_lies(
+            keys in proptest::collection::vec((0usize..3, 0u64..500), 0..100),
+            hot in proptest::array::uniform3(0u64..600),
+            permuted in proptest::array::uniform3(any::<bool>()),
+        ) {
+            let generation = generation(&[16, 128, 300], 500);
+            let reversed = Ranks::U32((0..500).rev().collect());
+            let tables: Vec<RouteTable> = generation
+                .tables
+                .iter()
+                .enumerate()
+                .map(|(index, table)| RouteTable {
+                    ranks: permuted[index].then(|| Arc::new(reversed.clone())),
+                    hot_rows: hot[index],
+                    dram_byte: index as u64 * 1_000_000,
+                    packing: table.packing,
+                    first_lba: table.rows_region.first_lba,
+                    placement: generation.placement.clone(),
+                })
+                .collect();
+            let unique: Vec<u64> = keys.iter().map(|&(table, id)| (table as u64) << TABLE_SHIFT | id).collect();
+            let mut locations = vec![Location::FAILED; unique.len()];
+            let mut reads = vec![RowRead::default(); unique.len()];
+            let routed = route(&tables, &unique, &mut locations, &mut reads);
+            let mut next = 0;
+            for (index, &(table, id)) in keys.iter().enumerate() {
+                let rank = if permuted[table] { 499 - id } else { id };
+                if rank < hot[table] {
+                    let byte = table as u64 * 1_000_000 + rank * u64::from(generation.tables[table].row_bytes());
+                    prop_assert_eq!(locations[index], Location::dram(byte));
+                    continue;
+                }
+                let wanted = generation.row(table, rank).unwrap();
+                let read = reads[next];
+                prop_assert_eq!(locations[index], Location::ssd(next as u32));
+                prop_assert_eq!((read.drive(), read.lba(), read.byte), (wanted.drive, wanted.lba, wanted.byte));
+                prop_assert_eq!(read.unique as usize, index);
+                next += 1;
+            }
+            prop_assert_eq!(routed, Routed { dram: keys.len() - next, ssd: next, lost: 0 });
+        }
+    }
+
+    #[test]
+    fn keys_of_nothing_have_no_place() {
+        let generation = generation(&[16], 500);
+        let table = RouteTable {
+            ranks: Some(Arc::new(Ranks::U32((0..500).collect()))),
+            hot_rows: 0,
+            dram_byte: 0,
+            packing: generation.tables[0].packing,
+            first_lba: generation.tables[0].rows_region.first_lba,
+            placement: generation.placement.clone(),
+        };
+        let unique = [1 << TABLE_SHIFT, 500];
+        let (mut locations, mut reads) = ([Location::dram(0); 2], [RowRead::default(); 2]);
+        assert_eq!(route(&[table], &unique, &mut locations, &mut reads), Routed { dram: 0, ssd: 0, lost: 2 });
+        assert_eq!(locations, [Location::FAILED; 2]);
+        assert_eq!((locations[0].dram_byte(), locations[0].ssd_index()), (None, None));
+    }
+}
