@@ -3,13 +3,18 @@
 
 mod bytes;
 mod cores;
+pub mod growth;
+pub mod load;
+pub mod lookup;
 mod minimal_ring;
 pub mod output;
 pub mod ring;
+mod scratch;
 
 pub use bytes::{Bytes, BytesError};
 pub use cores::Cores;
 pub use minimal_ring::{MinimalRing, MinimalRingError};
+pub use scratch::Scratch;
 
 /// A machine as the binaries report it.
 pub fn machine_json(machine: &warprow_workload::Machine) -> serde_json::Value {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
+use warprow_workload::{Machine, Pairs};
 
 /// A table for people: the first column to the left, figures to the right.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
@@ -25,6 +26,20 @@ pub fn per_second(rate: f64) -> String {
         r => (r, ""),
     };
     format!("{value:.2}{unit}")
+}
+
+/// The ratio of pairs in percent, with its range.
+pub fn ratio(pairs: &Pairs) -> String {
+    let (low, high) = pairs.ratio_range();
+    format!("{:.1} % ({:.1} to {:.1})", pairs.ratio() * 100.0, low * 100.0, high * 100.0)
+}
+
+/// Prints the machine, and a warning if it was busy.
+pub fn busy(machine: &Machine) {
+    println!("{machine}");
+    if machine.is_busy() {
+        println!("The machine was busy: do not trust these figures.");
+    }
 }
 
 /// Reports how a binary ended. Errors go to stderr, with `json` also as one object to stdout. A reader that has gone away is no

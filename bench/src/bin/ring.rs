@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use warprow_bench::output::{finish, per_second, table};
+use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::ring::{Media, RingResult, RingSetup, run};
 use warprow_bench::{Bytes, machine_json};
 use warprow_workload::{Machine, Pairs};
@@ -90,12 +90,11 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let mut rows = vec![];
     for (name, result) in [("RAM", &ram), ("null", &null)] {
         let Some(RingResult { pairs, disordered, .. }) = result else { continue };
-        let (low, high) = pairs.ratio_range();
         rows.push([
             name.to_owned(),
             per_second(pairs.median_a()),
             per_second(pairs.median_b()),
-            format!("{:.1} % ({:.1} to {:.1})", pairs.ratio() * 100.0, low * 100.0, high * 100.0),
+            ratio(pairs),
             per_second(*disordered),
         ]);
     }
@@ -108,10 +107,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             println!("The threads could not be given a processor each: do not trust these figures.");
         }
     }
-    println!("{machine}");
-    if machine.is_busy() {
-        println!("The machine was busy: do not trust these figures.");
-    }
+    busy(&machine);
     Ok(())
 }
 

@@ -1,0 +1,132 @@
+//! `load`: loading a table, against `dd`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+use warprow_bench::load::{LoadResult, LoadSetup, run};
+use warprow_bench::output::{busy, finish, per_second, ratio, table};
+use warprow_bench::{Bytes, Scratch, machine_json};
+use warprow_workload::rival::Caching;
+use warprow_workload::{Machine, Pairs};
+
+/// Loading a table onto an emulated drive, against `dd bs=1M oflag=direct conv=fsync` onto the same file system.
+///
+/// The rows lie in memory and are taken from the first to the last, in the order of their ids ("identity") or put in the order of
+/// a random permutation ("permuted"). The time runs from the start of the load to the end of its commit, three flushes
+/// included. Both are measured in turn, with a new file for each; the figures are medians, the ratio is the median of the
+/// pairs' ratios. Everything is read back and compared afterwards.
+///
+/// The drive writes to its file through the page cache ("cached"), or past it with io_uring and O_DIRECT ("direct"), as dd
+/// does.
+#[derive(Debug, Parser)]
+#[command(
+    name = "load",
+    version,
+    after_help = "\
+Examples:
+  load                            # 1 GiB of rows of 512 B, in /var/tmp
+  load --drive direct --dir /mnt/nvme --size 8G --json"
+)]
+struct Args {
+    /// Bytes of rows, a multiple of 1M.
+    #[arg(long, default_value = "1G")]
+    size: Bytes,
+    /// Elements (f32) of a row.
+    #[arg(long, default_value_t = 128)]
+    dim: u32,
+    /// How the drive reaches its file.
+    #[arg(long, value_enum, default_value_t = Drives::Both)]
+    drive: Drives,
+    /// Loads of each kind.
+    #[arg(long, default_value_t = 5)]
+    pairs: u32,
+    /// Where files are made, without names; somewhat more than twice --size must be free. By default $TMPDIR or /var/tmp.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Seed of content and permutation.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Drives {
+    /// Through the page cache.
+    Cached,
+    /// Past it.
+    Direct,
+    /// First the one, then the other.
+    Both,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    finish(args.json, measure(&args))
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    let machine = Machine::this();
+    let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
+    let run = |caching, unless| {
+        let setup = LoadSetup { size: args.size.0, dim: args.dim, caching, seed: args.seed };
+        (args.drive != unless).then(|| run(&setup, &directory, args.pairs)).transpose()
+    };
+    let cached = run(Caching::Cached, Drives::Direct)?;
+    let direct = run(Caching::Direct, Drives::Cached)?;
+    if args.json {
+        let of = |result: &Option<LoadResult>| {
+            result.as_ref().map(|LoadResult { identity, permuted, checked, filesystem, lba }| {
+                json!({
+                    "identity_bytes_per_second": identity.median_a(),
+                    "identity_ratio": identity.ratio(),
+                    "permuted_bytes_per_second": permuted.median_a(),
+                    "permuted_ratio": permuted.ratio(),
+                    "dd_bytes_per_second": dd(identity, permuted),
+                    "rows_checked": checked,
+                    "filesystem": filesystem,
+                    "lba": lba,
+                })
+            })
+        };
+        let object = json!({
+            "schema": 1,
+            "size": args.size.0,
+            "row_bytes": u64::from(args.dim) * 4,
+            "seed": args.seed,
+            "pairs": args.pairs,
+            "cached": of(&cached),
+            "direct": of(&direct),
+            "machine": machine_json(&machine),
+        });
+        println!("{object}");
+        return Ok(());
+    }
+    let mut rows = vec![];
+    for (name, result) in [("cached", &cached), ("direct", &direct)] {
+        let Some(result) = result else { continue };
+        for (order, pairs) in [("identity", &result.identity), ("permuted", &result.permuted)] {
+            rows.push([
+                format!("{name}, {order}"),
+                per_second(pairs.median_a()),
+                per_second(pairs.median_b()),
+                ratio(pairs),
+            ]);
+        }
+    }
+    println!("Loading {} B of rows of {} B; bytes/s, medians of {}", args.size.0, args.dim * 4, args.pairs);
+    println!("{}", table(["drive, order", "load", "dd", "ratio (range)"], rows));
+    for result in [&cached, &direct].into_iter().flatten() {
+        println!("{} rows read back and compared; LBAs of {} B, {}.", result.checked, result.lba, result.filesystem);
+    }
+    busy(&machine);
+    Ok(())
+}
+
+/// The median over all of dd's runs.
+fn dd(identity: &Pairs, permuted: &Pairs) -> f64 {
+    warprow_workload::median(identity.pairs().iter().chain(permuted.pairs()).map(|pair| pair.1))
+}

@@ -1,0 +1,310 @@
+//! `lookup`: whole look-ups, against `pread` and io_uring; and in tables of growing size.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+use warprow_bench::growth::{self, GrowthResult};
+use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
+use warprow_bench::output::{busy, finish, per_second, ratio, table};
+use warprow_bench::{Bytes, Scratch, machine_json};
+use warprow_soft_controller::Profile;
+use warprow_workload::rival::Caching;
+use warprow_workload::{Machine, Pairs, median};
+
+/// Look-ups of skewed batches in a table on an emulated drive, by the host executor and by rivals that read the drive's file.
+///
+/// Rivals read one row for each id ("pread", "io_uring"), or have equal means: the same deduplication, the same rows in DRAM, the
+/// same order and merging of reads by the same functions, and the same depth. They know where each row lies. All get
+/// the same batches, fresh ones each turn; ours and each rival's turns alternate. The figures are medians, the ratio is
+/// the median of the pairs' ratios. Every row of every answer is compared with the truth, outside the measured time.
+///
+/// cached: the drive serves reads from the page cache, which is warm. direct: drive and rivals go past it with O_DIRECT.
+///
+/// growth: the same look-ups, without rivals, in tables from 1 GiB up on a drive with the timing of a real one, whose rows
+/// are computed when they are read. Uniform ids without a DRAM tier show what size alone costs; with skewed ids and a
+/// DRAM tier of one size, larger tables also read more rows. Each size runs in a process of its own, in turn.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lookup",
+    version,
+    after_help = "\
+Examples:
+  lookup                          # everything, 1 GiB of rows of 512 B in /var/tmp
+  lookup --only cached --seconds 10 --json | jq .cached.rivals
+  lookup --only direct --dir /mnt/nvme
+  lookup --only growth --growth 1G,16G,256G --profile gen5-tlc"
+)]
+struct Args {
+    /// What to measure; may be given several times. Everything by default.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// Bytes of rows.
+    #[arg(long, default_value = "1G")]
+    size: Bytes,
+    /// Elements (f32) of a row.
+    #[arg(long, default_value_t = 128)]
+    dim: u32,
+    /// Exponent of the power law that ids follow; 0 is uniform.
+    #[arg(long, default_value_t = 1.05)]
+    alpha: f64,
+    /// Ids in a batch.
+    #[arg(long, default_value_t = 4096)]
+    batch: u32,
+    /// The share of rows that lie in DRAM: the hottest.
+    #[arg(long, default_value_t = 0.05)]
+    hot: f64,
+    /// Seconds for each rival, and for each run of a growing table.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Sizes of growing tables.
+    #[arg(long, value_delimiter = ',', default_value = "1G,8G,64G")]
+    growth: Vec<Bytes>,
+    /// Runs of each growing size.
+    #[arg(long, default_value_t = 5)]
+    runs: u32,
+    /// Whose timing the drive of growing tables has: none, p5800x or gen5-tlc.
+    #[arg(long, default_value = "p5800x")]
+    profile: String,
+    /// Where the drive's file is made, without a name. By default $TMPDIR or /var/tmp.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Seed of ids and contents.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Runs one growing size, --size, with so many bytes of rows in DRAM, and prints its result.
+    #[arg(long, hide = true)]
+    one_size: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// From the page cache.
+    Cached,
+    /// Past the page cache.
+    Direct,
+    /// Growing tables.
+    Growth,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    finish(args.json, measure(&args))
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    let time = Duration::try_from_secs_f64(args.seconds)?;
+    let Ok(profile) = args.profile.parse::<Profile>() else {
+        anyhow::bail!("{:?} is no profile: use none, p5800x or gen5-tlc", args.profile);
+    };
+    let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.seed);
+    let setup = LookupSetup { size: args.size.0, dim, alpha, batch, hot, seed };
+    if let Some(dram) = args.one_size {
+        println!("{}", serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
+        return Ok(());
+    }
+    let machine = Machine::this();
+    let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    let run = |part, caching| wants(part).then(|| run(&setup, caching, &directory, time)).transpose();
+    let cached = run(Part::Cached, Caching::Cached)?;
+    let direct = match run(Part::Direct, Caching::Direct) {
+        // Where nothing was asked for by name, a file system without O_DIRECT is no reason to fail.
+        Err(error) if args.only.is_empty() => {
+            eprintln!("direct is left out: {error:#}");
+            None
+        }
+        result => result?,
+    };
+    let growths = if wants(Part::Growth) { Some(grow(args)?) } else { None };
+    if args.json {
+        let cached = cached.as_ref().map(to_json);
+        let direct = direct.as_ref().map(to_json);
+        let growth = growths.as_ref().map(|growths| growths.iter().map(Growth::to_json).collect::<Vec<_>>());
+        let object = json!({
+            "schema": 1,
+            "size": args.size.0,
+            "row_bytes": u64::from(args.dim) * 4,
+            "alpha": args.alpha,
+            "batch": args.batch,
+            "seed": args.seed,
+            "cached": cached,
+            "direct": direct,
+            "profile": args.profile,
+            "growth": growth,
+            "machine": machine_json(&machine),
+        });
+        println!("{object}");
+        return Ok(());
+    }
+    for result in [&cached, &direct].into_iter().flatten() {
+        print(&setup, result);
+    }
+    for growth in growths.iter().flatten() {
+        growth.print(args);
+    }
+    busy(&machine);
+    Ok(())
+}
+
+fn percentiles(latencies: &warprow_workload::Latencies) -> [String; 2] {
+    [50.0, 99.0].map(|percent| format!("{:.0}", latencies.percentile_us(percent)))
+}
+
+fn print(setup: &LookupSetup, result: &LookupResult) {
+    let how = if result.caching == Caching::Cached { "warm page cache" } else { "O_DIRECT" };
+    println!(
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM; {how}, {}, LBAs of {} B; ids/s, medians",
+        setup.size,
+        setup.dim * 4,
+        setup.alpha,
+        setup.batch,
+        result.hot_rows,
+        result.filesystem,
+        result.lba
+    );
+    let [p50, p99] = percentiles(&result.latencies);
+    let mut rows =
+        vec![["Warprow".to_owned(), "2".to_owned(), per_second(result.ids_per_second), String::new(), p50, p99]];
+    for Duel { rival, outcome, latencies } in &result.duels {
+        rows.push(match outcome {
+            Err(reason) => [rival.clone(), String::new(), reason.clone(), String::new(), String::new(), String::new()],
+            Ok(pairs) => {
+                let [p50, p99] = percentiles(latencies);
+                let threads = if rival.starts_with("io_uring") { "1 + kernel" } else { "1" };
+                [rival.clone(), threads.to_owned(), per_second(pairs.median_b()), ratio(pairs), p50, p99]
+            }
+        });
+    }
+    println!("{}", table(["who", "threads", "ids/s", "Warprow to it (range)", "p50 µs", "p99 µs"], rows));
+    println!("{} rows compared bit for bit.\n", result.checked);
+}
+
+fn to_json(result: &LookupResult) -> Value {
+    let duel = |Duel { rival, outcome, latencies }: &Duel| {
+        let pairs = outcome.as_ref().ok();
+        json!({
+            "rival": rival,
+            "ids_per_second": pairs.map(Pairs::median_b),
+            "ratio": pairs.map(Pairs::ratio),
+            "unavailable": outcome.as_ref().err(),
+            "p50_us": latencies.percentile_us(50.0),
+            "p99_us": latencies.percentile_us(99.0),
+        })
+    };
+    json!({
+        "ids_per_second": result.ids_per_second,
+        "p50_us": result.latencies.percentile_us(50.0),
+        "p99_us": result.latencies.percentile_us(99.0),
+        "p99_9_us": result.latencies.percentile_us(99.9),
+        "rows_in_dram": result.hot_rows,
+        "rows_checked": result.checked,
+        "filesystem": result.filesystem,
+        "lba": result.lba,
+        "pinned": result.pinned,
+        "rivals": result.duels.iter().map(duel).collect::<Vec<_>>(),
+    })
+}
+
+/// One kind of look-up over all sizes.
+struct Growth {
+    alpha: f64,
+    dram: u64,
+    /// By size, all runs.
+    sizes: Vec<Vec<GrowthResult>>,
+}
+
+impl Growth {
+    fn median(runs: &[GrowthResult], what: fn(&GrowthResult) -> f64) -> f64 {
+        median(runs.iter().map(what))
+    }
+
+    /// The largest size's ids a second to the smallest's, run by run: the median.
+    fn ratio(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.sizes.first(), self.sizes.last()) else { return f64::NAN };
+        median(first.iter().zip(last).map(|(first, last)| last.ids_per_second / first.ids_per_second))
+    }
+
+    fn to_json(&self) -> Value {
+        let size = |runs: &Vec<GrowthResult>| {
+            json!({
+                "size": runs.first().map(|run| run.size),
+                "ids_per_second": Self::median(runs, |run| run.ids_per_second),
+                "commands_per_second": Self::median(runs, |run| run.commands_per_second),
+                "p50_us": Self::median(runs, |run| run.p50_us),
+                "p99_us": Self::median(runs, |run| run.p99_us),
+                "rows_checked": runs.iter().map(|run| run.checked).sum::<u64>(),
+                "peak_resident_bytes": runs.iter().filter_map(|run| run.peak_resident_bytes).max(),
+            })
+        };
+        json!({
+            "alpha": self.alpha,
+            "dram_bytes": self.dram,
+            "ratio": self.ratio(),
+            "sizes": self.sizes.iter().map(size).collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, args: &Args) {
+        let ids = if self.alpha == 0.0 { "uniform ids".to_owned() } else { format!("α = {}", self.alpha) };
+        println!("Growing tables, {ids}, {} B of rows in DRAM, timing of {}; medians", self.dram, args.profile);
+        let row = |runs: &Vec<GrowthResult>| {
+            let mib = |run: &GrowthResult| run.peak_resident_bytes.map(|bytes| bytes >> 20);
+            [
+                format!("{} GiB", runs.first().map_or(0.0, |run| run.size as f64 / f64::from(1 << 30))),
+                per_second(Self::median(runs, |run| run.ids_per_second)),
+                per_second(Self::median(runs, |run| run.commands_per_second)),
+                format!("{:.0}", Self::median(runs, |run| run.p50_us)),
+                format!("{:.0}", Self::median(runs, |run| run.p99_us)),
+                runs.iter().filter_map(mib).max().map_or("unknown".to_owned(), |mib| format!("{mib} MiB")),
+            ]
+        };
+        let header = ["size", "ids/s", "commands/s", "p50 µs", "p99 µs", "memory, at most"];
+        println!("{}", table(header, self.sizes.iter().map(row)));
+        println!("The largest has {:.1} % of the smallest's ids/s.\n", self.ratio() * 100.0);
+    }
+}
+
+fn grow(args: &Args) -> anyhow::Result<Vec<Growth>> {
+    ensure!(!args.growth.is_empty() && args.runs > 0, "--growth and --runs leave nothing to run");
+    let smallest = args.growth.iter().map(|size| size.0).min().unwrap_or(0);
+    let dram = (smallest as f64 * args.hot) as u64;
+    let mut growths = Vec::new();
+    for (alpha, dram) in [(0.0, 0), (args.alpha, dram)] {
+        let mut sizes: Vec<Vec<GrowthResult>> = args.growth.iter().map(|_| Vec::new()).collect();
+        for _ in 0..args.runs {
+            for (size, runs) in args.growth.iter().zip(&mut sizes) {
+                runs.push(one_size(args, size.0, alpha, dram)?);
+            }
+        }
+        growths.push(Growth { alpha, dram, sizes });
+    }
+    Ok(growths)
+}
+
+/// Runs this program for one size, so that its memory is its own.
+fn one_size(args: &Args, size: u64, alpha: f64, dram: u64) -> anyhow::Result<GrowthResult> {
+    let arguments = [
+        ("--size", size.to_string()),
+        ("--dim", args.dim.to_string()),
+        ("--alpha", alpha.to_string()),
+        ("--batch", args.batch.to_string()),
+        ("--seconds", args.seconds.to_string()),
+        ("--seed", args.seed.to_string()),
+        ("--profile", args.profile.clone()),
+        ("--one-size", dram.to_string()),
+    ];
+    let done = Command::new(std::env::current_exe()?)
+        .args(arguments.iter().flat_map(|(name, value)| [*name, value]))
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "the run with {size} bytes has failed: {}", said.trim());
+    serde_json::from_slice(&done.stdout).with_context(|| format!("the run with {size} bytes printed no result: {said}"))
+}

@@ -1,0 +1,183 @@
+//! Loading a table onto an emulated drive, against `dd` onto the same file system.
+
+use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use warprow_layout::{DType, FormatOptions, Ranks, RowSource};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
+use warprow_workload::rival::Caching;
+use warprow_workload::{Content, Oracle, Pairs, Shuffle};
+
+use crate::Scratch;
+
+const TABLE: &str = "table";
+/// Bytes of `dd`'s blocks.
+const BLOCK: u64 = 1 << 20;
+
+/// What is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadSetup {
+    /// Bytes of rows, a multiple of 1 MiB.
+    pub size: u64,
+    /// Elements (f32) of a row.
+    pub dim: u32,
+    /// How the drive reaches its file.
+    pub caching: Caching,
+    /// Seed of content and permutation.
+    pub seed: u64,
+}
+
+/// Bytes a second, in pairs: loading, then `dd`.
+#[derive(Debug)]
+pub struct LoadResult {
+    /// Rows in the order of their ids.
+    pub identity: Pairs,
+    /// Rows put in the order of a random permutation.
+    pub permuted: Pairs,
+    /// Rows read back and compared, all equal.
+    pub checked: u64,
+    /// The type of the file system.
+    pub filesystem: String,
+    /// Bytes of an LBA.
+    pub lba: u32,
+}
+
+impl LoadSetup {
+    fn rows(&self) -> u64 {
+        self.size / (u64::from(self.dim) * 4)
+    }
+
+    fn drive_bytes(&self) -> u64 {
+        // A permuted table that does not fit in memory is written twice.
+        (self.size * 2 + self.rows() * 4 + (self.size >> 4) + (64 << 20)).next_multiple_of(BLOCK)
+    }
+}
+
+/// Measures `pairs` loads of each kind, each with a `dd` before or after it.
+pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<LoadResult> {
+    ensure!((1..=8192).contains(&setup.dim), "rows of {} elements: 1 to 8192 are possible", setup.dim);
+    ensure!(
+        setup.size >= BLOCK && setup.size.is_multiple_of(BLOCK) && setup.rows() > 0,
+        "{} bytes of rows: a multiple of 1M is needed",
+        setup.size
+    );
+    let content = Oracle::new(setup.seed, 0, setup.rows(), setup.dim, DType::F32);
+    // In memory, and read from the first row to the last, as a mapped file is whose pages are cached.
+    let mut source = vec![0; usize::try_from(setup.rows())? * content.row_bytes()];
+    content.read(0, content.row_bytes(), &mut source)?;
+    let source = &source[..];
+    let shuffle = Shuffle::new(setup.rows(), setup.seed);
+    let ranks = shuffle.ranks();
+    let (mut checked, mut filesystem, mut lba) = (0, String::new(), 0);
+    let mut load = |ranks: Option<&Ranks>| -> anyhow::Result<f64> {
+        let scratch = Scratch::new(directory, setup.drive_bytes())?;
+        scratch.filesystem().clone_into(&mut filesystem);
+        lba = scratch.smallest_lba(setup.caching)?;
+        let drive = scratch.drive(setup.caching, lba, None)?;
+        let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default())?;
+        let mut spec = TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32);
+        spec.permuted = ranks.is_some();
+        let mut table = TableLoad::new(&spec, &source);
+        if let Some(ranks) = ranks {
+            table = table.with_ranks(ranks);
+        }
+        let start = Instant::now();
+        store.load("bench", &[table], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+        let rate = setup.size as f64 / start.elapsed().as_secs_f64();
+        checked += check(&store, &content, |rank| if ranks.is_some() { shuffle.id(rank) } else { rank })?;
+        Ok(rate)
+    };
+    let dd = |_| dd(directory, setup.size);
+    let identity = Pairs::alternate(pairs, |_| load(None), dd)?;
+    let permuted = Pairs::alternate(pairs, |_| load(Some(&ranks)), dd)?;
+    Ok(LoadResult { identity, permuted, checked, filesystem, lba })
+}
+
+/// Reads everything back; the number of rows, all of which are right.
+fn check(store: &Store, content: &Oracle, id: impl Fn(u64) -> u64) -> anyhow::Result<u64> {
+    let (mut wanted, mut rows, mut wrong) = (vec![0; content.row_bytes()], 0, None);
+    store.scan(TABLE, 0..u64::MAX, &mut |rank, row| {
+        content.fill(id(rank), &mut wanted);
+        if row != wanted {
+            wrong = Some(rank);
+            return ControlFlow::Break(());
+        }
+        rows += 1;
+        ControlFlow::Continue(())
+    })?;
+    match wrong {
+        Some(rank) => bail!("the row of rank {rank} is not what was loaded"),
+        None if rows != content.rows() => bail!("{rows} of {} rows came back", content.rows()),
+        None => Ok(rows),
+    }
+}
+
+/// `dd bs=1M oflag=direct conv=fsync` of zeros: bytes a second.
+fn dd(directory: &Path, size: u64) -> anyhow::Result<f64> {
+    let file = tempfile::tempfile_in(directory)?;
+    let path = format!("of=/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let count = format!("count={}", size / BLOCK);
+    let start = Instant::now();
+    let done = Command::new("dd")
+        .args(["if=/dev/zero", &path, "bs=1M", &count, "oflag=direct", "conv=fsync"])
+        .stdin(Stdio::null())
+        .output()
+        .context("dd cannot be run")?;
+    let took = start.elapsed();
+    ensure!(done.status.success(), "dd has failed: {}", String::from_utf8_lossy(&done.stderr).trim());
+    let written = file.metadata()?.len();
+    ensure!(written == size, "dd wrote {written} of {size} bytes");
+    Ok(size as f64 / took.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        for caching in [Caching::Cached, Caching::Direct] {
+            let setup = LoadSetup { size: 4 << 20, dim: 100, caching, seed: 4 };
+            match run(&setup, directory.path(), 2) {
+                Ok(result) => {
+                    assert_eq!(result.checked, 4 * ((4 << 20) / 400));
+                    assert!(result.identity.ratio() > 0.0 && result.permuted.ratio() > 0.0);
+                }
+                // tmpfs may refuse O_DIRECT, which dd needs as well.
+                Err(error) => eprintln!("skipped: {error:#}"),
+            }
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_wrong_row_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(directory.path(), 16 << 20).unwrap();
+        let drive = scratch.drive(Caching::Cached, 512, None).unwrap();
+        let store =
+            Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
+        let content = Oracle::new(1, 0, 1000, 16, DType::F32);
+        let mut rows = vec![0; 64_000];
+        content.read(0, 64, &mut rows).unwrap();
+        rows[700 * 64 + 9] ^= 1;
+        let rows = &rows[..];
+        let spec = TableSpec::new(TABLE, 1000, 16, DType::F32);
+        let load = TableLoad::new(&spec, &rows);
+        store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(check(&store, &content, |rank| rank).unwrap_err().to_string().contains("rank 700"));
+    }
+
+    #[test]
+    fn impossible_setups_are_refused() {
+        let good = LoadSetup { size: 1 << 20, dim: 128, caching: Caching::Cached, seed: 4 };
+        for bad in [LoadSetup { size: 1000, ..good }, LoadSetup { dim: 0, ..good }, LoadSetup { size: 0, ..good }] {
+            assert!(run(&bad, &std::env::temp_dir(), 1).is_err());
+        }
+    }
+}
