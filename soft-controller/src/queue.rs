@@ -166,13 +166,14 @@ impl Cq {
     /// How many more commands may be begun: a queue is full when one entry is free.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        let used = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
-        (self.size - 1).saturating_sub(used + self.reserved + self.overflow.len() as u32)
+        self.free().saturating_sub(self.overflow.len() as u32)
     }
 
-    fn is_full(&self) -> bool {
-        let next = if self.tail + 1 == self.size { 0 } else { self.tail + 1 };
-        next == self.head
+    /// Entries that are neither used nor promised.
+    #[inline]
+    fn free(&self) -> u32 {
+        let used = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
+        (self.size - 1).saturating_sub(used + self.reserved)
     }
 
     /// Posts a completion for which there is room. False if the ring is not mapped.
@@ -204,7 +205,7 @@ impl Cq {
 
     /// Posts what waits for a place. False if the ring is not mapped.
     pub(crate) fn drain(&mut self) -> bool {
-        while !self.is_full() {
+        while self.free() > 0 {
             let Some(completion) = self.overflow.pop_front() else { break };
             if !self.post(completion) {
                 return false;

@@ -1,0 +1,79 @@
+//! What a controller's threads cost when nothing happens, and how soon they are back.
+
+mod common;
+
+use std::fs;
+use std::time::Duration;
+
+use common::{Host, pattern, ram};
+use warprow_dma::PAGE;
+use warprow_soft_controller::SoftController;
+use warprow_spec::registers::sq_tail_doorbell;
+use warprow_spec::{NvmOpcode, Sqe};
+
+/// Processor time of this process's controller threads, in ticks of 10 ms.
+fn ticks() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok())
+        .filter(|stat| stat.contains("(nvme-"))
+        .map(|stat| {
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn idle_threads_sleep_and_wake() {
+    let mut host = Host::new(SoftController::builder().namespace(ram(1 << 20)).workers(2).build().unwrap(), false);
+    host.enable();
+    for id in 1..=4 {
+        host.create_pair(id, 16);
+    }
+    let page = host.buffer(PAGE);
+    for silent in [false, true] {
+        let doorbells = silent.then(|| host.drive.doorbell_memory());
+        std::thread::sleep(Duration::from_millis(20));
+        let before = ticks();
+        std::thread::sleep(Duration::from_millis(400));
+        let spent = ticks() - before;
+        // Two threads that polled would have spent 80.
+        assert!(spent <= 8, "{spent} ticks in 400 ms without work");
+        page.memory.write(0, &pattern(5, PAGE));
+        host.write(8, 8, page.iova);
+        page.memory.fill(0, PAGE, 0);
+        match doorbells {
+            None => host.read(8, 8, page.iova),
+            // A submitter that wakes nobody is served within a nap.
+            Some(doorbells) => {
+                std::thread::sleep(Duration::from_millis(5));
+                let cid = host.push(1, Host::rw(NvmOpcode::READ, 1, 8, 8, page.iova));
+                let tail = host.pairs[1].tail;
+                warprow_dma::order::before_doorbell();
+                doorbells.store_u32((sq_tail_doorbell(1, 0) - 0x1000) as usize, tail.into());
+                assert!(host.completion(1, cid).status().is_success());
+            }
+        }
+        assert_eq!(page.bytes(0, PAGE), pattern(5, PAGE));
+    }
+}
+
+#[test]
+fn many_queues_on_many_workers_are_all_served() {
+    for workers in [1, 3] {
+        let builder = SoftController::builder().namespace(ram(1 << 20)).workers(workers);
+        let mut host = Host::new(builder.build().unwrap(), false);
+        host.enable();
+        for id in 1..=32 {
+            host.create_pair(id, 8);
+        }
+        for round in 0..20 {
+            let cids: Vec<(u16, u16)> =
+                (1..=32).map(|id| (id, host.submit(id, Sqe::new(NvmOpcode::FLUSH.0, 1)))).collect();
+            for (id, cid) in cids {
+                assert!(host.completion(id, cid).status().is_success(), "round {round}");
+            }
+        }
+    }
+}
