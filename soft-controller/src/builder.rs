@@ -51,6 +51,7 @@ pub struct Builder {
     config: Config,
     namespaces: Vec<Namespace>,
     max_transfer: usize,
+    write_cache: Option<u64>,
 }
 
 impl Default for Builder {
@@ -79,6 +80,7 @@ impl Default for Builder {
             },
             namespaces: Vec::new(),
             max_transfer: 1 << 20,
+            write_cache: None,
         }
     }
 }
@@ -186,6 +188,13 @@ impl Builder {
         self
     }
 
+    /// Puts a volatile write cache of `capacity` bytes before every namespace that has none of its own; see
+    /// [`Namespace::write_cache`].
+    pub fn write_cache(mut self, capacity: u64) -> Self {
+        self.write_cache = Some(capacity);
+        self
+    }
+
     /// How long commands take; default: as long as this machine needs.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.config.timing = Some(timing);
@@ -284,7 +293,7 @@ impl Builder {
             namespace.uuid[8] = namespace.uuid[8] & 0x3f | 0x80;
         }
         for namespace in &mut self.namespaces {
-            namespace.add_cache()?;
+            namespace.add_cache(self.write_cache)?;
         }
         let shards = (0..config.workers.max(1))
             .map(|_| {

@@ -60,9 +60,9 @@ impl Namespace {
         self
     }
 
-    /// Builds the cache that was asked for.
-    pub(crate) fn add_cache(&mut self) -> Result<(), AllocateError> {
-        if let Some(capacity) = self.cache_bytes.take() {
+    /// Builds the cache that was asked for, here or for all.
+    pub(crate) fn add_cache(&mut self, default: Option<u64>) -> Result<(), AllocateError> {
+        if let Some(capacity) = self.cache_bytes.take().or(default) {
             let cache = Arc::new(WriteCache::new(self.backing.clone(), capacity)?);
             cache.set_block(1 << self.lba_shift());
             self.backing = cache.clone();

@@ -41,17 +41,20 @@ fn run(core: &Core, worker: usize) {
             }
             std::thread::yield_now();
         }
-        let limit = if core.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
-        let limit = match core.next_due(worker) {
-            Some(due) => limit.min(due.saturating_sub(core.now())),
-            None => limit,
-        };
-        if limit.is_zero() {
-            continue;
-        }
         if worker == 0 {
             core.lock_control().check_stray_doorbells(core);
         }
-        core.seats[worker].parker.park(limit, || core.has_work(worker));
+        // Sleep, with a glance now and then.
+        loop {
+            let limit = if core.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
+            let due = core.next_due(worker).map_or(limit, |due| due.saturating_sub(core.now()));
+            if due.is_zero() {
+                break;
+            }
+            core.seats[worker].parker.park(limit.min(due), || core.has_work(worker));
+            if core.has_work(worker) {
+                break;
+            }
+        }
     }
 }

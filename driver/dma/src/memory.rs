@@ -301,6 +301,25 @@ impl DmaMemory {
         }
     }
 
+    /// Sets `len` bytes to zero, and gives whole pages of anonymous memory back to the system until they are written
+    /// again.
+    pub fn discard(&self, offset: usize, len: usize) {
+        self.check(offset, len, 1);
+        let (start, end) = (offset.next_multiple_of(PAGE), (offset + len) / PAGE * PAGE);
+        if self.0.fd.is_some() || self.0.huge || start >= end {
+            return self.fill(offset, len, 0);
+        }
+        self.fill(offset, start - offset, 0);
+        self.fill(end, offset + len - end, 0);
+        // SAFETY: the pages are private and anonymous, inside the mapping (checked), and read as zeros afterwards, as
+        // if they had been written; they are only accessed atomically, and nothing relies on their content.
+        let discarded =
+            unsafe { self.0._map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        if discarded.is_err() {
+            self.fill(start, end - start, 0);
+        }
+    }
+
     /// Copies `len` bytes to `target`, from one DMA memory into another. The two ranges do not overlap (if they do,
     /// the result mixes both).
     pub fn copy_to(&self, offset: usize, target: &DmaMemory, target_offset: usize, len: usize) {
@@ -364,6 +383,21 @@ mod tests {
             memory.store_u64(8, 0x0102_0304_0506_0708);
             assert_eq!(memory.load_u32(8), 0x0506_0708);
             assert_eq!(memory.fd().is_some(), backing == Backing::Memfd);
+        }
+    }
+
+    #[test]
+    fn discarded_bytes_are_zero_and_others_stay() {
+        for backing in [Backing::Anonymous, Backing::Memfd] {
+            let memory = DmaMemory::allocate(4 * PAGE, backing).unwrap();
+            for (offset, len) in [(0, 4 * PAGE), (100, 3 * PAGE), (PAGE, PAGE), (PAGE - 1, 2), (5, 0), (4 * PAGE, 0)] {
+                memory.fill(0, 4 * PAGE, 0xcc);
+                memory.discard(offset, len);
+                for at in 0..4 * PAGE {
+                    let want = if (offset..offset + len).contains(&at) { 0 } else { 0xcc };
+                    assert_eq!(memory.load_u8(at), want, "{backing:?}: {at} of {len} at {offset}");
+                }
+            }
         }
     }
 

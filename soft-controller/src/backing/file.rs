@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use warprow_dma::{DmaMemory, FileMapping};
 
-use super::{Backing, MediaError};
+use super::{Backing, MediaError, PREFETCHED};
 
 /// A file through the page cache: reads copy from a mapping of it, writes are `pwrite`, so that a full disk is an error
 /// and not a signal; a flush is `fdatasync`.
@@ -59,6 +59,14 @@ impl Backing for File {
             // A piece of a command that its page boundaries cut at a multiple of 4.
             warprow_uring::read_at(&self.file, offset, to, at, len).map_err(MediaError::Read)
         }
+    }
+
+    fn prefetch(&self, offset: u64, len: usize) {
+        self.mapping.prefetch(offset as usize, len.min(PREFETCHED));
+    }
+
+    fn prefetches(&self) -> bool {
+        true
     }
 
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {

@@ -19,6 +19,9 @@ pub use null::Null;
 pub use procedural::{Block, Procedural};
 pub use ram::Ram;
 
+/// Most bytes of a command that are fetched ahead: the processor's own prefetcher follows longer runs.
+const PREFETCHED: usize = 1024;
+
 /// Why a backing could not serve a command.
 #[derive(Debug, thiserror::Error)]
 pub enum MediaError {

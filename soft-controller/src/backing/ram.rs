@@ -1,9 +1,6 @@
 use warprow_dma::{AllocateError, DmaMemory};
 
-use super::{Backing, MediaError};
-
-/// Most bytes of a command that are fetched ahead: the processor's own prefetcher follows longer runs.
-const PREFETCHED: usize = 1024;
+use super::{Backing, MediaError, PREFETCHED};
 
 /// Memory of this process.
 #[derive(Debug)]
@@ -46,7 +43,7 @@ impl Backing for Ram {
     }
 
     fn zero(&self, offset: u64, len: u64, _deallocate: bool) -> Result<(), MediaError> {
-        self.memory.fill(offset as usize, len as usize, 0);
+        self.memory.discard(offset as usize, len as usize);
         Ok(())
     }
 
