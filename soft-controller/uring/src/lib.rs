@@ -2,7 +2,7 @@
 //!
 //! The kernel gets the address of memory that others may read and write at the same time, so no Rust reference to it
 //! may exist: the standard library's `read_at` and `write_at` cannot be used. [`read_at`] and [`write_at`] are
-//! `pread` and `pwrite` on [`DmaMemory`]; [`Ring`] is an io_uring that keeps files and memory alive for as long as the
+//! `pread` and `pwrite` on [`DmaMemory`](warprow_dma::DmaMemory); [`Ring`] is an io_uring that keeps files and memory alive for as long as the
 //! kernel uses them.
 
 mod direct;
