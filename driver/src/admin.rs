@@ -9,6 +9,7 @@ use warprow_spec::{AdminOpcode, DataTransfer, Sqe, Status};
 
 use crate::DriverError;
 use crate::controller::Controller;
+use crate::late::admin_changes_media;
 use crate::patience::Patience;
 use crate::queue::{CommandName, Completion, Ended, NEVER, Ring, RingMemory};
 
@@ -130,13 +131,17 @@ impl Admin {
         }
     }
 
-    fn expire(&mut self, now: Duration) {
+    /// Returns how many of the commands that timed out change the media.
+    fn expire(&mut self, now: Duration) -> u32 {
         let (awaited, ended) = (&self.awaited, &mut self.ended);
+        let mut late = 0;
         self.ring.expire(now, |completion| {
+            late += u32::from(admin_changes_media(completion.issued.opcode));
             if awaited.contains(&completion.tag) {
                 ended.push((completion, Vec::new()));
             }
         });
+        late
     }
 
     fn take(&mut self, tag: u64) -> Option<(Completion, Vec<u8>)> {
@@ -200,7 +205,7 @@ impl Controller {
                 let mut admin = self.lock_admin();
                 admin.poll(self.admin_memory());
                 if !more {
-                    admin.expire(clock.now());
+                    self.late.add(admin.expire(clock.now()));
                 }
                 if let Some((completion, data)) = admin.take(tag) {
                     drop(admin);

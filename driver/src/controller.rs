@@ -10,6 +10,7 @@ use warprow_spec::{Cqe, Sqe};
 
 use crate::admin::{self, Admin};
 use crate::enable::{self, AdminPlace};
+use crate::late::LateWrites;
 use crate::queue::{Queues, Ring, RingMemory};
 use crate::registers::Registers;
 use crate::{DriverError, patience::Patience};
@@ -76,6 +77,7 @@ pub struct Controller {
     cap: Cap,
     version: Vs,
     pub(crate) gate: Gate,
+    pub(crate) late: LateWrites,
     /// Locked before `admin` where both are.
     pub(crate) queues: Mutex<Queues>,
     admin: Mutex<Admin>,
@@ -125,6 +127,7 @@ impl Controller {
             cap,
             version,
             gate: Gate::default(),
+            late: LateWrites::default(),
             queues: Mutex::default(),
             admin: Mutex::new(Admin::new(ring)),
             info: RwLock::new(Arc::new(zeroed_info())),
@@ -213,6 +216,23 @@ impl Controller {
     /// How it is driven.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// How often the controller has been reset since it was opened. What it had completed and not flushed before a reset
+    /// may be lost, and a Flush after the reset does not say so: whoever writes and then flushes compares this.
+    pub fn resets(&self) -> u64 {
+        self.gate.now() >> 1
+    }
+
+    /// Fails while a write, deallocation or format may still be carried out though it timed out, or was in a queue that
+    /// the device did not delete: it would land on whatever is written now. Until the queue is deleted
+    /// ([`QueuePair::recreate`](crate::QueuePair::recreate)) or the controller [`reset`](Self::reset), every queue pair
+    /// refuses writes ([`PushError::LateWrites`](crate::PushError)).
+    pub fn check_late_writes(&self) -> Result<(), DriverError> {
+        match self.late.count() {
+            0 => Ok(()),
+            count => Err(DriverError::LateWrites { function: self.name().clone(), count }),
+        }
     }
 
     /// Whether the controller answers, is ready and reports no fatal error.

@@ -112,6 +112,17 @@ pub enum DriverError {
         /// Controller Status when the wait ended.
         csts: Csts,
     },
+    /// Commands that change the media timed out and may still be carried out.
+    #[error(
+        "{function}: {count} writes or formats timed out and may still be carried out, over what is written now; recreate \
+         their queues, or reset the controller"
+    )]
+    LateWrites {
+        /// The function's name.
+        function: Arc<str>,
+        /// How many.
+        count: u32,
+    },
     /// A reset or the deletion of its queue ended a command before the device answered.
     #[error("{function}: {command} was lost to a reset or the deletion of its queue; send it again")]
     Lost {

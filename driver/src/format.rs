@@ -1,9 +1,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use warprow_spec::Sqe;
 use warprow_spec::admin::{FormatCdw10, SecureErase};
 use warprow_spec::identify::{Cns, IdentifyNamespace};
+use warprow_spec::{NSID_ALL, Sqe};
 
 use crate::controller::Controller;
 use crate::{DriverError, Namespace};
@@ -33,10 +33,10 @@ impl FormatRequest {
     }
 }
 
-/// A namespace that a format would destroy.
+/// What a format would destroy: a namespace, or, with NSID FFFFFFFFh, those that cannot be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Namespace identifier.
+    /// Namespace identifier; FFFFFFFFh for all that other controllers of the drive may have.
     pub nsid: u32,
     /// Its size in bytes; `None` where Identify does not tell.
     pub bytes: Option<u64>,
@@ -44,9 +44,10 @@ pub struct Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.bytes {
-            Some(bytes) => write!(f, "namespace {} ({:.1} GB)", self.nsid, bytes as f64 / 1e9),
-            None => write!(f, "namespace {} (size unknown)", self.nsid),
+        match (self.nsid, self.bytes) {
+            (NSID_ALL, _) => f.write_str("any namespace of the drive's other controllers"),
+            (nsid, Some(bytes)) => write!(f, "namespace {nsid} ({:.1} GB)", bytes as f64 / 1e9),
+            (nsid, None) => write!(f, "namespace {nsid} (size unknown)"),
         }
     }
 }
@@ -61,41 +62,49 @@ pub struct FormatProgress {
 }
 
 impl Controller {
-    /// Every namespace whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe
-    /// 1.4, 5.23 and 5.15.2.2): the one named, or all of the drive.
+    /// Everything whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe 1.4,
+    /// 5.23 and 5.15.2.2): the namespace named, or all of the drive. Where the drive may have other controllers and does
+    /// not list what they have, there is a [`Loss`] for that too. Fails as Identify does.
     pub fn format_losses(&self, nsid: u32, erase: SecureErase) -> Result<Vec<Loss>, DriverError> {
         let info = self.info();
         let erases = erase != SecureErase::NONE;
         let all = info.fna.reaches_all(false) || erases && info.fna.reaches_all(true);
-        let lost = if all {
-            // Namespaces that are not attached here are lost as well.
-            let cns = if info.oacs.namespace_management() { Cns::ALLOCATED_NAMESPACES } else { Cns::ACTIVE_NAMESPACES };
-            let mut lost = self.namespace_list(cns)?;
-            if !lost.contains(&nsid) {
-                lost.push(nsid);
-            }
-            lost
-        } else {
-            vec![nsid]
+        if !all {
+            return Ok(vec![self.loss(nsid)?]);
+        }
+        // Namespaces that are not attached here are lost as well.
+        let lists_all = info.oacs.namespace_management();
+        let cns = if lists_all { Cns::ALLOCATED_NAMESPACES } else { Cns::ACTIVE_NAMESPACES };
+        let mut lost = self.namespace_list(cns)?;
+        if !lost.contains(&nsid) {
+            lost.push(nsid);
+        }
+        let mut losses = lost.into_iter().map(|nsid| self.loss(nsid)).collect::<Result<Vec<_>, _>>()?;
+        if info.cmic.multiple_controllers() && !lists_all {
+            losses.push(Loss { nsid: NSID_ALL, bytes: None });
+        }
+        Ok(losses)
+    }
+
+    fn loss(&self, nsid: u32) -> Result<Loss, DriverError> {
+        let data = match self.identify_namespace(nsid) {
+            Ok(data) => Some(data),
+            Err(DriverError::Command { .. } | DriverError::NoSuchNamespace { .. }) => None,
+            Err(error) => return Err(error),
         };
-        lost.into_iter()
-            .map(|nsid| {
-                let data = match self.identify_namespace(nsid) {
-                    Ok(data) => Some(data),
-                    Err(DriverError::Command { .. } | DriverError::NoSuchNamespace { .. }) => None,
-                    Err(error) => return Err(error),
-                };
-                let bytes = data.filter(IdentifyNamespace::is_active).and_then(|data| data.size_bytes());
-                Ok(Loss { nsid, bytes })
-            })
-            .collect()
+        let bytes = data.filter(IdentifyNamespace::is_active).and_then(|data| data.size_bytes());
+        Ok(Loss { nsid, bytes })
     }
 
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
     /// it again. No command to it may be outstanding. `progress` is called about once a second.
     ///
     /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request
-    /// consents.
+    /// consents. That another host may have the namespace attached, through another controller, is only logged.
+    ///
+    /// After a time-out the drive may still be formatting. No write is then accepted until a [`reset`](Self::reset)
+    /// ([`check_late_writes`](Self::check_late_writes)), which does not end the format: the namespace may go on to
+    /// answer *Format In Progress*, and has to be identified again when it no longer does.
     pub fn format(
         &self,
         request: &FormatRequest,
@@ -110,10 +119,11 @@ impl Controller {
         if erase == SecureErase::CRYPTOGRAPHIC && !info.fna.crypto_erase() {
             return Err(DriverError::Unsupported { function: function(), what: "cryptographic erase" });
         }
-        let before = self.identify_namespace(nsid)?;
-        if !before.is_active() {
+        // One namespace is formatted, never "all": some drives take that to mean more than they list.
+        let before = if nsid == NSID_ALL { None } else { Some(self.identify_namespace(nsid)?) };
+        let Some(before) = before.filter(IdentifyNamespace::is_active) else {
             return Err(DriverError::NoSuchNamespace { function: function(), nsid });
-        }
+        };
         let fitting = before.formats().filter(|(_, f)| f.lba_bytes() == Some(wanted) && f.ms() == 0);
         let Some((index, _)) = fitting.min_by_key(|(_, f)| f.rp()) else {
             let offered = before.formats().map(|(_, format)| format).collect();
@@ -122,6 +132,9 @@ impl Controller {
         let losses = self.format_losses(nsid, erase)?;
         if losses.len() > 1 && !request.lose_all_namespaces {
             return Err(DriverError::FormatNeedsConsent { function: function(), nsid, losses });
+        }
+        if before.nmic.shared() && info.cmic.multiple_controllers() {
+            tracing::warn!(function = %self.name(), nsid, "other controllers of the drive may have this namespace in use");
         }
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);

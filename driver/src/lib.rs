@@ -24,6 +24,7 @@ mod error;
 mod events;
 mod features;
 mod format;
+mod late;
 mod log;
 mod namespace;
 mod patience;

@@ -5,7 +5,8 @@ use warprow_spec::registers::{Aqa, Cap, Cc, Crto, Csts, Nssr, Vs, offset};
 
 use crate::DriverError;
 
-/// The controller's registers (NVMe Base 2.0, 3.1.3; NVMe 1.4, 3.1), with all ones understood as absence.
+/// The controller's registers (NVMe Base 2.0, 3.1.3; NVMe 1.4, 3.1), with all ones in CSTS understood as absence. Other
+/// registers may have all bits set (CRTO), so they are not asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Registers {
     pub(crate) function: Arc<dyn Function>,
@@ -31,18 +32,14 @@ impl Registers {
     }
 
     fn u32(&self, offset: u64, during: &'static str) -> Result<u32, DriverError> {
-        match self.known(self.function.read_u32(offset), during)? {
-            u32::MAX => Err(self.gone(during)),
-            value => Ok(value),
-        }
+        self.known(self.function.read_u32(offset), during)
     }
 
     pub(crate) fn cap(&self) -> Result<Cap, DriverError> {
         let during = "reading its capabilities";
-        match self.known(self.function.read_u64(offset::CAP), during)? {
-            u64::MAX => Err(self.gone(during)),
-            value => Ok(Cap::from_bits(value)),
-        }
+        let cap = self.known(self.function.read_u64(offset::CAP), during)?;
+        // What was read of a device that is gone means nothing.
+        self.csts(during).map(|_| Cap::from_bits(cap))
     }
 
     pub(crate) fn vs(&self) -> Result<Vs, DriverError> {
@@ -62,7 +59,8 @@ impl Registers {
     }
 
     pub(crate) fn csts(&self, during: &'static str) -> Result<Csts, DriverError> {
-        self.u32(offset::CSTS, during).map(Csts::from_bits)
+        let csts = Csts::from_bits(self.u32(offset::CSTS, during)?);
+        if csts.is_absent() { Err(self.gone(during)) } else { Ok(csts) }
     }
 
     pub(crate) fn clear_nssro(&self, during: &'static str) -> Result<(), DriverError> {

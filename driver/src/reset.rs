@@ -31,7 +31,9 @@ impl Controller {
     /// First the owners of queue pairs must let go: each does at its next call into its queue pair (which answers
     /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not
     /// within [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing
-    /// reset. Afterwards each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate).
+    /// reset. Afterwards each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate). Any other error leaves the
+    /// controller down ([`DriverError::Down`]), with quarantined memory still withheld; another reset, of this kind or a
+    /// deeper one, may bring it back.
     pub fn reset(&self, kind: ResetKind) -> Result<(), DriverError> {
         if kind == ResetKind::Subsystem && !self.cap().nssrs() {
             return Err(DriverError::Unsupported { function: self.name().clone(), what: "NVM subsystem reset" });
@@ -54,13 +56,14 @@ impl Controller {
         enable::disable_or_reset(registers, self.clock(), self.cap())?;
         // RDY = 0: no command of before touches memory any more.
         admin.restart();
+        self.late.end_all();
         drop(admin);
         queues.retained.clear();
         queues.forget_dropped();
         self.gate.advance();
         tracing::info!(function = %self.name(), ?kind, "controller reset");
 
-        queues.granted = self.start()?;
+        queues.granted = self.start().inspect_err(|_| self.lock_admin().up = false)?;
         Ok(())
     }
 
@@ -116,6 +119,7 @@ impl Controller {
         let told = enable::notify_shutdown(self.registers(), self.clock(), limit);
         enable::disable(self.registers(), self.clock(), self.cap())?;
         admin.restart();
+        self.late.end_all();
         told?;
         self.registers().set_bus_master(false, "shutting it down")
     }

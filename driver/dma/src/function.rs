@@ -59,7 +59,7 @@ pub trait Function: Send + Sync + fmt::Debug {
     fn name(&self) -> &str;
 
     /// Loads a 32-bit register of BAR0. A device that is gone is an error, not all ones, wherever the transport can
-    /// tell (no NVMe register reads all ones in use).
+    /// tell. All ones may be a register's value; CSTS alone never reads so of a device that is there.
     fn read_u32(&self, offset: u64) -> Result<u32, FunctionError>;
 
     /// Loads a 64-bit register of BAR0, by one access or two of 32 bits, lower first (NVMe Base 2.0, 3.1.1).

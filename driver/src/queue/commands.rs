@@ -67,6 +67,15 @@ pub enum PushError {
         /// Most ranges of one command.
         max: usize,
     },
+    /// Commands that change the media timed out, on this queue or another, and may still be carried out.
+    #[error(
+        "{count} writes or formats timed out and may still be carried out, over what is written now: recreate their queues, \
+         or reset the controller"
+    )]
+    LateWrites {
+        /// How many.
+        count: u32,
+    },
     /// The controller does not have the command (ONCS).
     #[error("the controller does not support {what}")]
     Unsupported {

@@ -12,6 +12,7 @@ use super::{Anomalies, CommandName, Completion, Ended, NEVER, PushError, Ring, R
 use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
+use crate::late::changes_media;
 use crate::prp;
 
 /// How to make a queue pair.
@@ -72,6 +73,8 @@ pub struct QueuePair {
     earliest: Duration,
     /// The clock at the start of the latest batch.
     now: Duration,
+    /// Commands in quarantine that change the media: this queue's share of the controller's late writes.
+    late: u32,
     pub(super) optional: Optional,
     pub(super) controller: Arc<Controller>,
 }
@@ -150,6 +153,7 @@ impl Controller {
             batch_deadline: NEVER,
             earliest: NEVER,
             now: Duration::ZERO,
+            late: 0,
             optional: Optional {
                 compare: oncs.compare(),
                 deallocate: oncs.dataset_management(),
@@ -237,15 +241,21 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Deletes the queues from the device. After success it no longer touches their memory, nor that of their commands.
-    fn delete(&mut self) -> Result<(), DriverError> {
-        let timeout = self.controller.options().admin_timeout;
+    /// Deletes the submission queue from the device, which completes or aborts its commands. After success it no longer
+    /// touches the queue's memory, nor that of the commands, nor carries any of them out.
+    fn delete_sq(&mut self) -> Result<(), DriverError> {
         if self.has_sq {
-            self.admin(Sqe::delete_io_sq(self.id), timeout)?;
+            self.admin(Sqe::delete_io_sq(self.id), self.controller.options().admin_timeout)?;
             self.has_sq = false;
         }
+        self.controller.late.end(std::mem::take(&mut self.late));
+        Ok(())
+    }
+
+    /// Deletes the completion queue, after the submission queue.
+    fn delete_cq(&mut self) -> Result<(), DriverError> {
         if self.has_cq {
-            self.admin(Sqe::delete_io_cq(self.id), timeout)?;
+            self.admin(Sqe::delete_io_cq(self.id), self.controller.options().admin_timeout)?;
             self.has_cq = false;
         }
         Ok(())
@@ -278,17 +288,19 @@ impl QueuePair {
     /// creates it anew with the same memory. The step to take for a queue with commands in quarantine, and after a
     /// reset of the controller.
     ///
-    /// If the device does not delete the queue, nothing has ended and the quarantine stays: reset the controller.
+    /// If the device does not delete the queue, no command has ended but those it answered, and the quarantine stays:
+    /// reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
         self.leave();
         let controller = self.controller.clone();
         let queues = controller.lock_queues();
-        let gone = self.forget_if_reset();
-        if !gone {
-            self.delete()?;
-            // Deleting a submission queue completes or aborts its commands first.
+        self.forget_if_reset();
+        self.delete_sq()?;
+        if self.has_cq {
+            // While there is still a completion queue: this may ring its doorbell.
             self.ring.poll(&mut on);
         }
+        self.delete_cq()?;
         self.ring.restart(on);
         self.earliest = NEVER;
         if self.id > queues.granted {
@@ -298,18 +310,25 @@ impl QueuePair {
     }
 
     /// After a reset there is nothing left on the device. Called with the registry locked.
-    fn forget_if_reset(&mut self) -> bool {
-        let reset = self.controller.gate.now() & !1 != self.made;
-        if reset {
-            (self.has_sq, self.has_cq) = (false, false);
+    fn forget_if_reset(&mut self) {
+        if self.controller.gate.now() & !1 != self.made {
+            (self.has_sq, self.has_cq, self.late) = (false, false, 0);
         }
-        reset
     }
 
     /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
     /// The PRP entries are taken as they are; the methods named after commands build them.
+    ///
+    /// A queue without room refuses it ([`PushError::Full`]). Commands that change the media are refused while an earlier
+    /// one may still be carried out late ([`PushError::LateWrites`]).
     #[inline]
     pub fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
+        if changes_media(sqe.opcode()) {
+            let count = self.controller.late.count();
+            if count != 0 {
+                return Err(PushError::LateWrites { count });
+            }
+        }
         if !self.ring.has_unrung() {
             self.begin_batch();
         }
@@ -357,7 +376,14 @@ impl QueuePair {
             return Ok(0);
         }
         self.poll(&mut on)?;
-        let (expired, earliest) = self.ring.expire(self.now, on);
+        let (late, controller) = (&mut self.late, &self.controller);
+        let (expired, earliest) = self.ring.expire(self.now, |completion| {
+            if changes_media(completion.issued.opcode) {
+                *late += 1;
+                controller.late.add(1);
+            }
+            on(completion);
+        });
         self.earliest = earliest;
         Ok(expired)
     }
@@ -460,11 +486,16 @@ impl Drop for QueuePair {
         let controller = self.controller.clone();
         let mut queues = controller.lock_queues();
         self.forget_if_reset();
-        match self.delete() {
+        match self.delete_sq().and_then(|()| self.delete_cq()) {
             Ok(()) => {
                 queues.links.remove(&self.id);
             }
             Err(error) => {
+                if self.has_sq {
+                    // Nobody is left to wait for what is outstanding.
+                    let writes = self.ring.unended().filter(|issued| changes_media(issued.opcode)).count() as u32;
+                    controller.late.add(writes.saturating_sub(self.late));
+                }
                 tracing::warn!(%error, queue = self.id, "queue not deleted; its memory is kept until a reset");
                 self.link.dropped.store(true, Ordering::Release);
                 let mut retained = std::mem::take(&mut self.kept);

@@ -328,6 +328,11 @@ impl<M: Words, B: Bell> Ring<M, B> {
         (expired, earliest)
     }
 
+    /// The commands that the device may still carry out: outstanding and in quarantine.
+    pub fn unended(&self) -> impl Iterator<Item = Issued> {
+        self.slots.iter().filter(|slot| slot.state != State::Free).map(Slot::issued)
+    }
+
     /// Starts again from empty rings, once the device has provably let go of both (queues deleted, or CC.EN = 0 and
     /// RDY = 0): zeroes the completion queue, and gives `on` every command that had not ended
     /// ([`Ended::Lost`]) or was in quarantine ([`Ended::Released`]).
@@ -363,12 +368,12 @@ impl<M: Words, B: Bell> Ring<M, B> {
 impl Slot {
     #[inline]
     fn completion(&self, ended: Ended, result: [u32; 2]) -> Completion {
-        Completion {
-            tag: self.tag,
-            ended,
-            result,
-            issued: Issued { opcode: self.opcode, cid: self.cid, nsid: self.nsid, lba: self.lba },
-        }
+        Completion { tag: self.tag, ended, result, issued: self.issued() }
+    }
+
+    #[inline]
+    fn issued(&self) -> Issued {
+        Issued { opcode: self.opcode, cid: self.cid, nsid: self.nsid, lba: self.lba }
     }
 }
 

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use warprow_dma::Clock;
-use warprow_driver::{Details, DriverError, FormatRequest};
+use warprow_driver::{BlockIo, Details, DriverError, FormatRequest, PushError, QueueOptions};
+use warprow_spec::admin::SecureErase;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, HealthEvent};
 use warprow_spec::features::FeatureId;
-use warprow_spec::identify::Fna;
+use warprow_spec::identify::{Cmic, Fna, Oacs};
 use warprow_spec::log::LogPageId;
-use warprow_spec::{AdminOpcode, IntoBytes, Sqe, StatusCode};
+use warprow_spec::{AdminOpcode, IntoBytes, NSID_ALL, Sqe, StatusCode};
 
 use crate::device::{Device, Reply, format, namespace};
 use crate::{assert_error, open};
@@ -229,6 +230,30 @@ fn format_times_out() {
 }
 
 #[test]
+fn no_write_is_accepted_while_a_format_may_go_on() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let options = QueueOptions { entries: 8, completion_entries: 8, ..QueueOptions::default() };
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &options).unwrap();
+    device.script(|_, sqe| if is(sqe, AdminOpcode::FORMAT_NVM) { Reply::Silent } else { Reply::Default });
+    controller.format(&FormatRequest::new(1, 512), |_| {}).unwrap_err();
+    device.obey();
+    assert_error!(
+        io.write(0, &[1; 512]),
+        DriverError::Push { source: PushError::LateWrites { count: 1 }, .. },
+        "reset"
+    );
+    io.read(0, &mut [0; 512]).unwrap();
+    // Not even a queue made anew helps: the command is not in it.
+    io.recover().unwrap();
+    assert_error!(io.write(0, &[1; 512]), DriverError::Push { .. }, "1 writes or formats");
+    io.leave();
+    controller.reset(Default::default()).unwrap();
+    io.recover().unwrap();
+    io.write(0, &[1; 512]).unwrap();
+}
+
+#[test]
 fn format_refusals() {
     let device = Device::new();
     let controller = open(&device).unwrap();
@@ -243,6 +268,15 @@ fn format_refusals() {
         DriverError::NoSuchNamespace { nsid: 3, .. },
         "3"
     );
+    // Even if the device describes "all namespaces" as one.
+    device.state().namespaces.insert(NSID_ALL, namespace(4096));
+    assert_error!(
+        controller.format(&FormatRequest::new(NSID_ALL, 512), |_| {}),
+        DriverError::NoSuchNamespace { nsid: NSID_ALL, .. },
+        "no active namespace"
+    );
+    device.state().namespaces.remove(&NSID_ALL);
+    assert!(!device.state().admin_log.contains(&AdminOpcode::FORMAT_NVM));
     // The device says yes and does nothing.
     device.script(
         |_, sqe| {
@@ -283,6 +317,41 @@ fn a_format_of_everything_needs_consent() {
     device.state().namespaces.remove(&2);
     request.lose_all_namespaces = false;
     controller.format(&request, |_| {}).unwrap();
+}
+
+#[test]
+fn what_cannot_be_listed_counts_as_lost() {
+    let device = Device::new();
+    device.state().controller.fna = Fna::new().with_format_all(true);
+    device.state().controller.cmic = Cmic::new().with_multiple_controllers(true);
+    let controller = open(&device).unwrap();
+    assert_error!(
+        controller.format(&FormatRequest::new(1, 512), |_| {}),
+        DriverError::FormatNeedsConsent { .. },
+        "namespace 1 (0.0 GB), any namespace of the drive's other controllers",
+    );
+    let request = FormatRequest { lose_all_namespaces: true, ..FormatRequest::new(1, 512) };
+    controller.format(&request, |_| {}).unwrap();
+    // A drive that manages namespaces lists all that are allocated, attached here or not.
+    device.state().controller.oacs = Oacs::new().with_format_nvm(true).with_namespace_management(true);
+    controller.reset(Default::default()).unwrap();
+    device.script(|_, sqe| {
+        let allocated = [1u32, 3].into_iter().flat_map(u32::to_le_bytes).collect();
+        if sqe.cdw10 == 0x10 { Reply::Succeed(0, allocated) } else { Reply::Default }
+    });
+    assert_error!(
+        controller.format(&FormatRequest::new(1, 512), |_| {}),
+        DriverError::FormatNeedsConsent { .. },
+        "namespace 1 (0.0 GB), namespace 3 (size unknown);",
+    );
+    // A secure erase may reach further than a format.
+    device.state().controller.fna = Fna::new().with_erase_all(true);
+    device.obey();
+    controller.reset(Default::default()).unwrap();
+    device.state().namespaces.insert(2, namespace(8));
+    let erase = FormatRequest { erase: SecureErase::USER_DATA, ..FormatRequest::new(1, 512) };
+    assert_error!(controller.format(&erase, |_| {}), DriverError::FormatNeedsConsent { .. }, "namespace 2");
+    controller.format(&FormatRequest::new(1, 512), |_| {}).unwrap();
 }
 
 #[test]

@@ -86,6 +86,9 @@ fn crto_counts_where_it_is_longer() {
     device.state().cap = cap;
     device.state().crto = 60;
     open(&device).unwrap();
+    // All bits set is a time like another: only CSTS tells that a device is gone.
+    device.state().crto = u32::MAX;
+    open(&device).unwrap();
 }
 
 #[test]

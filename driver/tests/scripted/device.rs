@@ -42,6 +42,11 @@ pub(crate) enum Reply {
     Silent,
 }
 
+/// I/O queue pairs that are granted.
+const QUEUES: u16 = 4;
+/// The doorbell of a queue that does not exist, until somebody stores there.
+const NO_QUEUE: u32 = u32::MAX;
+
 type Script = Box<dyn FnMut(u16, &Sqe) -> Reply + Send>;
 
 struct Queue {
@@ -82,6 +87,8 @@ pub(crate) struct State {
     /// DMA that no mapping covered.
     pub(crate) dma_faults: u32,
     pub(crate) resets: u32,
+    /// Stores to doorbells of queues that do not exist.
+    pub(crate) stray_doorbells: u32,
     /// I/O commands that arrived.
     pub(crate) io_count: u32,
     pub(crate) pending_events: Vec<u16>,
@@ -167,6 +174,7 @@ impl Device {
             admin_log: Vec::new(),
             dma_faults: 0,
             resets: 0,
+            stray_doorbells: 0,
             io_count: 0,
             pending_events: Vec::new(),
             aqa: Aqa::new(),
@@ -180,6 +188,7 @@ impl Device {
             media: BTreeMap::new(),
             doorbells: DmaMemory::allocate(4 * PAGE, Backing::Anonymous).unwrap(),
         };
+        state.doorbells.fill(0, state.doorbells.len(), 0xff);
         Self(Arc::new(Inner { state: Mutex::new(state), clock: Arc::new(TestClock::default()) }))
     }
 
@@ -210,6 +219,7 @@ impl Device {
 
     fn process(&self) {
         let state = &mut *self.state();
+        state.count_stray_doorbells();
         if state.gone || !state.csts.rdy() || state.csts.cfs() || !state.bus_master {
             return;
         }
@@ -231,6 +241,19 @@ impl State {
         });
         self.dma_faults += u32::from(found.is_none());
         found
+    }
+
+    fn count_stray_doorbells(&mut self) {
+        for qid in 1..=QUEUES {
+            let queue = self.queues.get(&qid);
+            let exists = [queue.is_some_and(|queue| queue.sq_size != 0), queue.is_some()];
+            for (at, _) in (usize::from(qid) * 8..).step_by(4).zip(exists).filter(|(_, exists)| !exists) {
+                if self.doorbells.load_u32(at) != NO_QUEUE {
+                    self.stray_doorbells += 1;
+                    self.doorbells.store_u32(at, NO_QUEUE);
+                }
+            }
+        }
     }
 
     fn fetch(&mut self, qid: u16, tail: u32) -> Option<Sqe> {
@@ -289,7 +312,7 @@ impl State {
         let mut data = Vec::new();
         match AdminOpcode(sqe.opcode()) {
             AdminOpcode::IDENTIFY => data = self.identify(sqe)?,
-            AdminOpcode::SET_FEATURES if sqe.cdw10 == 7 => dw0 = 0x0003_0003,
+            AdminOpcode::SET_FEATURES if sqe.cdw10 == 7 => dw0 = u32::from(QUEUES - 1) * 0x0001_0001,
             AdminOpcode::GET_LOG_PAGE => data = vec![0x5a; ((sqe.cdw10 >> 16) as usize + 1) * 4],
             AdminOpcode::ASYNC_EVENT_REQUEST => {
                 self.pending_events.push(sqe.cid());
@@ -300,6 +323,7 @@ impl State {
                 let queue =
                     Queue { sq: 0, cq: sqe.prp1, sq_size: 0, cq_size: size, sq_head: 0, cq_tail: 0, phase: true };
                 assert!(self.queues.insert(qid, queue).is_none(), "queue {qid} exists");
+                self.doorbells.store_u32(usize::from(qid) * 8 + 4, 0);
             }
             AdminOpcode::CREATE_IO_SQ => {
                 assert_eq!((sqe.prp1 % 4096, sqe.cdw11 & 1, sqe.cdw11 >> 16), (0, 1, u32::from(qid)));
@@ -309,9 +333,11 @@ impl State {
             }
             AdminOpcode::DELETE_IO_SQ => {
                 assert!(std::mem::take(&mut self.queues.get_mut(&qid).expect("it exists").sq_size) != 0);
+                self.doorbells.store_u32(usize::from(qid) * 8, NO_QUEUE);
             }
             AdminOpcode::DELETE_IO_CQ => {
                 assert_eq!(self.queues.remove(&qid).expect("it exists").sq_size, 0, "the submission queue goes first");
+                self.doorbells.store_u32(usize::from(qid) * 8 + 4, NO_QUEUE);
             }
             AdminOpcode::FORMAT_NVM => {
                 let index = sqe.cdw10 as u8 & 0xf;
@@ -367,6 +393,7 @@ impl State {
     fn disabled(&mut self) {
         self.csts = Csts::new();
         self.queues.clear();
+        self.doorbells.fill(0, self.doorbells.len(), 0xff);
         self.pending_events.clear();
     }
 
@@ -393,7 +420,8 @@ impl State {
             assert!(!self.csts.rdy(), "EN goes up while RDY is up");
             self.due = self.enable_time.map(|time| (now + time, true));
             self.csts.set_cfs(self.fails_on_enable);
-            self.doorbells.fill(0, self.doorbells.len(), 0);
+            self.doorbells.fill(0, self.doorbells.len(), 0xff);
+            self.doorbells.store_u64(0, 0);
             let (sq_size, cq_size) = (u32::from(self.aqa.asqs_z()) + 1, u32::from(self.aqa.acqs_z()) + 1);
             let (sq, cq) = (self.asq, self.acq);
             self.queues.insert(0, Queue { sq, cq, sq_size, cq_size, sq_head: 0, cq_tail: 0, phase: true });

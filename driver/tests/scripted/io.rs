@@ -222,6 +222,117 @@ fn a_queue_that_the_device_does_not_delete_keeps_its_memory() {
 }
 
 #[test]
+fn a_queue_is_drained_while_its_doorbells_exist() {
+    let (rig, mut pair) = Rig::new();
+    for tag in 0..5 {
+        pair.read(&rig.namespace, tag, 1, rig.block(tag), tag).unwrap();
+    }
+    pair.ring().unwrap();
+    let mut answered = Vec::new();
+    pair.recreate(|completion| {
+        assert!(completion.is_success());
+        answered.push(completion.tag);
+    })
+    .unwrap();
+    assert_eq!((answered, rig.device.state().stray_doorbells), (vec![0, 1, 2, 3, 4], 0));
+}
+
+#[test]
+fn no_write_is_accepted_while_one_may_come_late() {
+    let (rig, mut pair) = Rig::new();
+    let mut other = rig.controller.queue_pair(&small()).unwrap();
+    let refused = PushError::LateWrites { count: 1 };
+    let cids = rig.silence();
+    // A late read harms nobody who writes.
+    pair.read(&rig.namespace, 9, 1, rig.block(0), 9).unwrap();
+    pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+    rig.controller.check_late_writes().unwrap();
+    pair.write(&rig.namespace, 1, 1, rig.block(0), false, 1).unwrap();
+    pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+    rig.device.obey();
+    for pair in [&mut pair, &mut other] {
+        assert_eq!(pair.write(&rig.namespace, 1, 1, rig.block(1), false, 2), Err(refused));
+        assert_eq!(pair.write(&rig.namespace, 1, 1, rig.block(1), true, 2), Err(refused));
+        assert_eq!(pair.write_zeroes(&rig.namespace, 1, 1, false, 2), Err(refused));
+        assert_eq!(pair.deallocate(&rig.namespace, &[(1, 1)], 2), Err(refused));
+    }
+    other.read(&rig.namespace, 1, 1, rig.block(1), 3).unwrap();
+    other.flush(&rig.namespace, 3).unwrap();
+    while other.outstanding() != 0 {
+        other.wait(|completion| assert!(completion.is_success())).unwrap();
+    }
+    assert_error!(rig.controller.check_late_writes(), DriverError::LateWrites { count: 1, .. }, "recreate", "reset");
+    // Its answer proves nothing: it may be another command's.
+    rig.device.answer(1, cids.try_iter().last().unwrap(), 0, StatusCode::Success);
+    pair.poll(|_| panic!("nothing is outstanding")).unwrap();
+    assert_eq!(other.write(&rig.namespace, 1, 1, rig.block(1), false, 2), Err(refused));
+
+    pair.recreate(|completion| assert_eq!(completion.ended, Ended::Released)).unwrap();
+    rig.controller.check_late_writes().unwrap();
+    other.write(&rig.namespace, 1, 1, rig.block(1), false, 4).unwrap();
+    other.wait(|completion| assert!(completion.is_success())).unwrap();
+}
+
+#[test]
+fn writes_left_in_a_queue_that_stays_hold_off_others_until_a_reset() {
+    let (rig, mut pair) = Rig::new();
+    let mut other = rig.controller.queue_pair(&small()).unwrap();
+    let _cids = rig.silence();
+    pair.write(&rig.namespace, 1, 1, rig.block(0), false, 1).unwrap();
+    pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+    rig.device.script(|qid, sqe| match qid {
+        0 if sqe.opcode() == AdminOpcode::DELETE_IO_SQ.0 => Reply::Fail(StatusCode::InternalError),
+        _ => Reply::Default,
+    });
+    drop(pair);
+    assert_error!(rig.controller.check_late_writes(), DriverError::LateWrites { count: 1, .. }, "timed out");
+    // Nor is what nobody waited for at all forgotten.
+    let mut third = rig.controller.queue_pair(&small()).unwrap();
+    let _cids = rig.silence();
+    third.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    third.ring().unwrap();
+    rig.device.script(|_, sqe| {
+        let delete = sqe.opcode() == AdminOpcode::DELETE_IO_SQ.0;
+        if delete { Reply::Fail(StatusCode::InternalError) } else { Reply::Default }
+    });
+    drop(third);
+    assert_eq!(
+        other.write(&rig.namespace, 1, 1, rig.block(1), false, 2),
+        Err(PushError::LateWrites { count: 1 }),
+        "a read is no write"
+    );
+    other.leave();
+    rig.device.obey();
+    rig.controller.reset(Default::default()).unwrap();
+    rig.controller.check_late_writes().unwrap();
+    other.recreate(|_| {}).unwrap();
+    other.write(&rig.namespace, 1, 1, rig.block(1), false, 3).unwrap();
+    other.wait(|completion| assert!(completion.is_success())).unwrap();
+
+    // A write that had not timed out when its queue was dropped.
+    rig.device.script(|qid, sqe| match qid {
+        0 if sqe.opcode() == AdminOpcode::DELETE_IO_SQ.0 => Reply::Fail(StatusCode::InternalError),
+        0 => Reply::Default,
+        _ => Reply::Silent,
+    });
+    other.write(&rig.namespace, 1, 1, rig.block(1), false, 4).unwrap();
+    other.ring().unwrap();
+    drop(other);
+    assert_error!(rig.controller.check_late_writes(), DriverError::LateWrites { count: 1, .. }, "1 writes");
+}
+
+#[test]
+fn the_default_queue_fits_small_controllers() {
+    let device = Device::new();
+    let cap = device.state().cap.with_mqes_z(255);
+    device.state().cap = cap;
+    let controller = open(&device).unwrap();
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &QueueOptions::default()).unwrap();
+    assert_eq!(io.queue_pair().depth(), 127);
+    io.write(8, &[3; 512]).unwrap();
+}
+
+#[test]
 fn half_a_queue_pair_is_taken_back() {
     let (rig, pair) = Rig::new();
     drop(pair);

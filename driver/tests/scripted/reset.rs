@@ -2,10 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use warprow_driver::{DriverError, Ended, ResetKind};
-use warprow_spec::StatusCode;
 use warprow_spec::registers::Csts;
+use warprow_spec::{AdminOpcode, StatusCode};
 
 use crate::assert_error;
+use crate::device::Reply;
 use crate::io::Rig;
 
 #[test]
@@ -37,6 +38,7 @@ fn a_reset_loses_commands_and_releases_quarantine() {
 fn a_reset_waits_for_owners() {
     let (rig, mut pair) = Rig::new();
     assert_error!(rig.controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]", "leave");
+    assert_eq!(rig.controller.resets(), 0);
     // Nothing was reset, and the owner noticed nothing.
     pair.read(&rig.namespace, 3, 1, rig.block(0), 3).unwrap();
     pair.wait(|completion| assert!(completion.is_success())).unwrap();
@@ -56,6 +58,7 @@ fn a_reset_waits_for_owners() {
     });
     // The clock of the test turns fast: the owner may need more than one try.
     while rig.controller.reset(ResetKind::Controller).is_err() {}
+    assert_eq!(rig.controller.resets(), 1);
     stop.store(true, Ordering::SeqCst);
     let (mut pair, error) = owner.join().unwrap();
     assert_error!(Err::<(), _>(error), DriverError::Stale { .. }, "stale");
@@ -102,6 +105,21 @@ fn a_reset_that_fails_releases_nothing() {
     rig.controller.reset(ResetKind::Function).unwrap();
     assert_eq!(rig.device.mapped(), before - 1, "the rings go; the test still holds the buffer");
     assert_eq!(rig.controller.queue_pair(&Default::default()).unwrap().id(), 1);
+}
+
+#[test]
+fn a_reset_that_does_not_come_up_leaves_the_controller_down() {
+    let (rig, pair) = Rig::new();
+    drop(pair);
+    rig.device.script(|_, sqe| {
+        let refused = sqe.opcode() == AdminOpcode::IDENTIFY.0;
+        if refused { Reply::Fail(StatusCode::InternalError) } else { Reply::Default }
+    });
+    assert_error!(rig.controller.reset(ResetKind::Controller), DriverError::Command { .. }, "Identify");
+    assert_error!(rig.controller.smart_log(), DriverError::Down { .. }, "not enabled");
+    rig.device.obey();
+    rig.controller.reset(ResetKind::Controller).unwrap();
+    rig.controller.smart_log().unwrap();
 }
 
 #[test]

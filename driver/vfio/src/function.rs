@@ -26,8 +26,8 @@ const MEMORY_SPACE: u16 = 1 << 1;
 const BUS_MASTER: u16 = 1 << 2;
 const INTERRUPT_DISABLE: u16 = 1 << 10;
 
-/// Controller Capabilities (NVMe Base 2.0, 3.1.3.1): never all ones.
-const CAP: u64 = 0;
+/// Controller Status (NVMe Base 2.0, 3.1.3.6): never all ones, unlike other registers (CRTO).
+const CSTS: u64 = 0x1c;
 
 /// An NVMe controller that VFIO lends to this process.
 ///
@@ -100,7 +100,7 @@ impl VfioFunction {
             space,
         };
         function.command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)?;
-        function.read_u32(CAP)?;
+        function.present()?;
         Ok(Arc::new(function))
     }
 
@@ -123,6 +123,11 @@ impl VfioFunction {
 
     fn load(&self, offset: u64) -> Result<u32, FunctionError> {
         self.bar.read(&self.config.file, offset).map_err(|e| self.os("reading a register", e))
+    }
+
+    /// Fails if the function does not answer.
+    fn present(&self) -> Result<(), FunctionError> {
+        if self.load(CSTS)? == u32::MAX { Err(self.gone()) } else { Ok(()) }
     }
 
     fn store(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
@@ -168,14 +173,20 @@ impl Function for VfioFunction {
     fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
         self.check("a 32-bit register", offset, 4)?;
         let value = self.load(offset)?;
-        if value == u32::MAX { Err(self.gone()) } else { Ok(value) }
+        if value == u32::MAX {
+            self.present()?;
+        }
+        Ok(value)
     }
 
     fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
         self.check("a 64-bit register", offset, 8)?;
         // Two halves: every controller takes them, and some break on 64-bit accesses.
         let value = u64::from(self.load(offset)?) | u64::from(self.load(offset + 4)?) << 32;
-        if value == u64::MAX { Err(self.gone()) } else { Ok(value) }
+        if value == u64::MAX {
+            self.present()?;
+        }
+        Ok(value)
     }
 
     fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
@@ -236,7 +247,7 @@ impl Function for VfioFunction {
             Err(errno) => return Err(self.os("resetting the function", errno.into())),
         }
         self.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)?;
-        self.read_u32(CAP).map(drop)
+        self.present()
     }
 }
 
