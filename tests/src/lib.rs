@@ -3,6 +3,7 @@
 
 mod clock;
 mod drive;
+pub mod simulation;
 pub mod versions;
 
 pub use clock::VirtualClock;

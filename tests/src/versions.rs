@@ -3,7 +3,7 @@
 use warprow_layout::{Ranks, RowSource, TableSpec};
 
 /// The rows of one table in one version: bytes that tell version, table and id apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// The version.
     pub version: u64,
