@@ -1,7 +1,7 @@
 //! The drives that a command works on.
 
 use clap::Args;
-use warprow_store::{Device, OpenOptions, Store, StoreError};
+use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use crate::failure::Failure;
 
@@ -30,21 +30,29 @@ impl DriveArgs {
         self.drives.iter().flat_map(|argument| split(argument)).collect()
     }
 
+    /// The same, understood.
+    pub fn parse(&self) -> Result<Vec<DriveAddress>, Failure> {
+        self.addresses().iter().map(|address| Ok(address.parse::<DriveAddress>()?)).collect()
+    }
+
     /// The options that name these drives again, ready to be pasted.
     pub fn pasteable(&self) -> String {
         self.addresses().iter().map(|drive| format!("-d {}", shell(drive))).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same, emulated drives by their path alone, as they are named once they exist.
+    pub fn pasteable_without_properties(&self) -> String {
+        let name = |address: &String| match address.parse() {
+            Ok(DriveAddress::Emulated(uri)) => format!("-d {}", shell(&format!("emulated:{}", uri.path.display()))),
+            _ => format!("-d {}", shell(address)),
+        };
+        self.addresses().iter().map(name).collect::<Vec<_>>().join(" ")
     }
 }
 
 /// The drives, which must exist.
 pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
-    args.addresses()
-        .iter()
-        .map(|address| {
-            let uri: warprow_soft_controller::DriveUri = address.parse().map_err(Failure::from)?;
-            Ok(Device::new(uri.open().map_err(Failure::from)?, 1))
-        })
-        .collect()
+    args.parse()?.iter().map(|address| Ok(Device::open(address, Create::Never)?)).collect()
 }
 
 /// The store on the drives.

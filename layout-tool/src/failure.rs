@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 
 /// Version of the objects that `--json` prints.
@@ -100,8 +101,13 @@ impl Failure {
 
     /// A file that the system would not open, read or write.
     pub fn io(subject: impl Into<String>, what: &str, error: &io::Error) -> Self {
-        let class = if lacks_resources(error) { Class::Resources } else { Class::Input };
-        Self::new(class, subject, format!("{what}: {error}"))
+        let (class, remedy) = match error.kind() {
+            _ if lacks_resources(error) => (Class::Resources, "make room, then try again"),
+            io::ErrorKind::NotFound => (Class::Input, "look at the path"),
+            io::ErrorKind::PermissionDenied => (Class::Input, "change the permissions, or choose another place"),
+            _ => (Class::Input, "look at the file, and at the disk below"),
+        };
+        Self::new(class, subject, format!("{what}: {error}")).remedy(remedy)
     }
 
     /// With what to do.
@@ -166,8 +172,9 @@ pub fn chain(error: &dyn Error) -> String {
 pub fn lacks_resources(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull};
     // Too many open files has no kind of its own.
+    let open_files = [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32));
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory)
-        || matches!(error.raw_os_error(), Some(libc_emfile) if libc_emfile == 23 || libc_emfile == 24)
+        || open_files.contains(&error.raw_os_error())
 }
 
 #[cfg(test)]

@@ -75,7 +75,8 @@ pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
         let subject = file.path.display().to_string();
         match &error.problem {
             warprow_workload::TraceProblem::Io(io) => Failure::io(subject, "cannot be read", io),
-            problem => Failure::input(subject, problem.to_string()),
+            problem => Failure::input(subject, problem.to_string())
+                .remedy("mend the file; a .csv has a header line, and the column of ids is named as FILE:COLUMN"),
         }
     })
 }
@@ -83,7 +84,9 @@ pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
 /// One count a row: whole numbers, or floating-point ones, of which only the order counts.
 fn read_counts(file: &TraceFile) -> Result<Vec<u64>, Failure> {
     let subject = file.path.display().to_string();
-    let negative = |row: usize, value: &str| Failure::input(&subject, format!("the count of row {row} is {value}"));
+    let negative = |row: usize, value: &str| {
+        Failure::input(&subject, format!("the count of row {row} is {value}")).remedy("give counts of 0 and more")
+    };
     if let Some(floats) = read_floats(&file.path) {
         let floats = floats.map_err(|error| Failure::io(&subject, "cannot be read", &error))?;
         let order = |(row, value): (usize, f64)| match value >= 0.0 {

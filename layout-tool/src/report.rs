@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn floats_print_as_short_as_they_are() {
         let printed = [0.1, -0.0, 16_777_216.0, 3.4e38, 1e-45].map(|v| json_float(v).to_string());
-        assert_eq!(printed, ["0.1", "-0.0", "16777216.0", "3.4e38", "1e-45"]);
+        assert_eq!(printed, ["0.1", "-0.0", "16777216.0", "3.4e+38", "1e-45"]);
         let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|v| json_float(v).to_string());
         assert_eq!(odd, ["\"NaN\"", "\"Infinity\"", "\"-Infinity\""]);
     }

@@ -144,7 +144,8 @@ fn no_match(pattern: &str, files: &[TableFile]) -> Failure {
     let skipped = files.iter().flat_map(|file| &file.skipped);
     let glob = WildMatch::new(pattern.split_once('=').map_or(pattern, |(_, glob)| glob));
     if let Some((name, reason)) = skipped.clone().find(|(name, _)| glob.matches(name)) {
-        return Failure::input(name, format!("{name} is no table: {reason}"));
+        return Failure::input(name, format!("{name} is no table: {reason}"))
+            .remedy("a table is a tensor [rows, dim] of F32, F16, BF16, I8 or U8");
     }
     let all: String = files.iter().map(listing).collect();
     Failure::input(pattern, format!("no tensor matches {pattern:?}; there are:{all}"))
@@ -165,7 +166,7 @@ fn ambiguous(file: &TableFile, command: &str) -> Failure {
 }
 
 /// What the names of the likeliest embeddings have in common: of the tables that agree in type and width, and in their names
-/// up to the last part but one, those that have the most bytes together.
+/// up to the last part but one, those that are most, or have the most bytes.
 fn family(tables: &[FileTable]) -> String {
     let mut families: HashMap<(&str, u32, &str), (u64, Vec<&str>)> = HashMap::new();
     for table in tables {
@@ -174,8 +175,7 @@ fn family(tables: &[FileTable]) -> String {
         family.0 = family.0.saturating_add(table.rows.saturating_mul(table.row_bytes() as u64));
         family.1.push(&table.name);
     }
-    let largest =
-        families.iter().max_by_key(|(key, (bytes, names))| (names.len() > 1, *bytes, std::cmp::Reverse(*key)));
+    let largest = families.iter().max_by_key(|(key, (bytes, names))| (names.len(), *bytes, std::cmp::Reverse(*key)));
     match largest {
         Some(((parent, ..), _)) if !parent.is_empty() => format!("{parent}."),
         _ => String::new(),

@@ -21,18 +21,15 @@ const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows wha
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
 const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
 
-impl From<UriError> for Failure {
-    fn from(error: UriError) -> Self {
-        let (class, subject, remedy) = of_emulated(&error);
-        Self::new(class, subject, chain(&error)).remedy(remedy)
-    }
-}
-
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let (class, subject, remedy) = of_store(&error);
         let failure = Self::new(class, subject, chain(&error)).remedy(remedy);
         match error {
+            // Its own words tell how to make one, which is for `format` alone.
+            StoreError::Emulated(UriError::NotThere { path }) => {
+                Self { message: format!("{}: there is no such drive", path.display()), ..failure }
+            }
             StoreError::Refused { token, .. } => failure.detail("token", token),
             _ => failure,
         }
@@ -66,7 +63,7 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::Address { address, .. } => {
             (Class::Usage, address.clone(), "give a PCI address such as 0000:41:00.0, or emulated:PATH")
         }
-        StoreError::Emulated(_) => (Class::Resources, String::new(), MEMORY),
+        StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
         StoreError::OpenedTwice { drive } => (Class::Usage, drive.clone(), "give each drive once"),
         StoreError::Driver(error) => of_driver(error),

@@ -1,22 +1,225 @@
 //! `warprow format`.
-use super::{Context, Done};
-use crate::drives::{self, DriveArgs};
-use crate::failure::Failure;
-use clap::Args;
 
-/// Make
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+use warprow_store::{
+    Consent, Content, Create, Device, DriveAddress, DriveFormat, FormatPlan, FormatSettings, LbaChoice, SecureErase,
+};
+
+use super::{Context, Done};
+use crate::drives::DriveArgs;
+use crate::failure::{Class, Failure};
+use crate::report::table;
+use crate::units::{self, parse_bytes};
+
+/// Make an empty store on drives; everything on them is lost
+///
+/// Files for emulated drives are created, sparse, where a size is given. A new or blank one is formatted at once. Anything else
+/// is refused at first: the refusal says what would be lost and prints a token that, given with --consent, agrees to exactly
+/// that. For emulated drives --yes does as well.
+///
+/// The LBA size follows the rows that will be looked up: with --row-bytes, the size of which the fewest bytes are read for
+/// each row. Changing it means Format NVM, which can take minutes on a real drive.
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow format -d emulated:a.drive,size=64G --row-bytes 512
+  warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --dry-run
+  warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --consent 1f2e3d4c")]
 pub struct FormatArgs {
     #[command(flatten)]
     drives: DriveArgs,
+    /// Choose the LBA size for rows of so many bytes
+    #[arg(long, value_name = "N", conflicts_with = "lba", value_parser = clap::value_parser!(u32).range(1..))]
+    row_bytes: Option<u32>,
+    /// Set this LBA size
+    #[arg(long, value_name = "512|4096", value_parser = parse_lba)]
+    lba: Option<u32>,
+    /// Bytes of a chunk, the unit that space is given out in: a power of two from 1M to 64M [default: by the drives' size]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    chunk: Option<u64>,
+    /// Secure Erase Setting of Format NVM: 0 none, 1 erase all user data
+    #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    ses: u8,
+    /// Only say what would be done and lost
+    #[arg(long)]
+    dry_run: bool,
+    /// Agree to the loss that an earlier refusal showed
+    #[arg(long, value_name = "TOKEN")]
+    consent: Option<String>,
+    /// Agree to whatever lies on emulated drives
+    #[arg(long, conflicts_with = "consent")]
+    yes: bool,
 }
 
-pub(crate) fn run(args: &FormatArgs, _: &Context) -> Result<Done, Failure> {
-    let devices = drives::devices(&args.drives)?;
-    warprow_store::Store::create(
-        &devices,
-        &warprow_layout::FormatOptions::default(),
-        &warprow_store::OpenOptions::default(),
-    )?;
-    Done::new("formatted", serde_json::json!({}))
+fn parse_lba(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|lba| [512, 4096].contains(lba)).ok_or_else(|| "give 512 or 4096".to_owned())
+}
+
+pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure> {
+    let addresses = args.drives.parse()?;
+    let mut made = Made::default();
+    let mut devices = Vec::with_capacity(addresses.len());
+    let mut to_make = Vec::new();
+    for address in &addresses {
+        match new_file(address) {
+            Some((path, size)) if args.dry_run => to_make.push((path, size)),
+            Some((path, _)) => {
+                made.0.push(path);
+                devices.push(Device::open(address, Create::IfMissing)?);
+            }
+            None => devices.push(Device::open(address, Create::Never)?),
+        }
+    }
+    let lba = match (args.row_bytes, args.lba) {
+        (Some(bytes), _) => LbaChoice::ForRows(bytes),
+        (None, Some(bytes)) => LbaChoice::Bytes(bytes),
+        (None, None) => LbaChoice::Keep,
+    };
+    let erase = if args.ses == 1 { SecureErase::USER_DATA } else { SecureErase::NONE };
+    let settings = FormatSettings::default().with_lba(lba).with_erase(erase);
+    let settings = match args.chunk {
+        Some(bytes) => settings.with_chunk_size(bytes),
+        None => settings,
+    };
+    let plan = FormatPlan::new(&devices, settings)?;
+    if args.dry_run {
+        return dry_run(&plan, &to_make);
+    }
+    let consent = match (&args.consent, args.yes) {
+        (Some(token), _) => Consent::Token(token.clone()),
+        (None, true) => Consent::Emulated,
+        (None, false) => Consent::None,
+    };
+    context.interrupt.check()?;
+    let drives = plan.drives().to_vec();
+    let spinner = context.screen.spinner("formatting");
+    let store = plan.run(&consent, &mut |drive, progress| {
+        let percent = progress.percent.map(|percent| format!(", {percent}%")).unwrap_or_default();
+        spinner.set_message(format!("formatting {}{percent}", drive.drive));
+    });
+    spinner.finish_and_clear();
+    let store = store.map_err(|error| {
+        let failure = Failure::from(error);
+        match failure.class {
+            Class::Refused if args.consent.is_some() => failure.detail("given_token", args.consent.clone()),
+            _ => failure,
+        }
+    })?;
+    made.0.clear();
+
+    let inspection = store.inspect().0;
+    let text = format!(
+        "Made store {} on {}, {} free, in chunks of {} and LBAs of {} B.\n{}\nLoad tables with\n  warprow load {} FILE",
+        inspection.store,
+        units::plural(drives.len() as u64, "drive"),
+        units::bytes(store.free_bytes()),
+        units::bytes(inspection.chunk_size),
+        inspection.lba_size,
+        describe(&drives),
+        args.drives.pasteable_without_properties(),
+    );
+    let object = json!({
+        "dry_run": false,
+        "drives": drives.iter().map(drive_json).collect::<Vec<_>>(),
+        "free_bytes": store.free_bytes(),
+        "store": inspection,
+    });
+    Done::new(text, object)
+}
+
+/// Files that this run has made and nobody else wants yet. They go again if it fails.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let mut sidecar = path.clone().into_os_string();
+            sidecar.push(".nvme.toml");
+            // What cannot be removed is an empty file: no harm.
+            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(sidecar);
+        }
+    }
+}
+
+/// The file, and its size, that has to be made for an emulated drive.
+fn new_file(address: &DriveAddress) -> Option<(PathBuf, u64)> {
+    match address {
+        DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::Store::File && !uri.path.exists() => {
+            Some((uri.path.clone(), uri.size?))
+        }
+        _ => None,
+    }
+}
+
+fn dry_run(plan: &FormatPlan, to_make: &[(PathBuf, u64)]) -> Result<Done, Failure> {
+    let mut text = "Nothing was changed. `format` would".to_owned();
+    for (path, size) in to_make {
+        text += &format!("\nmake {}, {}, and a store on it", path.display(), units::bytes(*size));
+    }
+    if !plan.drives().is_empty() {
+        text += &format!("\nmake a store on\n{}", describe(plan.drives()));
+    }
+    let agree = plan.drives().iter().any(DriveFormat::needs_consent);
+    if agree {
+        text += &format!("\nTo agree, give --consent {}", plan.token());
+    }
+    let object = json!({
+        "dry_run": true,
+        "drives": plan.drives().iter().map(drive_json).collect::<Vec<_>>(),
+        "new_files": to_make.iter().map(|(path, size)| json!({"path": path.display().to_string(), "bytes": size})).collect::<Vec<_>>(),
+        "needs_consent": agree,
+        "token": plan.token(),
+        "store": null,
+    });
+    Done::new(text, object)
+}
+
+fn content(drive: &DriveFormat) -> String {
+    match drive.content {
+        Content::Blank => "blank".to_owned(),
+        Content::Store(Some(store)) => format!("store {store}"),
+        Content::Store(None) => "a damaged store, or a newer one".to_owned(),
+        Content::Unknown => "data of something else".to_owned(),
+    }
+}
+
+fn describe(drives: &[DriveFormat]) -> String {
+    table(
+        ["drive", "model", "serial", ">size", ">LBA", "held before", "lost"],
+        drives.iter().map(|drive| {
+            [
+                drive.drive.clone(),
+                drive.model.clone(),
+                drive.serial.clone(),
+                units::bytes(drive.bytes),
+                match drive.formats {
+                    true => format!("{} → {} B", drive.lba_bytes, drive.new_lba_bytes),
+                    false => format!("{} B", drive.lba_bytes),
+                },
+                content(drive),
+                drive.losses.iter().map(|loss| format!("namespace {}", loss.nsid)).collect::<Vec<_>>().join(", "),
+            ]
+        }),
+    )
+}
+
+fn drive_json(drive: &DriveFormat) -> Value {
+    json!({
+        "drive": drive.drive,
+        "model": drive.model,
+        "serial": drive.serial,
+        "emulated": drive.emulated,
+        "bytes": drive.bytes,
+        "lba_bytes": drive.lba_bytes,
+        "new_lba_bytes": drive.new_lba_bytes,
+        "formats": drive.formats,
+        "held": content(drive),
+        "needs_consent": drive.needs_consent(),
+        "losses": drive.losses.iter().map(|loss| json!({"nsid": loss.nsid, "bytes": loss.bytes})).collect::<Vec<_>>(),
+    })
 }

@@ -171,7 +171,8 @@ fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure>
             return Err(Failure::usage(
                 subject(),
                 format!("table {:?} is given two hotnesses", of(file).unwrap_or_default()),
-            ));
+            )
+            .remedy("leave one of them out"));
         }
     }
     Ok(())
@@ -223,7 +224,7 @@ fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, F
             .map_err(|_| Failure::usage(argument, format!("{id:?} is no id")).remedy("give zeros, id:N or FILE.npy"))?;
         if id >= table.rows {
             let what = format!("{} has {}; there is no row {id}", chosen.name, units::plural(table.rows, "row"));
-            return Err(Failure::input(argument, what));
+            return Err(Failure::input(argument, what).remedy("give an id that the table has"));
         }
         let mut row = vec![0; table.row_bytes()];
         let read = file.rows(table).read(id, table.row_bytes(), &mut row);

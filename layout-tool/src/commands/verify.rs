@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use warprow_layout::{Ranks, RowSource};
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
+use wildmatch::WildMatch;
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
@@ -39,6 +40,9 @@ pub struct VerifyArgs {
     /// Compare with the tables in this file, bit for bit
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    /// The tensor in that file, where its name is not the table's nor ends like it
+    #[arg(long, value_name = "GLOB", requires = "against", requires = "table")]
+    tensor: Option<String>,
 }
 
 /// What was found out about a table.
@@ -57,11 +61,14 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure>
     let file = args.against.as_deref().map(TableFile::open).transpose()?;
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let tables = chosen(&store, &args.table)?;
+    let several = tables.len() > 1;
     let mut findings = Vec::with_capacity(tables.len());
     for info in tables {
         findings.push(match &file {
             None => check(&store, info, context)?,
-            Some(file) => compare(&store, info, file, args.table.is_empty(), context)?,
+            Some(file) => {
+                compare(&store, info, file, Counterpart { several, tensor: args.tensor.as_deref() }, context)?
+            }
         });
     }
     report(findings)
@@ -106,10 +113,10 @@ fn compare(
     store: &Store,
     table: TableInfo,
     file: &TableFile,
-    all: bool,
+    wanted: Counterpart<'_>,
     context: &Context,
 ) -> Result<Finding, Failure> {
-    let theirs = counterpart(&table, file, all)?;
+    let theirs = wanted.find(&table, file)?;
     let failed = |error| Failure::from(error);
     let ids = store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse);
     let path = file.path.display().to_string();
@@ -163,26 +170,44 @@ fn keep_first(ids: &mut Vec<u64>) {
     ids.truncate(100);
 }
 
-/// The table in `file` that `table` came from: of its name, or one whose name ends in it, or the only one of either side.
-fn counterpart<'a>(table: &TableInfo, file: &'a TableFile, all: bool) -> Result<&'a FileTable, Failure> {
-    let named = |matches: &dyn Fn(&str) -> bool| {
-        let mut found = file.tables.iter().filter(|it| matches(&it.name));
-        found.next().filter(|_| found.next().is_none())
-    };
-    let only = || match &file.tables[..] {
-        [table] if !all => Some(table),
-        _ => None,
-    };
-    let found = named(&|name| name == table.name).or_else(|| named(&|name| name.ends_with(&table.name))).or_else(only);
-    found.ok_or_else(|| {
-        let path = file.path.display();
-        let names: Vec<&str> = file.tables.iter().map(|it| &*it.name).collect();
-        Failure::input(
-            &table.name,
-            format!("no one table of {path} is called {:?}; it has {}", table.name, names.join(", ")),
-        )
-        .remedy("choose what to compare with --table")
-    })
+/// Which table of a file a table is compared with.
+#[derive(Clone, Copy)]
+struct Counterpart<'a> {
+    /// Whether several tables are compared.
+    several: bool,
+    /// What the user said.
+    tensor: Option<&'a str>,
+}
+
+impl Counterpart<'_> {
+    /// The one that the user named, or that is called like `table`, or whose name ends so and whose shape is the same, or the
+    /// only one on either side.
+    fn find<'a>(self, table: &TableInfo, file: &'a TableFile) -> Result<&'a FileTable, Failure> {
+        let only = |matches: &dyn Fn(&FileTable) -> bool| {
+            let mut found = file.tables.iter().filter(|it| matches(it));
+            found.next().filter(|_| found.next().is_none())
+        };
+        let alike = |it: &FileTable| (it.rows, it.dim, it.dtype) == (table.rows, table.dim, table.dtype);
+        let found = match self.tensor.map(WildMatch::new) {
+            Some(glob) => only(&|it| glob.matches(&it.name)),
+            None => only(&|it| it.name == table.name)
+                .or_else(|| only(&|it| it.name.ends_with(&table.name) && alike(it)))
+                .or_else(|| only(&|_| !self.several)),
+        };
+        found.ok_or_else(|| {
+            let path = file.path.display();
+            let names: Vec<&str> = file.tables.iter().map(|it| &*it.name).collect();
+            let what = match self.tensor {
+                Some(glob) => format!("{glob:?} does not match one tensor of {path}; it has {}", names.join(", ")),
+                None => format!(
+                    "no one tensor of {path} is called like table {:?}; it has {}",
+                    table.name,
+                    names.join(", ")
+                ),
+            };
+            Failure::input(&table.name, what).remedy("choose the table with --table, and the tensor with --tensor")
+        })
+    }
 }
 
 fn report(findings: Vec<Finding>) -> Result<Done, Failure> {

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, RowPacking, TableSpec};
+use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, Ranks, RowPacking, TableSpec};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{
@@ -36,7 +37,7 @@ use workload::{Truth, Workload};
 /// What the table is called.
 const TABLE: &str = "demo";
 /// Bytes of an LBA of the drive.
-pub(crate) const LBA: u32 = 512;
+const LBA: u32 = 512;
 
 /// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race four rivals
 ///
@@ -186,7 +187,8 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let needed = bytes_on_drive(rows, row_bytes)?;
     let size = needed.saturating_add(64 << 20).next_multiple_of(1 << 20);
     let place = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
-    let (store, load) = fill(&place, workload, args.dram, context)?;
+    let ranks = Arc::new(workload.ranks()?);
+    let (store, load) = fill(&place, workload, &ranks, args.dram, context)?;
     context.interrupt.check()?;
 
     let dram_rows = (rows as f64 * args.dram / 100.0).floor() as u64;
@@ -202,7 +204,7 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let mut rivals = Vec::new();
     if !args.no_rivals {
         let spinner = context.screen.spinner("warming the page cache");
-        let field = rivals::Field::new(&place, &workload.ranks, dram_rows, workload.batch)?;
+        let field = rivals::Field::new(&place, &store, &ranks, dram_rows, workload.batch)?;
         for rival in Rival::ALL {
             rivals.push((rival, field.enter(rival)?.map(Turn::new)));
         }
@@ -231,7 +233,13 @@ fn bytes_on_drive(rows: u64, row_bytes: u64) -> Result<u64, Failure> {
 }
 
 /// Formats the drive and loads the table.
-fn fill(place: &Place, workload: &Workload<'_>, dram: f64, context: &Context) -> Result<(Store, LoadReport), Failure> {
+fn fill(
+    place: &Place,
+    workload: &Workload<'_>,
+    ranks: &Ranks,
+    dram: f64,
+    context: &Context,
+) -> Result<(Store, LoadReport), Failure> {
     let device = Device::new(place.controller.clone(), 1);
     let store = Store::create(&[device], &FormatOptions::default(), &OpenOptions::default())?;
     let truth = &workload.truth;
@@ -241,7 +249,7 @@ fn fill(place: &Place, workload: &Workload<'_>, dram: f64, context: &Context) ->
         ..TableSpec::new(TABLE, truth.rows(), truth.dim(), truth.dtype())
     };
     let bar = context.screen.bar("loading the table", 0, Unit::Bytes);
-    let load = TableLoad::new(&spec, truth).with_ranks(&workload.ranks);
+    let load = TableLoad::new(&spec, truth).with_ranks(ranks);
     let load = if matches!(truth, Truth::Computed(_)) { load.with_random_access() } else { load };
     let loaded = store.load(TABLE, &[load], &LoadOptions::default(), &mut |progress| {
         bar.set_length(progress.total);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nix::sys::statvfs::statvfs;
 use warprow_soft_controller::{DriveUri, Namespace, SoftController};
+use warprow_store::StoreError;
 use warprow_workload::FileSystem;
 
 use super::LBA;
@@ -75,7 +76,7 @@ impl Place {
         }
         let mut uri = DriveUri::new(path);
         (uri.size, uri.lba) = (Some(size), Some(LBA));
-        let controller = uri.open().map_err(Failure::from)?;
+        let controller = uri.open().map_err(StoreError::from)?;
         let path = path.canonicalize().map_err(|error| Failure::io(&subject, "cannot be found", &error))?;
         let filesystem = filesystem(path.parent().unwrap_or(&path));
         Ok(Self { controller, shown: subject, filesystem, path, _file: None })
@@ -99,7 +100,7 @@ fn check_room(dir: &Path, needed: u64) -> Result<(), Failure> {
     let found = statvfs(dir).map_err(|errno| {
         Failure::io(&subject, "cannot be used", &io::Error::from(errno)).remedy("choose a directory with --dir")
     })?;
-    let free = u64::from(found.blocks_available()).saturating_mul(found.fragment_size());
+    let free = found.blocks_available().saturating_mul(found.fragment_size());
     if free < needed {
         let what = format!("{} are needed in {subject}, {} are free", units::bytes(needed), units::bytes(free));
         return Err(Failure::new(Class::Resources, subject, what)

@@ -1,17 +1,14 @@
 //! Others who answer the same batches from the same file.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use warprow_layout::{Access, Drive, DriveError, Ranks};
-use warprow_store::HostOptions;
+use warprow_layout::Ranks;
+use warprow_store::{HostOptions, Store};
 use warprow_workload::rival::{self, Caching, Equal, PerId, RivalError, Target};
 
+use super::TABLE;
 use super::place::Place;
 use super::replay::Contender;
-use super::{LBA, TABLE};
 use crate::failure::{Class, Failure, chain};
 use crate::rows::RowBuffer;
 
@@ -63,17 +60,18 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// Finds the table in the file without the store's help, and reads all of it once, so that the page cache is warm.
-    pub(crate) fn new(place: &Place, ranks: &Arc<Ranks>, hot_rows: u64, batch: usize) -> Result<Self, Failure> {
+    /// Tells where the rows lie, and reads all of it once, so that the page cache is warm.
+    pub(crate) fn new(
+        place: &Place,
+        store: &Store,
+        ranks: &Arc<Ranks>,
+        hot_rows: u64,
+        batch: usize,
+    ) -> Result<Self, Failure> {
         let failed = |what: String| {
             Failure::new(Class::Bug, "rivals", what).remedy("please report it; --no-rivals goes without")
         };
-        let image =
-            Image::open(&place.path).map_err(|error| Failure::io(&place.shown, "cannot be opened again", &error))?;
-        let opened = warprow_layout::open(vec![image], Access::ReadOnly).map_err(|error| failed(chain(&error)))?;
-        let generation =
-            opened.volume.latest(TABLE).ok_or_else(|| failed("the table is not in the file".to_owned()))?;
-        let table = generation.table_index(TABLE).unwrap_or(0);
+        let (generation, table) = store.generation(TABLE)?;
         let target = Target::new(&generation, table, Some(ranks.clone()), &[&place.path], Caching::Cached);
         let target = target.map_err(|error| failed(chain(&error)))?;
         target.warm().map_err(|error| failed(chain(&error)))?;
@@ -121,50 +119,5 @@ impl Contender for Entrant {
 
     fn mask(&self) -> Option<&[u8]> {
         Some(&self.mask)
-    }
-}
-
-/// The drive's file, read as it lies there.
-struct Image {
-    file: File,
-    lbas: u64,
-}
-
-impl Image {
-    fn open(path: &Path) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        Ok(Self { lbas: file.metadata()?.len() / u64::from(LBA), file })
-    }
-}
-
-impl Drive for Image {
-    fn name(&self) -> &str {
-        "the drive's file"
-    }
-
-    fn lba_size(&self) -> u32 {
-        LBA
-    }
-
-    fn lba_count(&self) -> u64 {
-        self.lbas
-    }
-
-    fn max_transfer(&self) -> usize {
-        1 << 20
-    }
-
-    fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
-        let read = self.file.read_exact_at(buf, lba * u64::from(LBA));
-        read.map_err(|error| DriveError::new(self.name(), format!("read at LBA {lba}"), error))
-    }
-
-    fn write(&self, lba: u64, _: &[u8]) -> Result<(), DriveError> {
-        let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        Err(DriveError::new(self.name(), format!("write at LBA {lba}"), denied))
-    }
-
-    fn flush(&self) -> Result<(), DriveError> {
-        Ok(())
     }
 }

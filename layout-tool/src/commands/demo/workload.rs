@@ -1,6 +1,6 @@
 //! What the demo looks up, and the truth about it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::{Batches, Content, Mapped, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
@@ -15,8 +15,8 @@ use crate::units;
 pub(crate) struct Workload<'a> {
     pub truth: Truth<'a>,
     pub batches: Batches,
-    /// id → rank.
-    pub ranks: Arc<Ranks>,
+    /// How often each id was looked up before, by id; `None`: the ids are a shuffle of the ranks.
+    counts: Option<Vec<u64>>,
     /// Ids in a batch.
     pub batch: usize,
     /// In words.
@@ -119,15 +119,12 @@ impl<'a> Workload<'a> {
         let law = PowerLaw::new(rows, args.alpha)
             .ok_or_else(|| Failure::usage("--alpha", format!("{} is no exponent", args.alpha)).remedy("try 1.05"))?;
         let shuffle = Shuffle::new(rows, seed);
-        let ranks = (0..rows).map(|id| u32::try_from(shuffle.rank(id)).unwrap_or(u32::MAX)).collect();
-        let ranks = Ranks::from_u32(ranks)
-            .map_err(|error| Failure::usage("--rows", error.to_string()).remedy("give fewer than 2³² rows"))?;
         let oracle = Oracle::new(seed, 0, rows, args.dim, DType::F32);
         let bytes = rows.saturating_mul(oracle.row_bytes() as u64);
         Ok(Self {
             truth: Truth::Computed(oracle),
             batches: Batches::PowerLaw { law, shuffle, seed },
-            ranks: Arc::new(ranks),
+            counts: None,
             batch: args.batch,
             table: format!(
                 "{} × {} f32, {}, computed from seed {seed}",
@@ -157,7 +154,6 @@ impl<'a> Workload<'a> {
         }
         let rows =
             usize::try_from(table.rows).map_err(|_| Failure::input(&table.name, "the table is too large to rank"))?;
-        let ranks = Ranks::by_hotness(&counts(past, rows));
         let bytes = table.rows.saturating_mul(table.row_bytes() as u64);
         Ok(Self {
             batch: args.batch.min(future.len()),
@@ -176,8 +172,20 @@ impl<'a> Workload<'a> {
             ),
             truth: Truth::File { rows: file.rows(table), table, failed: Mutex::default() },
             batches: Batches::Replay(future.to_vec()),
-            ranks: Arc::new(ranks),
+            counts: Some(counts(past, rows)),
             mapped: Some((mapping, share)),
         })
+    }
+
+    /// id → rank.
+    pub(crate) fn ranks(&self) -> Result<Ranks, Failure> {
+        match (&self.batches, &self.counts) {
+            (Batches::PowerLaw { shuffle, .. }, _) => {
+                let rank = |id| u32::try_from(shuffle.rank(id)).unwrap_or(u32::MAX);
+                Ranks::from_u32((0..self.truth.rows()).map(rank).collect())
+                    .map_err(|error| Failure::usage("--rows", error.to_string()).remedy("give fewer than 2³² rows"))
+            }
+            (_, counts) => Ok(Ranks::by_hotness(counts.as_deref().unwrap_or_default())),
+        }
     }
 }

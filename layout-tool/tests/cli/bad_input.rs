@@ -1,0 +1,290 @@
+//! Bad input gets an error that names the thing and the remedy, and loses nothing.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::rig::Rig;
+use serde_json::json;
+
+/// Fails in that class, and names the thing and a remedy.
+fn refused(rig: &Rig, args: &[&str], exit: i32, class: &str, names: &str) {
+    let error = rig.fails(args, exit);
+    assert_eq!(error["class"], class, "{args:?}: {error}");
+    let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
+    assert!(said.contains(names), "{args:?} does not name {names:?}: {error}");
+    assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: no remedy in {error}");
+    let mut plain = rig.run(args);
+    assert_eq!(plain.exit, exit, "{args:?}: {plain:?}");
+    plain.stderr.make_ascii_lowercase();
+    assert!(plain.stderr.starts_with("error: ") && plain.stdout.is_empty(), "{args:?}: {plain:?}");
+}
+
+fn snapshot(rig: &Rig) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(rig.dir())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn command_lines() {
+    let rig = Rig::new();
+    for (args, subject) in [
+        (&["load", "-d", "/dev/nvme0n1", "x.npy"][..], "/dev/nvme0n1"),
+        (&["inspect", "-d", "emulated:a,sise=4G"], "sise"),
+        (&["inspect", "-d", "emulated:"], "emulated:"),
+        (&["lookup", "-d", "emulated:a", "--table", "t", "--ids", "1,x"], "x"),
+        (&["lookup", "-d", "emulated:a", "--table", "t", "--ids", "1", "--offsets", "o.npy"], "--offsets"),
+        (&["lookup", "-d", "emulated:a", "--table", "t", "--ids", "1", "--weights", "o.npy"], "--weights"),
+        (&["demo", "--alpha", "nan"], "--alpha"),
+    ] {
+        let class_is_usage = rig.json(args).0["error"]["class"] == "usage";
+        if class_is_usage {
+            refused(&rig, args, 2, "usage", subject);
+        } else {
+            // Files are opened before drives are.
+            assert_eq!(args[0], "load");
+        }
+    }
+    for args in [
+        &[][..],
+        &["lod"],
+        &["inspect"],
+        &["load", "-d", "emulated:a"],
+        &["format", "-d", "emulated:a", "--lba", "1024"],
+        &["format", "-d", "emulated:a", "--chunk", "x"],
+        &["lookup", "-d", "emulated:a", "--table", "t"],
+        &["demo", "--rows", "0"],
+        &["demo", "--trace", "t.csv"],
+        &["demo", "--dram", "101"],
+    ] {
+        let error = rig.fails(args, 2);
+        assert_eq!(error["class"], "usage", "{args:?}");
+        let plain = rig.run(args);
+        assert!(plain.exit == 2 && !plain.stderr.is_empty(), "{args:?}: {plain:?}");
+    }
+}
+
+#[test]
+fn drives_that_are_none() {
+    let rig = Rig::new();
+    let before = snapshot(&rig);
+    // Only format makes files.
+    for args in [
+        &["inspect", "-d", "emulated:absent"][..],
+        &["inspect", "-d", "emulated:absent,size=64M"],
+        &["verify", "-d", "emulated:absent,size=64M"],
+        &["lookup", "-d", "emulated:absent,size=64M", "--table", "t", "--ids", "1"],
+    ] {
+        refused(&rig, args, 6, "store", "absent");
+    }
+    refused(&rig, &["format", "-d", "emulated:absent"], 6, "store", "absent");
+    refused(&rig, &["inspect", "-d", "0000:ff:1f.7"], 7, "drive", "0000:ff:1f.7");
+    rig.ok(&["format", "-d", "emulated:absent,size=64M", "--dry-run"]);
+    assert_eq!(snapshot(&rig), before);
+
+    refused(&rig, &["format", "-d", "emulated:small,size=64K"], 3, "input", "small");
+    refused(&rig, &["format", "-d", "emulated:odd,size=64M", "--chunk", "3M"], 2, "usage", "--chunk");
+    fs::create_dir(rig.path("dir")).unwrap();
+    let error = rig.fails(&["format", "-d", "emulated:dir"], rig.json(&["format", "-d", "emulated:dir"]).1);
+    assert!(error["exit"] == 2 || error["exit"] == 7, "{error}");
+    fs::remove_dir(rig.path("dir")).unwrap();
+    assert_eq!(snapshot(&rig), before, "a failed format takes its files away again");
+
+    fs::write(rig.path("ragged"), vec![7; 5000]).unwrap();
+    refused(&rig, &["format", "-d", "emulated:ragged"], 3, "input", "ragged");
+    fs::write(rig.path("precious"), vec![7; 8 << 20]).unwrap();
+    refused(&rig, &["format", "-d", "emulated:precious"], 4, "refused", "data that is not Warprow's");
+    refused(&rig, &["format", "-d", "emulated:precious", "--consent", "00000000"], 4, "refused", "precious");
+    refused(&rig, &["inspect", "-d", "emulated:ragged"], 3, "input", "ragged");
+    assert_eq!(rig.ok(&["inspect", "-d", "emulated:precious"])["store"], json!(null));
+    refused(&rig, &["load", "-d", "emulated:precious", &rig.npy("t.npy", 2, 2, |_, _| 0.0)], 6, "store", "precious");
+    assert_eq!(fs::read(rig.path("precious")).unwrap(), vec![7; 8 << 20]);
+    assert_eq!(fs::read(rig.path("ragged")).unwrap(), vec![7; 5000]);
+
+    let token = rig.fails(&["format", "-d", "emulated:precious"], 4)["token"].as_str().unwrap().to_owned();
+    rig.ok(&["format", "-d", "emulated:precious", "--consent", &token]);
+    // What the token agreed to is not what lies there now.
+    refused(&rig, &["format", "-d", "emulated:precious", "--consent", &token], 4, "refused", "store ");
+    rig.ok(&["format", "-d", "emulated:precious", "--yes"]);
+}
+
+#[test]
+fn table_files() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let load = |file: &str, exit, class: &str, names: &str, more: &[&str]| {
+        refused(&rig, &[&["load", "-d", &drive, file], more].concat(), exit, class, names);
+    };
+    let good = rig.npy("good.npy", 4, 3, |r, c| (r * 3 + c) as f32);
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![4, 3], &[0; 48]).unwrap();
+    let whole = safetensors::serialize([("t", view)], None).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for (name, bytes, names) in [
+        ("empty.safetensors", vec![], "too short"),
+        ("cut.safetensors", whole[..whole.len() - 1].to_vec(), "cut off"),
+        ("header.safetensors", whole[..20].to_vec(), "cut off"),
+        ("long.safetensors", [&whole[..], b"x"].concat(), "not described"),
+        ("shape.safetensors", text(&whole).replace("[4,3]", "[5,3]").into_bytes(), "cannot have 48 bytes"),
+        ("offset.safetensors", text(&whole).replace("[0,48]", "[4,52]").into_bytes(), "belong to no tensor"),
+        ("type.safetensors", text(&whole).replace("F32", "F33").into_bytes(), "type F33"),
+        ("json.safetensors", text(&whole).replace('{', "[").into_bytes(), "header is damaged"),
+        ("model.pt", b"PK\x03\x04".to_vec(), "archive"),
+    ] {
+        fs::write(rig.path(name), bytes).unwrap();
+        load(name, 3, "input", names, &[]);
+    }
+    load("absent.npy", 3, "input", "absent.npy", &[]);
+    load(&good, 3, "input", "no tensor matches", &["--tensor", "x*"]);
+    load(&good, 2, "usage", "no id", &["--default", "id:x"]);
+    load(&good, 3, "input", "there is no row 4", &["--default", "id:4"]);
+    let wide = rig.npy("wide.npy", 1, 4, |_, _| 0.0);
+    load(&good, 3, "input", "a row of good is 3 elements", &["--default", &wide]);
+    fs::write(rig.path("counts.csv"), "n\n1\n2\n").unwrap();
+    load(&good, 3, "input", "2 counts, the table 4 rows", &["--hotness", "counts.csv"]);
+    load(&good, 3, "input", "there is no column", &["--hotness", "trace:counts.csv:id"]);
+    let second = rig.npy("second.npy", 4, 3, |_, _| 0.0);
+    load(&good, 2, "usage", "which is the hotness of", &["--hotness", "counts.csv", &second]);
+
+    // One row of 2 MiB: more than the drive moves in one command.
+    let vast = rig.npy("vast.npy", 1, 1 << 19, |_, _| 0.0);
+    load(&vast, 3, "input", "vast", &[]);
+    let large = rig.npy("large.npy", 70_000, 256, |_, _| 0.0);
+    load(&large, 8, "resources", "chunks", &[]);
+    assert_eq!(rig.ok(&["inspect", "-d", &drive])["store"]["generations"], json!([]), "nothing of it was loaded");
+    rig.ok(&["load", "-d", &drive, &good]);
+}
+
+#[test]
+fn look_ups_and_exports() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 100, 3, |r, c| (r * 3 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file, "--row-crc"]);
+    let lookup = |more: &[&str], exit, class: &str, names: &str| {
+        refused(&rig, &[&["lookup", "-d", &drive][..], more].concat(), exit, class, names);
+    };
+    lookup(&["--table", "x", "--ids", "1"], 3, "input", "x");
+    lookup(&["--table", "t", "--ids", "5,100,-1", "--missing", "error"], 3, "input", "2 of 3 ids are missing");
+    let positions = rig.fails(&["lookup", "-d", &drive, "--table", "t", "--ids", "5,100,-1", "--missing", "error"], 3);
+    assert_eq!(positions["positions"], json!([1, 2]));
+    lookup(&["--table", "t", "--ids-file", "absent.csv"], 3, "input", "absent.csv");
+    fs::write(rig.path("ids.csv"), "id\n1\n2,5\n").unwrap();
+    lookup(&["--table", "t", "--ids-file", "ids.csv"], 3, "input", "ids.csv");
+    fs::write(rig.path("o.i64"), 7i64.to_le_bytes()).unwrap();
+    lookup(&["--table", "t", "--ids", "1", "--pooling", "sum", "--offsets", "o.i64"], 3, "input", "offsets[0] is 7");
+
+    fs::write(rig.path("taken.npy"), "precious").unwrap();
+    lookup(&["--table", "t", "--ids", "1", "--out", "taken.npy"], 4, "refused", "taken.npy");
+    refused(&rig, &["export", "-d", &drive, "--table", "t", "--out", "taken.npy"], 4, "refused", "taken.npy");
+    refused(&rig, &["export", "-d", &drive, "--table", "t", "--out", "t.csv"], 2, "usage", "t.csv");
+    refused(&rig, &["export", "-d", &drive, "--table", "x", "--out", "x.npy"], 3, "input", "x");
+    assert_eq!(fs::read_to_string(rig.path("taken.npy")).unwrap(), "precious");
+    rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "taken.npy", "--force"]);
+
+    // Of another width, and of another content.
+    let wide = rig.npy("wide.npy", 100, 4, |_, _| 0.0);
+    refused_with_report(&rig, &["verify", "-d", &drive, "--against", &wide], "100 × 4");
+    let other = rig.npy("other.npy", 100, 3, |r, c| if r == 42 { 0.5 } else { (r * 3 + c) as f32 });
+    let (value, exit) = rig.json(&["verify", "-d", &drive, "--against", &other]);
+    assert_eq!((exit, &value["differing"], &value["tables"][0]["first_differing"]), (5, &json!(1), &json!([42])));
+
+    // A row that rots on the drive.
+    let path = rig.path("a.drive");
+    let bytes = fs::read(&path).unwrap();
+    let row: Vec<u8> = (0..3).flat_map(|c| ((42 * 3 + c) as f32).to_le_bytes()).collect();
+    let at = bytes.windows(12).position(|window| window == row).unwrap();
+    File::options().write(true).open(&path).unwrap().write_all_at(&[0xff], at as u64 + 5).unwrap();
+    let (value, exit) = rig.json(&["verify", "-d", &drive]);
+    assert_eq!((exit, &value["error"]["class"], &value["differing"]), (5, &json!("mismatch"), &json!(1)));
+    assert_eq!(value["tables"][0]["first_differing"], json!([42]));
+}
+
+/// A content mismatch: exit 5.
+fn refused_with_report(rig: &Rig, args: &[&str], names: &str) {
+    let error = rig.fails(args, 5);
+    assert!(error["message"].as_str().unwrap().contains(names), "{error}");
+}
+
+/// The units of the drive's superblocks: two at the start, two at the end.
+fn superblocks(file: &File) -> [u64; 4] {
+    let units = file.metadata().unwrap().len() / 4096;
+    [0, 1, units - 2, units - 1]
+}
+
+#[test]
+fn stores_that_are_damaged_newer_or_incomplete() {
+    let rig = Rig::new();
+    let file = rig.npy("t.npy", 5000, 8, |r, c| (r * 8 + c) as f32);
+    let of = |name: &str| format!("emulated:{name}");
+    for (name, size) in [("one", "64M"), ("torn", "64M"), ("newer", "64M")] {
+        let drive = rig.drive(name, size);
+        rig.ok(&["load", "-d", &drive, &file]);
+    }
+    for pair in ["a", "b"] {
+        let drives = [format!("{pair}0"), format!("{pair}1")]
+            .map(|name| format!("emulated:{},size=64M", rig.path(&name).display()));
+        rig.ok(&["format", "-d", &drives[0], "-d", &drives[1]]);
+        let drives = [of(&format!("{pair}0")), of(&format!("{pair}1"))];
+        rig.ok(&["load", "-d", &drives[0], "-d", &drives[1], &file]);
+    }
+
+    let torn = File::options().read(true).write(true).open(rig.path("torn")).unwrap();
+    for unit in superblocks(&torn) {
+        torn.write_all_at(&[0x55; 100], unit * 4096 + 500).unwrap();
+    }
+    let newer = File::options().read(true).write(true).open(rig.path("newer")).unwrap();
+    for unit in superblocks(&newer) {
+        let mut block = vec![0; 4096];
+        newer.read_exact_at(&mut block, unit * 4096).unwrap();
+        if block.starts_with(b"\x89WARPROW") {
+            block[12] = 9;
+            let crc = crc32c::crc32c(&block[12..]);
+            block[8..12].copy_from_slice(&crc.to_le_bytes());
+            newer.write_all_at(&block, unit * 4096).unwrap();
+        }
+    }
+    drop((torn, newer));
+    fs::copy(rig.path("one"), rig.path("copy")).unwrap();
+
+    let before = snapshot(&rig).into_iter().filter(|(name, _)| !name.ends_with("toml")).collect::<Vec<_>>();
+    for command in
+        [&["inspect"][..], &["verify"], &["load", &file, "--replace"], &["lookup", "--table", "t", "--ids", "1"]]
+    {
+        let with = |drives: &[&str]| -> Vec<String> {
+            let drives = drives.iter().flat_map(|drive| ["-d".to_owned(), of(drive)]);
+            command.iter().map(|&word| word.to_owned()).chain(drives).collect()
+        };
+        let fails = |drives: &[&str], names: &str| {
+            let args = with(drives);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let error = rig.fails(&args, 6);
+            assert_eq!(error["class"], "store", "{error}");
+            assert!(error["message"].as_str().unwrap().contains(names), "{args:?} does not say {names:?}: {error}");
+            assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: {error}");
+        };
+        fails(&["torn"], "superblock");
+        fails(&["newer"], "9.0");
+        fails(&["a0"], "lacks");
+        fails(&["a0", "b1"], "swapped");
+        fails(&["a0", "a1", "b1"], "belongs to store");
+        fails(&["one", "copy"], "copy");
+    }
+    // Even without a drive, what is known is printed.
+    let (seen, exit) = rig.json(&["inspect", "-d", "emulated:a1"]);
+    assert_eq!((exit, &seen["state"]), (6, &json!("degraded")));
+    assert_eq!(seen["missing"].as_array().unwrap().len(), 1);
+    assert_eq!(seen["store"]["generations"][0]["tables"][0]["name"], "t");
+    let after = snapshot(&rig).into_iter().filter(|(name, _)| !name.ends_with("toml")).collect::<Vec<_>>();
+    assert!(before == after, "something was changed");
+
+    // A store that is open is not opened twice.
+    let held =
+        warprow_soft_controller::SoftController::open(&format!("emulated:{}", rig.path("one").display())).unwrap();
+    refused(&rig, &["load", "-d", "emulated:one", &file, "--replace"], 4, "refused", "one");
+    drop(held);
+    rig.ok(&["load", "-d", "emulated:one", &file, "--replace"]);
+}

@@ -1,0 +1,6 @@
+//! The command, run as a user runs it.
+
+mod bad_input;
+mod demo;
+mod rig;
+mod round_trip;
