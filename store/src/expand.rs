@@ -1,7 +1,10 @@
 //! The stage *expand*: rows to the output, while drives still read others.
 
+use std::ops::Range;
+use std::time::Duration;
+
 use half::{bf16, f16};
-use warprow_dma::DmaMemory;
+use warprow_dma::{Clock, DmaMemory};
 use warprow_layout::{DType, row_crc};
 use zerocopy::IntoBytes;
 
@@ -9,10 +12,14 @@ use crate::feature::{Missing, Pooling};
 use crate::memory::Memory;
 use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
-use crate::stage::{Acc, Command, Element, Location, MISSING, NONE, Out, PADDING, RowRead, TABLE_SHIFT, convert, pool};
+use crate::stage::{
+    Acc, Command, Deduping, Element, KeyTable, Location, Out, RowRead, TABLE_SHIFT, begin, convert, pool,
+};
 
 /// Ids that are expanded between two looks at the drives.
 const BLOCK: usize = 256;
+/// Keys that are counted between two looks at the drives.
+const KEYS: usize = 1024;
 /// The end of a chain of ids.
 const END: u32 = u32::MAX;
 
@@ -51,8 +58,12 @@ pub(crate) struct Routed<'a> {
     pub bags: &'a [u32],
     /// Bags of a feature.
     pub batch: usize,
-    /// For each id the index of its key among the unique ones, or [`MISSING`] or [`PADDING`].
+    /// For each id where its row lies; [`Location::COLD`] for those on drives.
+    pub places: &'a mut [Location],
+    /// The positions of these, ascending, and for each the index of its row among the unique ones.
+    pub cold: &'a [u32],
     pub inverse: &'a [u32],
+    /// Keys of the unique rows on drives, and where these are: their number among the reads, or failed.
     pub unique: &'a [u64],
     pub locations: &'a mut [Location],
     pub reads: &'a [RowRead],
@@ -76,27 +87,20 @@ pub(crate) struct Damaged {
     pub drive: u16,
 }
 
-/// Ids served from each tier.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Served {
-    pub dram: u64,
-    pub ssd: u64,
-}
-
 impl Routed<'_> {
     fn table_of(&self, unique: u32) -> &PlannedTable {
         self.plan.table((self.unique[unique as usize] >> TABLE_SHIFT) as u16)
     }
 
-    /// The positions of ids whose row failed.
+    /// The positions of ids whose row failed, ascending.
     fn failed(&self) -> impl Iterator<Item = usize> + '_ {
-        let inverse = if self.failed { self.inverse } else { &[] };
-        let failed = |unique: u32| unique < NONE && self.locations[unique as usize] == Location::FAILED;
-        inverse.iter().enumerate().filter(move |&(_, &unique)| failed(unique)).map(|(id, _)| id)
+        let cold = if self.failed { self.cold } else { &[] };
+        let failed = |unique: u32| self.locations[unique as usize] == Location::FAILED;
+        cold.iter().zip(self.inverse).filter(move |&(_, &unique)| failed(unique)).map(|(&id, _)| id as usize)
     }
 
     /// The ids of a feature.
-    fn ids_of(&self, feature: usize) -> std::ops::Range<usize> {
+    fn ids_of(&self, feature: usize) -> Range<usize> {
         let begin = self.bags[feature * self.batch] as usize;
         begin..self.bags[(feature + 1) * self.batch] as usize
     }
@@ -135,22 +139,72 @@ fn row_at(read: &RowRead, command: &Command, place: usize, lba_shift: u32) -> us
     place + ((read.lba() - command.lba) << lba_shift) as usize + read.byte as usize
 }
 
+/// Counts the different rows in DRAM, which nobody waits for, before other work is done.
+pub(crate) struct Counted<'a, M> {
+    pub work: M,
+    pub clock: &'a dyn Clock,
+    pub table: &'a mut KeyTable,
+    /// Keys that have not been counted.
+    pub keys: &'a [u64],
+    pub unique: &'a mut [u64],
+    pub inverse: &'a mut [u32],
+    pub deduping: Deduping,
+    /// Time spent on it.
+    pub time: Duration,
+}
+
+impl<'a, M> Counted<'a, M> {
+    /// `unique` and `inverse` are as long as `keys`.
+    pub(crate) fn new(
+        work: M,
+        clock: &'a dyn Clock,
+        table: &'a mut KeyTable,
+        keys: &'a [u64],
+        unique: &'a mut [u64],
+        inverse: &'a mut [u32],
+    ) -> Self {
+        let deduping = begin(table, keys.len());
+        Self { work, clock, table, keys, unique, inverse, deduping, time: Duration::ZERO }
+    }
+}
+
+impl<M: Meanwhile> Meanwhile for Counted<'_, M> {
+    fn step(&mut self) -> bool {
+        if self.keys.is_empty() {
+            return self.work.step();
+        }
+        let began = self.clock.now();
+        let (now, later) = self.keys.split_at(self.keys.len().min(KEYS));
+        self.deduping.add(self.table, now, self.unique, self.inverse);
+        self.keys = later;
+        self.time += self.clock.now().saturating_sub(began);
+        true
+    }
+
+    #[inline]
+    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
+        self.work.land(index, memory, place);
+    }
+
+    fn fail(&mut self, index: usize) {
+        self.work.fail(index);
+    }
+}
+
 /// Expansion without pooling: row i follows id i.
 pub(crate) struct Unpooled<'a, O> {
     routed: Routed<'a>,
     rows: &'a mut [O],
     stride: usize,
-    /// For each unique row the last id that wants it, and for each id the one before it: chains of the ids of rows on drives.
+    /// Chains of the cold ids that want the same row: for each unique row the last of them, for each the one before it.
     heads: &'a mut [u32],
     before: &'a mut [u32],
-    chained: bool,
     feature: usize,
     next: usize,
-    served: Served,
 }
 
 impl<'a, O: Out> Unpooled<'a, O> {
-    /// `heads` is as long as there are unique rows, `before` as there are ids.
+    /// `heads` and `before` are as long as there are cold ids.
     pub(crate) fn new(
         routed: Routed<'a>,
         rows: &'a mut [O],
@@ -159,50 +213,32 @@ impl<'a, O: Out> Unpooled<'a, O> {
         before: &'a mut [u32],
     ) -> Self {
         heads[..routed.unique.len()].fill(END);
-        let (chained, feature, next, served) = (false, 0, 0, Served::default());
-        Self { routed, rows, stride, heads, before, chained, feature, next, served }
-    }
-
-    /// Chains the ids of rows on drives.
-    fn chain(&mut self) {
-        let links = self.routed.inverse.iter().zip(&mut *self.before).enumerate();
-        for (id, (&unique, before)) in links {
-            if unique < NONE && self.routed.locations[unique as usize].dram_byte().is_none() {
-                *before = std::mem::replace(&mut self.heads[unique as usize], id as u32);
-                self.served.ssd += 1;
-            }
+        for (cold, (&unique, before)) in routed.inverse.iter().zip(&mut *before).enumerate() {
+            *before = std::mem::replace(&mut heads[unique as usize], cold as u32);
         }
+        Self { routed, rows, stride, heads, before, feature: 0, next: 0 }
     }
 
     /// Zeroes the rows of ids whose row failed, and hands their positions to `failed`. To be called last.
-    pub(crate) fn finish(mut self, mut failed: impl FnMut(usize)) -> (Served, Option<Damaged>) {
+    pub(crate) fn finish(self, mut failed: impl FnMut(usize)) -> Option<Damaged> {
         let width = self.routed.plan.width;
         for id in self.routed.failed() {
             self.rows[id * self.stride..][..width].fill(O::default());
-            self.served.ssd -= 1;
             failed(id);
         }
-        (self.served, self.routed.damaged)
+        self.routed.damaged
     }
 
     /// Rows of one feature, for a range of ids: those that need no drive.
-    fn expand<E: Element>(&mut self, feature: &PlannedFeature, ids: std::ops::Range<usize>) {
+    fn expand<E: Element>(&mut self, feature: &PlannedFeature, ids: Range<usize>) {
         let plan = self.routed.plan;
         let (dram, table) = (plan.host.dram.bytes(), plan.table(feature.table));
         let (width, dim, row_bytes) = (plan.width, feature.dim, table.row_bytes);
-        for id in ids {
-            let unique = self.routed.inverse[id];
-            let byte = match unique {
-                MISSING if feature.missing == Missing::Default => Some(table.default_byte),
-                NONE.. => None,
-                _ => match self.routed.locations[unique as usize].dram_byte() {
-                    Some(byte) => {
-                        self.served.dram += 1;
-                        Some(byte)
-                    }
-                    // It comes from a drive.
-                    None => continue,
-                },
+        for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
+            let byte = match place {
+                Location::COLD => continue,
+                Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),
+                _ => place.dram_byte(),
             };
             let out = &mut self.rows[id * self.stride..][..width];
             let (row, tail) = out.split_at_mut(dim);
@@ -217,10 +253,6 @@ impl<'a, O: Out> Unpooled<'a, O> {
 
 impl<O: Out> Meanwhile for Unpooled<'_, O> {
     fn step(&mut self) -> bool {
-        if !std::mem::replace(&mut self.chained, true) {
-            self.chain();
-            return true;
-        }
         let plan = self.routed.plan;
         let Some(feature) = plan.features.get(self.feature) else { return false };
         let end = self.routed.ids_of(self.feature).end;
@@ -245,9 +277,10 @@ impl<O: Out> Meanwhile for Unpooled<'_, O> {
             }
             let table = self.routed.table_of(read.unique);
             let (dtype, row_bytes, dim) = (table.dtype, table.row_bytes, table.dim);
-            let mut id = self.heads[read.unique as usize];
-            while id != END {
-                let out = &mut self.rows[id as usize * self.stride..][..width];
+            let mut cold = self.heads[read.unique as usize];
+            while cold != END {
+                let id = self.routed.cold[cold as usize] as usize;
+                let out = &mut self.rows[id * self.stride..][..width];
                 let (row, tail) = out.split_at_mut(dim);
                 if dtype == O::DTYPE {
                     memory.read(at, row.as_mut_bytes());
@@ -257,7 +290,7 @@ impl<O: Out> Meanwhile for Unpooled<'_, O> {
                     with_element!(dtype, E => convert::<E, O>(scratch, row));
                 }
                 tail.fill(O::default());
-                id = self.before[id as usize];
+                cold = self.before[cold as usize];
             }
         }
     }
@@ -280,7 +313,6 @@ pub(crate) struct Pooled<'a, O> {
     /// Bags that wait for drives.
     deferred: &'a mut Vec<u32>,
     next: usize,
-    served: Served,
 }
 
 impl<'a, O: Out> Pooled<'a, O> {
@@ -294,38 +326,23 @@ impl<'a, O: Out> Pooled<'a, O> {
         deferred: &'a mut Vec<u32>,
     ) -> Self {
         deferred.clear();
-        let served = Served::default();
-        Self { routed, rows, stride, staging, staged_bytes, sum, deferred, next: 0, served }
+        Self { routed, rows, stride, staging, staged_bytes, sum, deferred, next: 0 }
     }
 
     /// Pools the bags that waited, and hands the positions of ids whose row failed to `failed`. To be called last.
-    pub(crate) fn finish(mut self, mut failed: impl FnMut(usize)) -> (Served, Option<Damaged>) {
+    pub(crate) fn finish(mut self, failed: impl FnMut(usize)) -> Option<Damaged> {
+        for (&id, &unique) in self.routed.cold.iter().zip(self.routed.inverse) {
+            self.routed.places[id as usize] = self.routed.locations[unique as usize];
+        }
         let deferred = std::mem::take(self.deferred);
         deferred.iter().for_each(|&bag| self.pool(bag as usize));
         *self.deferred = deferred;
-        for id in self.routed.failed() {
-            self.served.ssd -= 1;
-            failed(id);
-        }
-        (self.served, self.routed.damaged)
+        self.routed.failed().for_each(failed);
+        self.routed.damaged
     }
 
-    fn ids(&self, bag: usize) -> std::ops::Range<usize> {
+    fn ids(&self, bag: usize) -> Range<usize> {
         self.routed.bags[bag] as usize..self.routed.bags[bag + 1] as usize
-    }
-
-    /// Counts a bag's ids by tier; whether any is on a drive.
-    fn count(&mut self, bag: usize) -> bool {
-        let before = self.served.ssd;
-        for &unique in &self.routed.inverse[self.ids(bag)] {
-            if unique < NONE {
-                match self.routed.locations[unique as usize].dram_byte() {
-                    Some(_) => self.served.dram += 1,
-                    None => self.served.ssd += 1,
-                }
-            }
-        }
-        self.served.ssd != before
     }
 
     fn pool(&mut self, bag: usize) {
@@ -335,36 +352,31 @@ impl<'a, O: Out> Pooled<'a, O> {
     }
 
     fn pool_as<E: Element>(&mut self, feature: &PlannedFeature, bag: usize) {
+        let ids = self.ids(bag);
         let plan = self.routed.plan;
         let table = plan.table(feature.table);
         let (dram, staging, row_bytes) = (plan.host.dram.bytes(), self.staging.bytes(), table.row_bytes);
         let sum = &mut self.sum[..feature.dim];
         sum.fill(0.0);
         let mut count = 0u32;
-        let begin = self.routed.bags[bag] as usize;
-        let end = self.routed.bags[bag + 1] as usize;
-        for id in begin..end {
-            let unique = self.routed.inverse[id];
-            let row = match (unique, feature.missing) {
-                (PADDING, _) | (MISSING, Missing::Skip | Missing::Error) => continue,
-                (MISSING, Missing::Zero) => {
+        for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
+            let row = match (place, feature.missing) {
+                (Location::PADDING, _) | (Location::MISSING, Missing::Skip | Missing::Error) => continue,
+                (Location::MISSING, Missing::Zero) => {
                     count += 1;
                     continue;
                 }
-                (MISSING, Missing::Default) => &dram[table.default_byte..][..row_bytes],
-                _ => {
-                    let location = self.routed.locations[unique as usize];
-                    match (location.dram_byte(), location.ssd_index()) {
-                        (Some(byte), _) => &dram[byte..][..row_bytes],
-                        (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
-                        (None, None) => {
-                            // A row failed: the whole bag is zeros.
-                            sum.fill(0.0);
-                            count = 0;
-                            break;
-                        }
+                (Location::MISSING, Missing::Default) => &dram[table.default_byte..][..row_bytes],
+                _ => match (place.dram_byte(), place.ssd_index()) {
+                    (Some(byte), _) => &dram[byte..][..row_bytes],
+                    (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
+                    (None, None) => {
+                        // A row failed: the whole bag is zeros.
+                        sum.fill(0.0);
+                        count = 0;
+                        break;
                     }
-                }
+                },
             };
             count += 1;
             let weight = self.routed.weights.filter(|_| feature.weighted).map(|weights| weights[id]);
@@ -382,12 +394,12 @@ impl<'a, O: Out> Pooled<'a, O> {
 impl<O: Out> Meanwhile for Pooled<'_, O> {
     fn step(&mut self) -> bool {
         let bags = self.routed.bags.len() - 1;
-        let mut ids = 0;
-        while self.next < bags && ids < BLOCK {
-            let bag = self.next;
+        let mut done = 0;
+        while self.next < bags && done < BLOCK {
+            let (bag, ids) = (self.next, self.ids(self.next));
             self.next += 1;
-            ids += self.ids(bag).len() + 1;
-            if self.count(bag) {
+            done += ids.len() + 1;
+            if self.routed.places[ids].contains(&Location::COLD) {
                 self.deferred.push(bag as u32);
             } else {
                 self.pool(bag);

@@ -107,7 +107,7 @@ pub(crate) struct Reading {
 
 /// Where the data of each command lands, and which have arrived. As long as there can be commands.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Landings {
     places: Vec<u32>,
     arrived: Vec<u32>,
 }
@@ -117,7 +117,7 @@ const UNSENT: u32 = u32::MAX;
 /// A command that has ended.
 const ENDED: u32 = u32::MAX - 1;
 
-impl Places {
+impl Landings {
     pub(crate) fn new(commands: usize) -> Self {
         Self { places: vec![UNSENT; commands], arrived: Vec::with_capacity(commands) }
     }
@@ -159,13 +159,18 @@ impl Lane {
     }
 
     /// Sends as many commands as there is room for, with one doorbell.
-    fn submit(&mut self, commands: &[Command], places: &mut Places, reading: &mut Reading) -> Result<(), DriverError> {
+    fn submit(
+        &mut self,
+        commands: &[Command],
+        landings: &mut Landings,
+        reading: &mut Reading,
+    ) -> Result<(), DriverError> {
         let Some(unsent) = commands.get(self.sent.end..self.end).filter(|unsent| !unsent.is_empty()) else {
             return Ok(());
         };
         let mut pair = lock(&self.pair);
         let (ns, iova, before) = (self.member.namespace(), self.landing.memory.iova(), self.sent.end);
-        for (command, place) in unsent.iter().zip(&mut places.places[before..]) {
+        for (command, place) in unsent.iter().zip(&mut landings.places[before..]) {
             let bytes = (command.lbas as usize) << ns.lba_shift();
             if !pair.has_room() {
                 break;
@@ -194,7 +199,7 @@ impl Lane {
     fn poll(
         &mut self,
         expire: bool,
-        places: &mut Places,
+        landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
     ) -> Result<(), DriverError> {
@@ -206,11 +211,11 @@ impl Lane {
         let on = |completion: Completion| {
             self.outstanding -= 1;
             if completion.is_success() {
-                places.arrived.push(completion.tag as u32);
+                landings.arrived.push(completion.tag as u32);
                 return;
             }
             let index = completion.tag as usize;
-            if let Some(place) = places.places.get_mut(index) {
+            if let Some(place) = landings.places.get_mut(index) {
                 // Memory of a command that timed out is not used before the queue was made anew.
                 match completion.ended {
                     Ended::Answered(_) => self.landing.give_back(*place as usize),
@@ -233,36 +238,36 @@ impl Lane {
         &mut self,
         expire: bool,
         commands: &[Command],
-        places: &mut Places,
+        landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
     ) -> usize {
-        let polled = self.poll(expire, places, reading, meanwhile);
-        let count = places.arrived.len();
-        for index in places.arrived.drain(..) {
-            if let Some(place) = places.places.get_mut(index as usize) {
+        let polled = self.poll(expire, landings, reading, meanwhile);
+        let count = landings.arrived.len();
+        for index in landings.arrived.drain(..) {
+            if let Some(place) = landings.places.get_mut(index as usize) {
                 let at = std::mem::replace(place, ENDED) as usize;
                 meanwhile.land(index as usize, self.landing.memory.memory(), at);
                 self.landing.give_back(at);
             }
         }
         let sent = match polled {
-            Ok(()) if !self.broken => self.submit(commands, places, reading),
+            Ok(()) if !self.broken => self.submit(commands, landings, reading),
             Ok(()) => Ok(()),
             Err(error) => Err(error),
         };
         match sent {
-            Err(error) => self.give_up(error, places, reading, meanwhile),
+            Err(error) => self.give_up(error, landings, reading, meanwhile),
             // What is under way may still come; nothing more is sent after a time-out.
-            Ok(()) if self.broken => self.fail_rest(places, meanwhile),
+            Ok(()) if self.broken => self.fail_rest(landings, meanwhile),
             Ok(()) => {}
         }
         count
     }
 
-    fn fail_rest(&mut self, places: &mut Places, meanwhile: &mut impl Meanwhile) {
+    fn fail_rest(&mut self, landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
         for index in self.sent.end..self.end {
-            places.places[index] = ENDED;
+            landings.places[index] = ENDED;
             meanwhile.fail(index);
         }
         self.end = self.sent.end;
@@ -272,14 +277,14 @@ impl Lane {
     fn give_up(
         &mut self,
         error: DriverError,
-        places: &mut Places,
+        landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
     ) {
         self.broken = true;
         lock(&self.pair).leave();
         for index in self.sent.start..self.end {
-            if std::mem::replace(&mut places.places[index], ENDED) != ENDED {
+            if std::mem::replace(&mut landings.places[index], ENDED) != ENDED {
                 meanwhile.fail(index);
             }
         }
@@ -293,26 +298,26 @@ impl Lane {
 pub(crate) fn read(
     lanes: &mut [Lane],
     commands: &[Command],
-    places: &mut Places,
+    landings: &mut Landings,
     clock: &dyn Clock,
     meanwhile: &mut impl Meanwhile,
 ) -> Reading {
     let mut reading = Reading::default();
     let began = clock.now();
-    places.places[..commands.len()].fill(UNSENT);
+    landings.places[..commands.len()].fill(UNSENT);
     assign(lanes, commands, meanwhile);
     let doorbells = |lanes: &[Lane]| lanes.iter().map(|lane| lock(&lane.pair).doorbells()).sum::<u64>();
     let doorbells_before = doorbells(lanes);
     for lane in lanes.iter_mut() {
-        if let Err(error) = lane.submit(commands, places, &mut reading) {
-            lane.give_up(error, places, &mut reading, meanwhile);
+        if let Err(error) = lane.submit(commands, landings, &mut reading) {
+            lane.give_up(error, landings, &mut reading, meanwhile);
         }
     }
     reading.time = clock.now().saturating_sub(began);
 
     while meanwhile.step() {
         for lane in lanes.iter_mut() {
-            lane.serve(false, commands, places, &mut reading, meanwhile);
+            lane.serve(false, commands, landings, &mut reading, meanwhile);
         }
     }
     let (mut turn, mut idle) = (0u32, None);
@@ -320,7 +325,7 @@ pub(crate) fn read(
         let looked = turn % TURNS == TURNS - 1;
         let mut arrived = 0;
         for lane in lanes.iter_mut() {
-            arrived += lane.serve(looked, commands, places, &mut reading, meanwhile);
+            arrived += lane.serve(looked, commands, landings, &mut reading, meanwhile);
         }
         if arrived != 0 {
             if let Some((since, _)) = idle.take() {
@@ -336,7 +341,7 @@ pub(crate) fn read(
                 *checked = now;
                 for lane in lanes.iter_mut().filter(|lane| !lane.is_done()) {
                     if let Err(error) = lane.member.controller().check_health() {
-                        lane.give_up(error, places, &mut reading, meanwhile);
+                        lane.give_up(error, landings, &mut reading, meanwhile);
                     }
                 }
             }

@@ -9,14 +9,15 @@ use crate::StoreError;
 use crate::batch::{Batch, Ids, Output, Rows};
 use crate::check::check;
 use crate::error::{LookupError, RowError};
-use crate::expand::{Damaged, Pooled, Routed, Served, Unpooled};
+use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
 use crate::feature::Missing;
 use crate::memory::Memory;
 use crate::plan::{Prepared, queue_error};
-use crate::read::{Lane, Places, Reading, read};
+use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
-    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, dedupe, keys, mask, merge, order, route,
+    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, dedupe, keys, mask, merge, order,
+    route, sieve,
 };
 
 /// Bytes of landing memory that a queue pair has at most, for each of its two halves.
@@ -34,10 +35,15 @@ pub struct Slot {
 #[derive(Debug)]
 pub(crate) struct State {
     lanes: Vec<Lane>,
-    places: Places,
+    landings: Landings,
     table: KeyTable,
     bags: Vec<u32>,
     keys: Vec<u64>,
+    /// By id.
+    places: Vec<Location>,
+    cold: Vec<u32>,
+    cold_keys: Vec<u64>,
+    hot_keys: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
     locations: Vec<Location>,
@@ -87,13 +93,17 @@ impl State {
         let unpooled = if plan.pooled { 0 } else { ids };
         Ok(Self {
             lanes,
-            places: Places::new(cold),
+            landings: Landings::new(cold),
             table: KeyTable::new(ids),
             bags: vec![0; bags + 1],
             keys: vec![0; ids],
+            places: vec![Location::PADDING; ids],
+            cold: vec![0; ids],
+            cold_keys: vec![0; ids],
+            hot_keys: vec![0; ids],
             unique: vec![0; ids],
             inverse: vec![0; ids],
-            locations: vec![Location::FAILED; ids],
+            locations: vec![Location::FAILED; cold],
             reads: vec![RowRead::default(); cold],
             reads_scratch: vec![RowRead::default(); cold],
             commands: vec![Command::default(); cold],
@@ -177,11 +187,10 @@ impl State {
 
         let per_feature = batch.batch as usize;
         let ids_of = |feature: usize| bags[feature * per_feature] as usize..bags[(feature + 1) * per_feature] as usize;
+        let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
-        let mut counts = KeyCounts::default();
-        let mut refused = false;
-        for (index, feature) in plan.features.iter().enumerate() {
-            let range = ids_of(index);
+        let (mut counts, mut refused) = (KeyCounts::default(), false);
+        for (feature, range) in features() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
             let found = with_ids!(batch.ids, ids => {
                 keys(&ids[range], feature.table, rows, feature.padding, !plan.pooled, keys_out)
@@ -193,22 +202,37 @@ impl State {
         report.padding = counts.padding as u64;
         report.missing = counts.missing as u64;
         if refused {
-            let errors = plan.features.iter().enumerate().filter(|(_, feature)| feature.missing == Missing::Error);
-            let of_errors = errors.flat_map(|(index, _)| ids_of(index));
-            let positions = of_errors.filter(|&id| all_keys[id] == KEY_MISSING).collect();
+            let of_errors = features().filter(|(feature, _)| feature.missing == Missing::Error);
+            let positions = of_errors.flat_map(|(_, range)| range).filter(|&id| all_keys[id] == KEY_MISSING).collect();
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
-        let inverse = &mut self.inverse[..ids];
-        let unique = dedupe(&mut self.table, all_keys, &mut self.unique, inverse);
-        report.unique = unique as u64;
         report.stages[Stage::Dedupe as usize] = watch.lap();
 
-        let unique = &self.unique[..unique];
+        let places = &mut self.places[..ids];
+        let mut sieved = Sieved {
+            cold: &mut self.cold,
+            cold_keys: &mut self.cold_keys,
+            cold_count: 0,
+            hot_keys: &mut self.hot_keys,
+            hot_count: 0,
+        };
+        for (feature, range) in features() {
+            let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
+            sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
+        }
+        let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
+        report.stages[Stage::Route as usize] = watch.lap();
+
+        let (inverse, inverse_scratch) = self.inverse[..ids].split_at_mut(cold_ids);
+        let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
+        let (unique, unique_scratch) = self.unique.split_at_mut(unique);
+        let unique = &*unique;
+        report.stages[Stage::Dedupe as usize] += watch.lap();
+
         let locations = &mut self.locations[..unique.len()];
         let routed = route(&plan.routes, unique, locations, &mut self.reads);
-        report.rows_dram = routed.dram as u64;
-        report.rows_ssd = (routed.ssd + routed.lost) as u64;
-        report.stages[Stage::Route as usize] = watch.lap();
+        report.rows_ssd = unique.len() as u64;
+        report.stages[Stage::Route as usize] += watch.lap();
 
         let reads = &mut self.reads[..routed.ssd];
         order(reads, &mut self.reads_scratch);
@@ -222,8 +246,8 @@ impl State {
         report.stages[Stage::Merge as usize] = watch.lap();
 
         if let Some(mask_out) = &mut out.mask {
-            for (index, feature) in plan.features.iter().enumerate() {
-                let (range, rows) = (ids_of(index), plan.table(feature.table).rows);
+            for (feature, range) in features() {
+                let rows = plan.table(feature.table).rows;
                 let mask_out = &mut mask_out[range.clone()];
                 with_ids!(batch.ids, ids => mask(&ids[range], rows, feature.padding, mask_out));
             }
@@ -232,6 +256,8 @@ impl State {
             plan,
             bags,
             batch: per_feature,
+            places,
+            cold: &self.cold[..cold_ids],
             inverse,
             unique,
             locations,
@@ -245,7 +271,11 @@ impl State {
         };
         let buffers = Buffers {
             lanes: &mut self.lanes,
-            places: &mut self.places,
+            landings: &mut self.landings,
+            table: &mut self.table,
+            hot_keys: &self.hot_keys[..hot_ids],
+            unique: unique_scratch,
+            inverse: inverse_scratch,
             heads: &mut self.heads,
             before: &mut self.before,
             staging: &mut self.staging,
@@ -261,12 +291,16 @@ impl State {
             Rows::I8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
             Rows::U8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
         };
-        let Done { reading, served, damaged, positions } = done;
-        (report.ids_dram, report.ids_ssd, report.failed) = (served.dram, served.ssd, positions.len() as u64);
+        let Done { reading, hot_rows, counting, damaged, positions } = done;
+        report.rows_dram = hot_rows as u64;
+        report.unique = report.rows_dram + report.rows_ssd;
+        report.failed = positions.len() as u64;
+        (report.ids_dram, report.ids_ssd) = (hot_ids as u64, cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
         report.bytes_read = reading.bytes;
+        report.stages[Stage::Dedupe as usize] += counting;
         report.stages[Stage::Read as usize] = reading.time;
-        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(reading.time);
+        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(reading.time + counting);
         if positions.is_empty() {
             return Ok(report);
         }
@@ -296,7 +330,12 @@ fn drive_name(plan: &Prepared, drive: u16) -> String {
 /// What reading and expansion use.
 struct Buffers<'a> {
     lanes: &'a mut [Lane],
-    places: &'a mut Places,
+    landings: &'a mut Landings,
+    /// For counting the different rows in DRAM: their keys, and where to.
+    table: &'a mut KeyTable,
+    hot_keys: &'a [u64],
+    unique: &'a mut [u64],
+    inverse: &'a mut [u32],
     heads: &'a mut [u32],
     before: &'a mut [u32],
     staging: &'a mut Memory,
@@ -310,7 +349,9 @@ struct Buffers<'a> {
 /// What reading and expansion did.
 struct Done {
     reading: Reading,
-    served: Served,
+    /// Different rows in DRAM, and the time that counting them took.
+    hot_rows: usize,
+    counting: Duration,
     damaged: Option<Damaged>,
     positions: Vec<usize>,
 }
@@ -319,14 +360,20 @@ struct Done {
 fn expand<O: Out>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
     let (plan, commands) = (routed.plan, routed.commands);
     let clock = &*plan.host.store.driving.clock;
-    let Buffers { lanes, places, heads, before, staging, staged_bytes, sum, deferred, mut positions } = buffers;
+    let Buffers { lanes, landings, table, hot_keys, unique, inverse, mut positions, .. } = buffers;
     let failed = |id| positions.push(id);
-    let (reading, (served, damaged)) = if plan.pooled {
-        let mut pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
-        (read(lanes, commands, places, clock, &mut pooled), pooled.finish(failed))
+    let (reading, hot_rows, counting, damaged);
+    if plan.pooled {
+        let Buffers { staging, staged_bytes, sum, deferred, .. } = buffers;
+        let pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
+        let mut work = Counted::new(pooled, clock, table, hot_keys, unique, inverse);
+        reading = read(lanes, commands, landings, clock, &mut work);
+        (hot_rows, counting, damaged) = (work.deduping.count, work.time, work.work.finish(failed));
     } else {
-        let mut unpooled = Unpooled::new(routed, rows, stride, heads, before);
-        (read(lanes, commands, places, clock, &mut unpooled), unpooled.finish(failed))
-    };
-    Done { reading, served, damaged, positions }
+        let unpooled = Unpooled::new(routed, rows, stride, buffers.heads, buffers.before);
+        let mut work = Counted::new(unpooled, clock, table, hot_keys, unique, inverse);
+        reading = read(lanes, commands, landings, clock, &mut work);
+        (hot_rows, counting, damaged) = (work.deduping.count, work.time, work.work.finish(failed));
+    }
+    Done { reading, hot_rows, counting, damaged, positions }
 }

@@ -64,34 +64,55 @@ fn place(key: u64, shift: u32) -> usize {
 ///
 /// `unique` and `inverse` are at least as long as `keys`, and the table is for as many keys at least: else it panics.
 pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
-    assert!(keys.len() <= table.entries.len() / 2 && keys.len() <= unique.len() && keys.len() <= inverse.len());
-    let stamp = table.clear();
-    let size = KeyTable::entries_for(keys.len()).min(table.entries.len());
-    let shift = 64 - size.trailing_zeros();
-    let entries = &mut table.entries[..size];
-    let (mask, mut count) = (size - 1, 0);
-    for (inverse, &key) in inverse.iter_mut().zip(keys) {
-        if key >= KEY_PADDING {
-            *inverse = if key == KEY_PADDING { PADDING } else { MISSING };
-            continue;
-        }
-        let mut at = place(key, shift);
-        *inverse = loop {
-            let entry = &mut entries[at & mask];
-            let live = entry.stamp == stamp;
-            if live & (entry.key != key) {
-                at += 1;
+    let mut deduping = begin(table, keys.len());
+    deduping.add(table, keys, unique, inverse);
+    deduping.count
+}
+
+/// A [`dedupe`] that is done in parts.
+#[derive(Debug)]
+pub(crate) struct Deduping {
+    stamp: u32,
+    shift: u32,
+    /// Different keys so far.
+    pub(crate) count: usize,
+}
+
+/// Empties `table`, for up to `keys` keys. It must have room for them.
+pub(crate) fn begin(table: &mut KeyTable, keys: usize) -> Deduping {
+    let size = KeyTable::entries_for(keys);
+    assert!(size <= table.entries.len(), "the table has no room for {keys} keys");
+    Deduping { stamp: table.clear(), shift: 64 - size.trailing_zeros(), count: 0 }
+}
+
+impl Deduping {
+    /// Adds keys; `unique` is the whole list, `inverse` that of these keys.
+    pub(crate) fn add(&mut self, table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) {
+        let entries = &mut table.entries[..1 << (64 - self.shift)];
+        let (mask, stamp, mut count) = (entries.len() - 1, self.stamp, self.count);
+        for (inverse, &key) in inverse[..keys.len()].iter_mut().zip(keys) {
+            if key >= KEY_PADDING {
+                *inverse = if key == KEY_PADDING { PADDING } else { MISSING };
                 continue;
             }
-            // Whether a key is new cannot be predicted: everything is written either way.
-            let index = if live { entry.index } else { count as u32 };
-            *entry = Entry { key, stamp, index };
-            unique[count] = key;
-            count += usize::from(!live);
-            break index;
-        };
+            let mut at = place(key, self.shift);
+            *inverse = loop {
+                let entry = &mut entries[at & mask];
+                let live = entry.stamp == stamp;
+                if live & (entry.key != key) {
+                    at += 1;
+                    continue;
+                }
+                // Whether a key is new cannot be predicted: everything is written either way.
+                let index = if live { entry.index } else { count as u32 };
+                *entry = Entry { key, stamp, index };
+                unique[count] = key;
+                count += usize::from(!live);
+                break index;
+            };
+        }
+        self.count = count;
     }
-    count
 }
 
 #[cfg(test)]

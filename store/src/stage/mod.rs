@@ -1,6 +1,6 @@
-//! The stages of a look-up, each a function of its name over plain slices:
-//! [`keys`](keys()) → [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge()) → read →
-//! expand. None of them allocates.
+//! The stages of a look-up, each a function of its name over plain slices. [`keys`](keys()) and [`sieve`](sieve()) find the ids
+//! whose rows lie on drives; for these [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge()),
+//! then read and expand. None of them allocates.
 
 mod dedupe;
 mod expand;
@@ -8,10 +8,13 @@ mod keys;
 mod merge;
 mod order;
 mod route;
+mod sieve;
 
+pub(crate) use dedupe::{Deduping, begin};
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub use expand::{Acc, Element, Out, convert, pool};
 pub use keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub use merge::{Command, merge};
 pub use order::order;
 pub use route::{Location, RouteTable, Routed, RowRead, route};
+pub use sieve::{Sieved, sieve};

@@ -14,6 +14,12 @@ impl Location {
     const SSD: u64 = 1 << 63;
     /// A row that could not be read.
     pub const FAILED: Self = Self(u64::MAX);
+    /// No row: the table does not have it.
+    pub const MISSING: Self = Self(u64::MAX - 1);
+    /// No row: padding.
+    pub const PADDING: Self = Self(u64::MAX - 2);
+    /// A row on a drive, not known yet which.
+    pub const COLD: Self = Self(u64::MAX - 3);
 
     /// At a byte of the DRAM tier.
     #[inline(always)]
@@ -36,7 +42,7 @@ impl Location {
     /// The number among the rows on drives.
     #[inline(always)]
     pub const fn ssd_index(self) -> Option<u32> {
-        if self.0 & Self::SSD != 0 && self.0 != Self::FAILED.0 { Some(self.0 as u32) } else { None }
+        if self.0 >> 32 == Self::SSD >> 32 { Some(self.0 as u32) } else { None }
     }
 }
 
@@ -130,8 +136,8 @@ pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [Location], 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
+pub(super) mod tests {
+    use std::sync::{LazyLock, Mutex};
 
     use super::*;
     use proptest::prelude::*;
@@ -168,15 +174,15 @@ mod tests {
         }
     }
 
-    /// A generation on three drives, with a table of each dimension.
-    fn generation(dims: &[u32], rows: u64) -> Arc<Generation> {
+    /// A generation on three drives, with tables of 500 rows of 16, 128 and 300 elements.
+    pub(in crate::stage) static GENERATION: LazyLock<Arc<Generation>> = LazyLock::new(|| {
         let drives: Vec<Memory> = (0..3).map(|i| Memory(format!("{i}"), Mutex::new(vec![0; 16 << 20]))).collect();
         let drives: Vec<Arc<Memory>> = drives.into_iter().map(Arc::new).collect();
         format(&drives, &FormatOptions::default()).unwrap();
-        let tables = (0..).zip(dims).map(|(i, &dim)| TableSpec::new(format!("{i}"), rows, dim, DType::F32)).collect();
+        let tables = [16, 128, 300].map(|dim| TableSpec::new(format!("{dim}"), 500, dim, DType::F32)).to_vec();
         let volume = open(drives, Access::ReadWrite).unwrap().volume;
         volume.begin(&GenerationSpec::new("m", tables)).unwrap().commit().unwrap()
-    }
+    });
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
@@ -187,7 +193,7 @@ mod tests {
             hot in proptest::array::uniform3(0u64..600),
             permuted in proptest::array::uniform3(any::<bool>()),
         ) {
-            let generation = generation(&[16, 128, 300], 500);
+            let generation = &*GENERATION;
             let reversed = Ranks::U32((0..500).rev().collect());
             let tables: Vec<RouteTable> = generation
                 .tables
@@ -227,7 +233,7 @@ mod tests {
 
     #[test]
     fn keys_of_nothing_have_no_place() {
-        let generation = generation(&[16], 500);
+        let generation = &*GENERATION;
         let table = RouteTable {
             ranks: Some(Arc::new(Ranks::U32((0..500).collect()))),
             hot_rows: 0,
