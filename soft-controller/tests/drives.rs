@@ -97,6 +97,20 @@ fn a_drive_is_opened_once() {
 }
 
 #[test]
+fn an_image_that_is_merely_opened_gets_nothing_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let first = identity(&mut open(&format!("emulated:{path}")));
+    assert_eq!((identity(&mut open(&format!("emulated:{path}"))), first.2), (first.clone(), 512));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    // What it was told to be has to be kept.
+    assert_eq!(identity(&mut open(&format!("emulated:{path}?lba=4096"))).2, 4096);
+    assert_eq!(identity(&mut open(&format!("emulated:{path}"))).2, 4096);
+    assert_eq!(fs::read(&path).unwrap(), vec![7; 1 << 20]);
+}
+
+#[test]
 fn what_is_no_drive_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = path(&folder);

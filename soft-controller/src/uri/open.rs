@@ -80,6 +80,10 @@ impl DriveUri {
                 }
                 sidecar
             }
+            // A file that is merely opened gets nothing beside it; it may be no drive at all.
+            None if !file.is_device && !created && self.lba.is_none() && self.serial.is_none() => {
+                Sidecar::of(&file.lock.metadata().map_err(self.io("look at"))?)
+            }
             None => {
                 let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
                 // A block device has no place beside it: its LBA size is what the URI says, each time.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,13 @@ impl Sidecar {
         let uuid = Uuid::new_v4();
         let serial = serial.map_or_else(|| format!("WP{:016X}", uuid.as_u64_pair().0), str::to_owned);
         Self { version: VERSION, serial, uuid, lba }
+    }
+
+    /// Of a file that has none: a serial number and a UUID that stay as long as the file does, without being written.
+    pub(super) fn of(file: &fs::Metadata) -> Self {
+        let bytes = *Uuid::from_u64_pair(file.dev(), file.ino()).as_bytes();
+        let uuid = uuid::Builder::from_custom_bytes(bytes).into_uuid();
+        Self { version: VERSION, serial: format!("WP{:016X}", file.ino()), uuid, lba: 512 }
     }
 
     /// The same after a format.
