@@ -134,3 +134,8 @@ fn print(text: &str) -> Result<(), Failure> {
 fn complain(failure: &Failure) {
     let _ = writeln!(io::stderr(), "error: {failure}");
 }
+
+/// The example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -250,7 +250,7 @@ fn stores_that_are_damaged_newer_or_incomplete() {
     drop((torn, newer));
     fs::copy(rig.path("one"), rig.path("copy")).unwrap();
 
-    let before = snapshot(&rig).into_iter().filter(|(name, _)| !name.ends_with("toml")).collect::<Vec<_>>();
+    let before = snapshot(&rig);
     for command in
         [&["inspect"][..], &["verify"], &["load", &file, "--replace"], &["lookup", "--table", "t", "--ids", "1"]]
     {
@@ -278,7 +278,7 @@ fn stores_that_are_damaged_newer_or_incomplete() {
     assert_eq!((exit, &seen["state"]), (6, &json!("degraded")));
     assert_eq!(seen["missing"].as_array().unwrap().len(), 1);
     assert_eq!(seen["store"]["generations"][0]["tables"][0]["name"], "t");
-    let after = snapshot(&rig).into_iter().filter(|(name, _)| !name.ends_with("toml")).collect::<Vec<_>>();
+    let after = snapshot(&rig);
     assert!(before == after, "something was changed");
 
     // A store that is open is not opened twice.
