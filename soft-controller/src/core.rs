@@ -184,6 +184,15 @@ impl Core {
         progress
     }
 
+    /// Lets others run until something may have happened: an engine has ended something, or a little time has passed.
+    pub(crate) fn relax(&self, worker: usize, limit: Duration) {
+        let mut shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shard.io.wait(limit) {
+            drop(shard);
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether the admin queue or the registers have something to do.
     #[inline]
     fn control_wants(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The NVM command set, executed (NVM Command Set 1.0, 3; NVMe 1.4, 6).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
@@ -115,6 +116,12 @@ impl Io {
     /// Waits until no engine touches host memory.
     pub(crate) fn settle(&mut self) {
         self.engines.iter_mut().flatten().for_each(|engine| engine.settle());
+    }
+
+    /// Waits until an engine has ended something, or for about `limit`; false if none has anything to do.
+    pub(crate) fn wait(&mut self, limit: Duration) -> bool {
+        let busy = self.engines.iter_mut().flatten().find(|engine| engine.in_flight() > 0);
+        busy.map(|engine| engine.wait(limit)).is_some()
     }
 
     /// Collects what engines have ended.

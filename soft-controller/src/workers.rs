@@ -39,7 +39,7 @@ fn run(core: &Core, worker: usize) {
             if idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN {
                 break;
             }
-            std::thread::yield_now();
+            core.relax(worker, SPIN);
         }
         if worker == 0 {
             core.lock_control().check_stray_doorbells(core);

@@ -4,6 +4,7 @@ use std::fs::File as StdFile;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 use warprow_uring::{Alignment, Ring, Transfer};
@@ -314,6 +315,11 @@ impl Engine for DirectEngine {
 
     fn in_flight(&self) -> usize {
         self.operations.len() - self.free.len() + self.ended.len()
+    }
+
+    fn wait(&mut self, limit: Duration) {
+        // A failure shows when the operations' time is up; there is nothing to report here.
+        let _ = self.ring.wait(limit);
     }
 
     fn settle(&mut self) {

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 
@@ -32,6 +33,9 @@ pub trait Engine: Send + fmt::Debug {
 
     /// Operations begun and not reported.
     fn in_flight(&self) -> usize;
+
+    /// Waits until an operation ends, or for about `limit`.
+    fn wait(&mut self, limit: Duration);
 
     /// Waits until all operations have ended; none touches host memory afterwards. They are still reported by
     /// [`poll`](Self::poll).

@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
@@ -125,6 +126,19 @@ impl Ring {
     /// all, if fewer are in flight.
     pub fn submit_and_wait(&mut self, count: usize) -> Result<usize> {
         self.enter(count.min(self.in_flight()))
+    }
+
+    /// Gives the kernel everything that was pushed, and waits until an operation has completed, but no longer than
+    /// about `limit`. Kernels before 5.11 cannot: there it only submits.
+    pub fn wait(&mut self, limit: Duration) -> Result<()> {
+        if self.in_flight() == 0 || !self.ring.params().is_feature_ext_arg() {
+            return self.submit().map(drop);
+        }
+        let limit = types::Timespec::from(limit);
+        match self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit)) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => Ok(()),
+            result => result.map(drop),
+        }
     }
 
     fn enter(&mut self, wait: usize) -> Result<usize> {
@@ -260,7 +274,8 @@ mod tests {
         let transfer = Transfer { file, offset: u64::MAX, memory: memory.clone(), at: 16, len: 4 };
         ring.read(1, &transfer).unwrap();
         drop(transfer);
-        ring.submit().unwrap();
+        ring.wait(Duration::from_millis(1)).unwrap();
+        assert!(ring.completion().is_none());
         let writer = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(30));
             std::io::Write::write_all(&mut &sender, b"late").unwrap();
