@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::table::{Cell, Command, Mishap, TABLE, Then, Told};
+use crate::table::{Cell, Command, LOOKUPS, Mishap, Next, Says, TABLE, Then, Told};
 
 const HEAD: &str = "\
 # Faults
@@ -82,6 +82,37 @@ fn table(commands: &[(Command, [Cell; 12])]) -> String {
     out
 }
 
+fn look_ups() -> String {
+    let mut out = String::from(
+        "\
+## Look-ups
+
+One read of a look-up is hit, on one drive and on one of three. Rows that failed are zeros with mask 0, **every other row of the
+look-up is right**, and so is the next look-up: the store brings queue and controller back by itself.
+
+| fault | rows checked | the look-up says | the next one |
+|---|---|---|---|
+",
+    );
+    for (mishap, checked, says, next) in LOOKUPS {
+        let says = match says {
+            Says::Nothing => "ok",
+            Says::WrongRow => "ok, with a **wrong row**",
+            Says::Status => "`RowsFailed`, the drive's status",
+            Says::TimedOut => "`RowsFailed`, time-out",
+            Says::Fatal => "`RowsFailed`, fatal",
+            Says::Gone => "`RowsFailed`, gone",
+            Says::Checksum => "`RowsFailed`, checksum",
+        };
+        let next = match next {
+            Next::Right => "right",
+            Next::AfterReplug => "`Unavailable` until the drive is back, then right",
+        };
+        out += &format!("| {} | {} | {says} | {next} |\n", mishap.title(), if checked { "yes" } else { "no" });
+    }
+    out + "\n"
+}
+
 pub(crate) fn page() -> String {
     let io = TABLE.iter().position(|(command, _)| command.is_io()).unwrap_or(TABLE.len());
     let opening = TABLE.iter().position(|(command, _)| !command.opens()).unwrap_or(0);
@@ -91,6 +122,7 @@ pub(crate) fn page() -> String {
     for (title, part) in parts {
         out += &format!("## {title}\n\n{}\n", table(&TABLE[part]));
     }
+    out += &look_ups();
     out += "## What the words mean\n";
     out += LEGEND;
     out

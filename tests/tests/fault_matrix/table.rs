@@ -337,3 +337,49 @@ pub(crate) const TABLE: [(Command, [Cell; 12]); 23] = [
     // On a queue pair of its own, which is dropped.
     (Command::Compare, TELLING),
 ];
+
+/// What a look-up says whose read is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    /// Success, and all rows are right.
+    Nothing,
+    /// Success, and a row is wrong.
+    WrongRow,
+    /// `LookupError::RowsFailed`, because of the drive's status.
+    Status,
+    /// The same, because of a time-out.
+    TimedOut,
+    /// The same, because the controller failed.
+    Fatal,
+    /// The same, because the drive is gone.
+    Gone,
+    /// The same, because of a row's checksum.
+    Checksum,
+}
+
+/// What the next look-up says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It is right.
+    Right,
+    /// `LookupError::Unavailable` while the drive is gone; right when it is back.
+    AfterReplug,
+}
+
+/// Each fault of a look-up's read, with or without checking rows against their checksums.
+pub(crate) const LOOKUPS: [(Mishap, bool, Says, Next); 14] = [
+    (Mishap::Generic, false, Says::Status, Next::Right),
+    (Mishap::Specific, false, Says::Status, Next::Right),
+    (Mishap::Media, false, Says::Status, Next::Right),
+    (Mishap::Dropped, false, Says::TimedOut, Next::Right),
+    (Mishap::Swallowed, false, Says::TimedOut, Next::Right),
+    (Mishap::LateBefore, false, Says::TimedOut, Next::Right),
+    (Mishap::Twice, false, Says::Nothing, Next::Right),
+    (Mishap::UnknownCid, false, Says::TimedOut, Next::Right),
+    (Mishap::Corrupted, false, Says::WrongRow, Next::Right),
+    (Mishap::Corrupted, true, Says::Checksum, Next::Right),
+    (Mishap::Fatal, false, Says::Fatal, Next::Right),
+    (Mishap::Fatal, true, Says::Fatal, Next::Right),
+    (Mishap::Gone, false, Says::Gone, Next::AfterReplug),
+    (Mishap::Gone, true, Says::Gone, Next::AfterReplug),
+];

@@ -1,0 +1,169 @@
+//! The same faults under a look-up of the store: what it says, and that the next one is right.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use warprow_driver::DriverError;
+use warprow_layout::FormatOptions;
+use warprow_soft_controller::{Cut, Namespace, Ram, SoftController};
+use warprow_store::{
+    Batch, DType, Device, Feature, HostOptions, LoadOptions, LookupError, OpenOptions, Output, PlanOptions, RowError,
+    Rows, Slot, Store, TableLoad, TableSpec,
+};
+use warprow_tests::{VirtualClock, versions};
+
+use crate::rig::{LATE, PATIENCE};
+use crate::table::{Command, LOOKUPS, Mishap, Next, Says};
+use warprow_dma::Clock;
+
+const ROWS: u64 = 400;
+/// A row fills an LBA, and the rows that are looked up are no neighbours, on one drive or on three: a command each.
+const DIM: usize = 512;
+
+struct Rig {
+    // In the order in which they go.
+    slot: Slot,
+    _store: Store,
+    drives: Vec<Arc<SoftController>>,
+    clock: Arc<VirtualClock>,
+}
+
+fn right(id: u64) -> Vec<u8> {
+    let mut row = vec![0; DIM];
+    versions::Rows { version: 1, table: 0 }.fill(id, &mut row);
+    row
+}
+
+impl Rig {
+    fn new(drives: usize, checked: bool) -> Result<Self> {
+        let clock = VirtualClock::new();
+        let drive = |index| -> Result<_> {
+            let name = format!("drive{index}");
+            let builder = SoftController::builder().stepped().name(&name).serial(&name).queue_pairs(4);
+            let drive = builder.max_transfer(16 << 10).namespace(Namespace::new(Ram::new(8 << 20)?)).build()?;
+            clock.step_too(drive.clone());
+            Ok(drive)
+        };
+        let drives = (0..drives).map(drive).collect::<Result<Vec<_>>>()?;
+        let devices: Vec<_> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        let options =
+            OpenOptions::default().with_clock(clock.clone()).with_timeout(PATIENCE).with_admin_timeout(PATIENCE);
+        let format = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
+        let store = Store::create(&devices, &format, &options)?;
+        let mut spec = TableSpec::new("table", ROWS, DIM as u32, DType::U8);
+        spec.row_crc = true;
+        let rows = versions::Rows { version: 1, table: 0 };
+        let mut load = LoadOptions::default();
+        load.stripe_unit = Some(512);
+        store.load("model", &[TableLoad::new(&spec, &rows)], &load, &mut |_| ControlFlow::Continue(()))?;
+        let options = HostOptions::default().with_depth(8);
+        let host = store.attach_host(if checked { options.with_checked_rows() } else { options })?;
+        let plan = host.plan(&[Feature::new("feature", "table")], PlanOptions::default().with_out(DType::U8))?;
+        Ok(Self { slot: plan.slot()?, _store: store, drives, clock })
+    }
+
+    /// Looks every second row up and compares what there is. The error, and how many rows were right.
+    fn look_up(&mut self) -> Result<(Option<LookupError>, usize)> {
+        let ids: Vec<u64> = (0..ROWS).step_by(2).collect();
+        let mut rows = vec![0x5a; ids.len() * DIM];
+        let mut mask = vec![0x5a; ids.len()];
+        let result = {
+            let mut out = Output::new(Rows::U8(&mut rows), DIM).with_mask(&mut mask);
+            self.slot.lookup(&Batch::new(&ids, ids.len() as u32), &mut out)
+        };
+        let (error, failed) = match result {
+            Ok(_) => (None, Vec::new()),
+            Err(LookupError::RowsFailed { report, positions, source }) => {
+                let failed = positions.clone();
+                (Some(LookupError::RowsFailed { report, positions, source }), failed)
+            }
+            Err(error @ LookupError::Unavailable { .. }) => {
+                ensure!(rows.iter().chain(&mask).all(|&byte| byte == 0x5a), "it wrote all the same");
+                return Ok((Some(error), 0));
+            }
+            Err(error) => bail!("{error}"),
+        };
+        let mut wrong = 0;
+        for (at, (&id, row)) in ids.iter().zip(rows.chunks(DIM)).enumerate() {
+            let lost = failed.contains(&at);
+            ensure!(mask[at] == u8::from(!lost), "mask of id {id}");
+            let want = if lost { vec![0; DIM] } else { right(id) };
+            wrong += usize::from(row != want);
+        }
+        if wrong != 0 {
+            return Err(Wrong(wrong).into());
+        }
+        Ok((error, ids.len() - failed.len()))
+    }
+}
+
+/// Rows that were returned as right and are not.
+#[derive(Debug)]
+struct Wrong(usize);
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} rows are wrong", self.0)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+fn cell(drives: usize, mishap: Mishap, checked: bool, says: Says, next: Next) -> Result<()> {
+    let mut rig = Rig::new(drives, checked)?;
+    let (error, rows) = rig.look_up()?;
+    ensure!(error.is_none() && rows == 200, "before: {error:?}");
+    let last = rig.drives.len() - 1;
+    let rule = rig.drives[last].faults().inject(Command::Read.rule(mishap.fault(Command::Read)).nth(2));
+    let looked_up = rig.look_up();
+    ensure!(rig.drives[last].faults().fired(rule) == 1, "the fault did not happen");
+    match (says, looked_up) {
+        (Says::Nothing, Ok((None, 200))) => {}
+        (Says::WrongRow, Err(error)) if error.is::<Wrong>() => {}
+        (_, Ok((Some(LookupError::RowsFailed { source, report, .. }), rows))) => {
+            let due = match (says, &source) {
+                (Says::Status, RowError::Drive(DriverError::Command { status, .. })) => {
+                    Some(status.code()) == mishap.status(Command::Read)
+                }
+                (Says::TimedOut, RowError::Drive(DriverError::TimedOut { .. })) => true,
+                (Says::Fatal, RowError::Drive(DriverError::Fatal { csts, .. })) => csts.cfs(),
+                (Says::Gone, RowError::Drive(DriverError::Gone { .. })) => true,
+                (Says::Checksum, RowError::Checksum { .. }) => true,
+                _ => false,
+            };
+            ensure!(due, "{says:?} is due, and it said {source} ({source:?})");
+            ensure!(rows as u64 + report.failed == 200 && report.failed > 0);
+            // The other drives' rows are there.
+            ensure!(drives == 1 || rows >= 200 / drives, "only {rows} rows came");
+        }
+        (_, other) => bail!("{says:?} is due, and it said {other:?}"),
+    }
+    match next {
+        Next::Right => {}
+        Next::AfterReplug => {
+            let (error, _) = rig.look_up()?;
+            ensure!(matches!(error, Some(LookupError::Unavailable { .. })), "while it is gone: {error:?}");
+            rig.drives[last].power_cut(Cut::KeepAll)?;
+        }
+    }
+    for round in 0..2 {
+        let (error, rows) = rig.look_up().with_context(|| format!("look-up {round} after it"))?;
+        ensure!(error.is_none() && rows == 200, "look-up {round} after it: {error:?}");
+        rig.clock.sleep(2 * LATE);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_look_up_holds() {
+    let mut wrong = Vec::new();
+    for (mishap, checked, says, next) in LOOKUPS {
+        for drives in [1, 3] {
+            if let Err(error) = cell(drives, mishap, checked, says, next) {
+                wrong.push(format!("{}, {drives} drives, checked {checked}: {error:#}", mishap.title()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} look-ups:\n{}", wrong.len(), wrong.join("\n"));
+}
