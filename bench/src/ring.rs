@@ -17,6 +17,8 @@ use crate::{Cores, MinimalRing};
 const ROUND: usize = 8192;
 /// Commands before each round, to find both threads of a contender running.
 const WARM_UP: usize = 256;
+/// Commands whose data the second yardstick fetches together: 8 was best of 1, 4, 8, 16 and 32.
+const AHEAD: u32 = 8;
 /// One command in so many is delayed in disorder, by how much.
 const DELAYED: (u32, Duration) = (10_000, Duration::from_micros(100));
 
@@ -71,7 +73,7 @@ impl RingSetup {
 
     /// Rounds in a measurement. Without data a round is short, and there is nothing to compare after each.
     fn repeats(&self) -> usize {
-        if self.media == Media::Null { 16 } else { 1 }
+        if self.media == Media::Null { 128 } else { 1 }
     }
 
     /// What the landing memory holds after a round on [`Media::Null`]: what was there before.
@@ -97,7 +99,7 @@ impl Contender for MinimalRing {
     }
 }
 
-fn minimal(setup: &RingSetup, cores: Option<&Cores>) -> anyhow::Result<MinimalRing> {
+fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Result<MinimalRing> {
     let media = match setup.media {
         Media::Null => None,
         Media::Ram => {
@@ -112,7 +114,7 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>) -> anyhow::Result<MinimalRi
     };
     let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Auto)?;
     landing.fill(0, landing.len(), RingSetup::UNTOUCHED);
-    Ok(Cores::answering(cores, || MinimalRing::new(setup.depth, setup.block as usize, landing, media))?)
+    Ok(Cores::answering(cores, || MinimalRing::new(setup.depth, setup.block as usize, landing, media, ahead))?)
 }
 
 /// The driver's queue pair on the software controller.
@@ -252,6 +254,8 @@ impl Bench {
 pub struct RingResult {
     /// Commands a second: the driver, then the minimal ring.
     pub pairs: Pairs,
+    /// The same with the minimal ring fetching data ahead, as the software controller does; none on [`Media::Null`].
+    pub fetching: Option<Pairs>,
     /// Median commands a second of the driver with completions in disorder.
     pub disordered: f64,
     /// Blocks compared byte for byte; none on [`Media::Null`], where the landing memory was found untouched instead.
@@ -280,24 +284,28 @@ pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
             disordered.push(bench.measure(&mut driven, 1 << 32 | disordered.len() as u64)?);
         }
     }
-    let (mut driven, mut minimal) = (Driven::new(&setup, cores, false)?, minimal(&setup, cores)?);
+    let mut driven = Driven::new(&setup, cores, false)?;
+    let pairs = duel(&mut bench, &mut driven, &mut minimal(&setup, cores, 0)?, time)?;
+    let fetching = match setup.media {
+        Media::Ram => Some(duel(&mut bench, &mut driven, &mut minimal(&setup, cores, AHEAD)?, time / 4)?),
+        Media::Null => None,
+    };
+    let (disordered, checked) = (warprow_workload::median(disordered), bench.checked);
+    Ok(RingResult { pairs, fetching, disordered, checked, pinned: cores.is_some() })
+}
+
+fn duel(bench: &mut Bench, driven: &mut Driven, minimal: &mut MinimalRing, time: Duration) -> anyhow::Result<Pairs> {
     // A first pair, not counted, touches all memory.
-    bench.measure(&mut driven, u64::MAX)?;
-    bench.measure(&mut minimal, u64::MAX)?;
+    bench.measure(driven, u64::MAX)?;
+    bench.measure(minimal, u64::MAX)?;
     // Both closures need the bench; they are never called at once.
     let bench = std::cell::RefCell::new(bench);
-    let pairs = Pairs::alternate_for(
+    Pairs::alternate_for(
         time,
         5,
-        |pair| bench.borrow_mut().measure(&mut driven, pair.into()),
-        |pair| bench.borrow_mut().measure(&mut minimal, pair.into()),
-    )?;
-    Ok(RingResult {
-        pairs,
-        disordered: warprow_workload::median(disordered),
-        checked: bench.into_inner().checked,
-        pinned: cores.is_some(),
-    })
+        |pair| bench.borrow_mut().measure(driven, pair.into()),
+        |pair| bench.borrow_mut().measure(minimal, pair.into()),
+    )
 }
 
 #[cfg(test)]
@@ -311,7 +319,8 @@ mod tests {
             let result = run(setup, Duration::ZERO).unwrap();
             assert_eq!(result.pairs.pairs().len(), 5);
             assert!(result.pairs.median_a() > 0.0 && result.pairs.median_b() > 0.0 && result.disordered > 0.0);
-            let rounds = if media == Media::Ram { 5 + 2 + 10 } else { 0 };
+            let rounds = if media == Media::Ram { 5 + 2 * 12 } else { 0 };
+            assert_eq!(result.fetching.is_some(), media == Media::Ram);
             assert!(result.checked >= rounds * ROUND as u64, "{media:?}: {} blocks compared", result.checked);
         }
     }
@@ -320,7 +329,7 @@ mod tests {
     fn a_wrong_byte_is_found() {
         let setup = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Ram, seed: 6 };
         let mut bench = Bench::new(setup);
-        let mut ring = minimal(&setup, None).unwrap();
+        let mut ring = minimal(&setup, None, 0).unwrap();
         bench.measure(&mut ring, 0).unwrap();
         let landing = ring.landing();
         landing.store_u8(77 * 512 + 3, landing.load_u8(77 * 512 + 3) ^ 1);
