@@ -194,12 +194,14 @@ impl Function for SoftController {
         if !at.is_multiple_of(stride) {
             return Err(outside());
         }
-        // Which worker will look there is settled when the queue is created, by its completion queue.
-        let reader: Arc<dyn Wake> = match &*core.seats {
-            [only] => only.parker.clone(),
-            seats => Arc::new(Parkers(seats.iter().map(|seat| seat.parker.clone()).collect())),
+        // Which worker will look at a tail is settled when the queue is created, by its completion queue. Heads wake
+        // nobody: a worker that waits for room in a completion queue does not sleep.
+        let reader: Option<Arc<dyn Wake>> = match &*core.seats {
+            _ if at / stride % 2 == 1 => None,
+            [only] => Some(only.parker.clone()),
+            seats => Some(Arc::new(Parkers(seats.iter().map(|seat| seat.parker.clone()).collect()))),
         };
-        Doorbell::memory(core.doorbells.clone(), at, Some(reader)).ok_or_else(outside)
+        Doorbell::memory(core.doorbells.clone(), at, reader).ok_or_else(outside)
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
