@@ -43,6 +43,8 @@ pub(crate) struct BlockId {
     pub index: u32,
     pub store: Uuid,
     pub member: Uuid,
+    /// The commit that wrote it: of two attempts at one epoch, which.
+    pub commit: Uuid,
 }
 
 /// A block whose magic, checksum and version are right.
@@ -54,6 +56,7 @@ pub(crate) struct Block<'a> {
     pub index: u32,
     pub store: Uuid,
     pub member: Uuid,
+    pub commit: Uuid,
     pub payload: &'a [u8],
 }
 
@@ -70,6 +73,7 @@ pub(crate) fn seal(id: &BlockId, payload: &[u8]) -> [u8; UNIT] {
     head.u32(0);
     head.bytes(id.store.as_bytes());
     head.bytes(id.member.as_bytes());
+    head.bytes(id.commit.as_bytes());
     let mut unit = [0; UNIT];
     unit[..8].copy_from_slice(&MAGIC);
     unit[12..12 + head.0.len()].copy_from_slice(&head.0);
@@ -96,6 +100,7 @@ pub(crate) fn open_expecting<'a>(unit: &'a [u8; UNIT], id: &BlockId) -> Result<&
         () if block.index != id.index => wrong("index"),
         () if block.store != id.store => wrong("store"),
         () if block.member != id.member => wrong("member"),
+        () if block.commit != id.commit => wrong("commit"),
         () => Ok(block.payload),
     }
 }
@@ -116,11 +121,11 @@ fn read<'a>(head: &mut Reader<'a>, unit: &[u8]) -> Result<Result<Block<'a>, Bloc
     let length = head.u32()?;
     let (address, epoch, index) = (head.u64()?, head.u64()?, head.u32()?);
     head.u32()?;
-    let (store, member) = (Uuid::from_bytes(head.array()?), Uuid::from_bytes(head.array()?));
-    head.bytes(16)?;
+    let mut uuid = || head.array().map(Uuid::from_bytes);
+    let (store, member, commit) = (uuid()?, uuid()?, uuid()?);
     let payload = head.bytes((length as usize).min(PAYLOAD))?;
     if length as usize > PAYLOAD {
         return Ok(Err(BlockError::Length { length }));
     }
-    Ok(Ok(Block { kind, address, epoch, index, store, member, payload }))
+    Ok(Ok(Block { kind, address, epoch, index, store, member, commit, payload }))
 }

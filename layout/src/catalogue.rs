@@ -12,6 +12,7 @@ use crate::error::{BlockError, CatalogueError};
 use crate::generation::{Generation, MAX_TABLES};
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, RowPacking};
+use crate::superblock::Superblock;
 use crate::table::{RankWidth, Region, StoredRanks, Table};
 
 /// All generations of a store at one epoch.
@@ -232,8 +233,9 @@ pub(crate) fn blocks(bytes: &[u8], id: BlockId) -> impl Iterator<Item = [u8; UNI
 }
 
 /// The identity of a member's first catalogue block.
-pub(crate) fn first_block(store: Uuid, member: Uuid, epoch: u64, geometry: &Geometry) -> BlockId {
-    BlockId { kind: Kind::Catalogue, address: geometry.catalogue_unit(epoch), epoch, index: 0, store, member }
+pub(crate) fn first_block(own: &Superblock, member: Uuid) -> BlockId {
+    let Superblock { store, epoch, commit, ref geometry, .. } = *own;
+    BlockId { kind: Kind::Catalogue, address: geometry.catalogue_unit(epoch), epoch, index: 0, store, member, commit }
 }
 
 /// Puts the serialised catalogue together again from its units; `Err` names the first bad block.

@@ -2,17 +2,40 @@
 
 use crate::block::UNIT;
 use crate::catalogue;
-use crate::drive::{Drive, DriveError};
+use crate::drive::{Drive, DriveError, WritesLost};
 use crate::geometry::Copy;
 use crate::superblock::Superblock;
 use crate::units;
 
-/// The members of a store that are written to: all of them, in the order of their indices.
-pub(crate) type Members<'a> = &'a [&'a dyn Drive];
+/// A drive that is written to, and its incarnation when the writing began.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub drive: &'a dyn Drive,
+    pub incarnation: u64,
+}
 
-/// Makes everything written so far durable on every drive.
-pub(crate) fn flush(drives: Members<'_>) -> Result<(), DriveError> {
-    drives.iter().try_for_each(|drive| drive.flush())
+/// The members of a store that are written to: all of them, in the order of their indices.
+pub(crate) type Targets<'a> = &'a [Target<'a>];
+
+impl<'a> Target<'a> {
+    /// The drive as it is now.
+    pub(crate) fn new(drive: &'a dyn Drive) -> Self {
+        Self { drive, incarnation: drive.incarnation() }
+    }
+
+    fn flush(&self) -> Result<(), DriveError> {
+        self.drive.flush()?;
+        // Asked after the flush: no reset from the first write to here.
+        match self.drive.incarnation() == self.incarnation {
+            true => Ok(()),
+            false => Err(DriveError::new(self.drive.name(), "flush", WritesLost)),
+        }
+    }
+}
+
+/// Makes everything written since the targets were made durable, on every drive.
+pub(crate) fn flush(targets: Targets<'_>) -> Result<(), DriveError> {
+    targets.iter().try_for_each(Target::flush)
 }
 
 /// The superblock `superblock` as member `index` carries it.
@@ -23,7 +46,7 @@ pub(crate) fn for_member(superblock: &Superblock, index: usize) -> Superblock {
 /// Writes the serialised catalogue into the extent of the superblock's epoch, on one member.
 pub(crate) fn write_catalogue(drive: &dyn Drive, own: &Superblock, bytes: &[u8]) -> Result<(), DriveError> {
     let Some(member) = own.own() else { return Ok(()) };
-    let id = catalogue::first_block(own.store, member.uuid, own.epoch, &own.geometry);
+    let id = catalogue::first_block(own, member.uuid);
     let blocks: Vec<[u8; UNIT]> = catalogue::blocks(bytes, id).collect();
     units::write(drive, id.address, &blocks)
 }
@@ -37,23 +60,23 @@ pub(crate) fn write_superblock(drive: &dyn Drive, own: &Superblock, copy: Copy) 
 }
 
 /// Step 2: the catalogue of the superblock's epoch, on all members, durable.
-pub(crate) fn catalogues(drives: Members<'_>, superblock: &Superblock, bytes: &[u8]) -> Result<(), DriveError> {
-    for (index, &drive) in drives.iter().enumerate() {
-        write_catalogue(drive, &for_member(superblock, index), bytes)?;
+pub(crate) fn catalogues(targets: Targets<'_>, superblock: &Superblock, bytes: &[u8]) -> Result<(), DriveError> {
+    for (index, target) in targets.iter().enumerate() {
+        write_catalogue(target.drive, &for_member(superblock, index), bytes)?;
     }
-    flush(drives)
+    flush(targets)
 }
 
 /// Step 3: the superblock over the older slot of all members, durable; then over its tail copy, durable. The store has
 /// moved to the new epoch as soon as one member shows it.
 ///
 /// The tail copies wait for the flush: a slot is never in doubt in both copies at once.
-pub(crate) fn superblocks(drives: Members<'_>, superblock: &Superblock) -> Result<(), DriveError> {
+pub(crate) fn superblocks(targets: Targets<'_>, superblock: &Superblock) -> Result<(), DriveError> {
     for copy in [Copy::Start, Copy::Tail] {
-        for (index, &drive) in drives.iter().enumerate() {
-            write_superblock(drive, &for_member(superblock, index), copy)?;
+        for (index, target) in targets.iter().enumerate() {
+            write_superblock(target.drive, &for_member(superblock, index), copy)?;
         }
-        flush(drives)?;
+        flush(targets)?;
     }
     Ok(())
 }

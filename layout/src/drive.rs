@@ -34,7 +34,20 @@ pub trait Drive: Send + Sync {
 
     /// Returns when every completed write is durable.
     fn flush(&self) -> Result<(), DriveError>;
+
+    /// Changes whenever writes that had completed and were not flushed may have been lost although the drive goes on: when it
+    /// was reset, or lost power. A flush after that succeeds, and proves nothing of what was written before.
+    fn incarnation(&self) -> u64 {
+        0
+    }
 }
+
+/// The cause in a [`DriveError`] of a flush: it succeeded, and what was written before it may be lost all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the drive was reset or lost power while it was being written; what was not durable yet may be lost: write it again"
+)]
+pub struct WritesLost;
 
 /// A drive failed an operation.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +99,9 @@ macro_rules! forward {
             }
             fn flush(&self) -> Result<(), DriveError> {
                 (**self).flush()
+            }
+            fn incarnation(&self) -> u64 {
+                (**self).incarnation()
             }
         }
     };

@@ -290,8 +290,12 @@ pub enum OpenError {
         /// The store's epoch.
         epoch: u64,
     },
-    /// Members of one store disagree on its sizes or members.
-    #[error("drives {first} and {second} are of one store and disagree on its sizes or members")]
+    /// Members of one store disagree on its sizes or members, or show the same epoch by different commits: they are of copies
+    /// of the store that went separate ways.
+    #[error(
+        "drives {first} and {second} are of one store and disagree on its sizes, its members or its last commit: they are of \
+         different copies of it; give drives of one copy"
+    )]
     Disagreement {
         /// One drive.
         first: String,

@@ -4,11 +4,12 @@ use uuid::Uuid;
 
 use crate::block::{PAYLOAD, UNIT};
 use crate::catalogue::Catalogue;
-use crate::commit;
+use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::FormatError;
 use crate::geometry::{
-    CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, Member, superblock_unit, units,
+    CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, superblock_unit,
+    units,
 };
 use crate::placement::ChunkRef;
 use crate::probe::probe;
@@ -32,7 +33,8 @@ pub struct FormatOptions {
 ///
 /// Everything on the drives is lost. What was there before stays untouched until all checks have passed.
 pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superblock, FormatError> {
-    let drives: Vec<&dyn Drive> = drives.iter().map(|drive| drive as &dyn Drive).collect();
+    let targets: Vec<Target<'_>> = drives.iter().map(|drive| Target::new(drive)).collect();
+    let drives: Vec<&dyn Drive> = targets.iter().map(|target| target.drive).collect();
     let geometry = plan(&drives, options)?;
     if !options.overwrite {
         for &drive in &drives {
@@ -44,9 +46,11 @@ pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superbl
         }
     }
     let bytes = Catalogue::default().encode();
+    let store = options.store.unwrap_or_else(Uuid::new_v4);
     let superblock = Superblock {
-        store: options.store.unwrap_or_else(Uuid::new_v4),
+        store,
         epoch: 1,
+        commit: store,
         member: 0,
         catalogue_bytes: bytes.len() as u32,
         catalogue_crc: crc32c::crc32c(&bytes),
@@ -60,9 +64,9 @@ pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superbl
             crate::units::write(drive, superblock_unit(slot, copy, count), &[[0; UNIT]])?;
         }
     }
-    commit::flush(&drives)?;
-    commit::catalogues(&drives, &superblock, &bytes)?;
-    commit::superblocks(&drives, &superblock)?;
+    commit::flush(&targets)?;
+    commit::catalogues(&targets, &superblock, &bytes)?;
+    commit::superblocks(&targets, &superblock)?;
     Ok(superblock)
 }
 
@@ -113,7 +117,7 @@ fn plan(drives: &[&dyn Drive], options: &FormatOptions) -> Result<Geometry, Form
     let slack = options.catalogue_slack.map_or((smallest / 1024).clamp(64 << 10, 1 << 20), u64::from);
     let most: u64 = sizes.iter().map(|&units| u64::from(Geometry::chunks_on(units, 0, chunk_shift))).sum();
     let catalogue_bytes = most * size_of::<ChunkRef>() as u64 + slack.max(PAYLOAD as u64);
-    let catalogue_units = catalogue_bytes.div_ceil(PAYLOAD as u64);
+    let catalogue_units = catalogue_bytes.div_ceil(PAYLOAD as u64).next_multiple_of(METADATA_ALIGNMENT);
     if catalogue_units * PAYLOAD as u64 > u64::from(u32::MAX) {
         return Err(FormatError::CatalogueSize { bytes: catalogue_bytes });
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::error::VolumeError;
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, Placement, RowAddress, RowPacking};
@@ -35,12 +37,14 @@ pub struct GenerationSpec {
     pub stripe_unit: Option<u32>,
     /// Which free chunks to take.
     pub span: Span,
+    /// The identity of the commit that will bring it. `None`: random.
+    pub commit: Option<Uuid>,
 }
 
 impl GenerationSpec {
     /// A generation with the default stripe unit and span.
     pub fn new(name: impl Into<String>, tables: Vec<TableSpec>) -> Self {
-        Self { name: name.into(), tables, stripe_unit: None, span: Span::default() }
+        Self { name: name.into(), tables, stripe_unit: None, span: Span::default(), commit: None }
     }
 }
 

@@ -18,6 +18,10 @@ pub(crate) const CHUNK_SHIFTS: std::ops::RangeInclusive<u8> = 20..=26;
 /// log₂ of the LBA sizes that a store can lie on: 512 B to 4 KiB, the metadata unit.
 pub(crate) const LBA_SHIFTS: std::ops::RangeInclusive<u8> = 9..=12;
 
+/// Catalogue extents begin and end at multiples of this many units: 64 KiB, the largest unit that drives are known to map and
+/// rewrite as a whole. What a drive spoils around a torn write then belongs to the same structure, or is superblocks of one end.
+pub(crate) const METADATA_ALIGNMENT: u64 = (64 << 10) / UNIT as u64;
+
 /// Chunk 0 begins at a multiple of this many units: 1 MiB.
 const CHUNK_ALIGNMENT: u64 = (1 << 20) / UNIT as u64;
 
@@ -82,7 +86,7 @@ impl Geometry {
 
     /// Unit at which the catalogue of `epoch` begins.
     pub(crate) fn catalogue_unit(&self, epoch: u64) -> u64 {
-        2 + (epoch & 1) * u64::from(self.catalogue_units)
+        METADATA_ALIGNMENT + (epoch & 1) * u64::from(self.catalogue_units)
     }
 
     /// Unit of the superblock of `epoch` on `member`.
@@ -92,7 +96,7 @@ impl Geometry {
 
     /// First unit at which chunk 0 may begin behind catalogue extents of `catalogue_units`.
     pub(crate) fn first_chunk_unit_for(catalogue_units: u32) -> u64 {
-        (2 + 2 * u64::from(catalogue_units)).next_multiple_of(CHUNK_ALIGNMENT)
+        (METADATA_ALIGNMENT + 2 * u64::from(catalogue_units)).next_multiple_of(CHUNK_ALIGNMENT)
     }
 
     /// Chunks that fit on a drive of `units` units, between the catalogue and the tail superblocks.

@@ -50,7 +50,7 @@ mod volume;
 pub use block::{HEADER, MAGIC, PAYLOAD, UNIT, VERSION};
 pub use catalogue::Catalogue;
 pub use divide::Divider;
-pub use drive::{Drive, DriveError};
+pub use drive::{Drive, DriveError, WritesLost};
 pub use dtype::DType;
 pub use error::{BlockError, CatalogueError, FormatError, Missing, OpenError, VolumeError};
 pub use extent::{Extent, Extents};

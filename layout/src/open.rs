@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::block::{PAYLOAD, VERSION};
 use crate::catalogue::{self, Catalogue};
-use crate::commit;
+use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{BlockError, Missing, OpenError};
 use crate::geometry::Copy;
@@ -76,6 +76,8 @@ pub enum RepairKind {
 struct Candidate {
     drive: Arc<dyn Drive>,
     position: usize,
+    /// The drive's, from before it was read.
+    incarnation: u64,
     probe: Probe,
     newest: Superblock,
 }
@@ -84,18 +86,24 @@ impl Candidate {
     fn name(&self) -> String {
         self.drive.name().to_owned()
     }
+
+    fn target(&self) -> Target<'_> {
+        Target { drive: &*self.drive, incarnation: self.incarnation }
+    }
 }
 
 /// Opens the store that lies on `drives`, in any order.
 ///
 /// The store is at the highest epoch that any member shows. A member one epoch behind has everything of that epoch but its
-/// superblock, which it is given now; one that lacks more is refused as an old copy.
+/// superblock, which it is given now; one that lacks more is refused as an old copy. Opened for writing, all that was read is
+/// made durable first: it may so far be in a drive's cache only, left there by a process that was killed.
 pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened, OpenError> {
     let mut candidates = Vec::with_capacity(drives.len());
     for (position, drive) in drives.into_iter().enumerate() {
         let drive: Arc<dyn Drive> = Arc::new(drive);
+        let incarnation = drive.incarnation();
         let (probe, newest) = newest(&*drive)?;
-        candidates.push(Candidate { drive, position, probe, newest });
+        candidates.push(Candidate { drive, position, incarnation, probe, newest });
     }
     refuse_duplicates(&candidates)?;
     let store = refuse_strangers(&candidates)?;
@@ -135,6 +143,7 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
     let needed: Vec<Needed> =
         candidates.iter().zip(&catalogues).map(|(it, read)| Needed::new(it, &current, read.is_err())).collect();
     if access == Access::ReadWrite {
+        commit::flush(&candidates.iter().map(Candidate::target).collect::<Vec<_>>())?;
         repair(&needed, &current, bytes)?;
     }
     let repairs = needed.iter().flat_map(|needed| needed.report(current.epoch)).collect();
@@ -218,7 +227,8 @@ fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
     for candidate in candidates {
         let (ours, theirs) = (&newest.newest, &candidate.newest);
         let same_commit = ours.epoch != theirs.epoch
-            || (ours.catalogue_bytes, ours.catalogue_crc) == (theirs.catalogue_bytes, theirs.catalogue_crc);
+            || (ours.commit, ours.catalogue_bytes, ours.catalogue_crc)
+                == (theirs.commit, theirs.catalogue_bytes, theirs.catalogue_crc);
         if ours.geometry != theirs.geometry || !same_commit {
             return Err(OpenError::Disagreement { first: newest.name(), second: candidate.name() });
         }
@@ -259,7 +269,7 @@ type Damage = (u32, BlockError);
 fn read_catalogue(candidate: &Candidate, current: &Superblock) -> Result<Vec<u8>, Damage> {
     let own = commit::for_member(current, usize::from(candidate.newest.member));
     let member = own.own().map_or(Uuid::nil(), |own| own.uuid);
-    let id = catalogue::first_block(own.store, member, own.epoch, &own.geometry);
+    let id = catalogue::first_block(&own, member);
     let count = (own.catalogue_bytes as usize).div_ceil(PAYLOAD);
     let units = units::read(&*candidate.drive, id.address, count).map_err(|_| (0, BlockError::Unreadable))?;
     let bytes = catalogue::assemble(&units, id)?;
@@ -313,13 +323,13 @@ fn repair(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) -> Result<(
         let own = commit::for_member(current, usize::from(needed.candidate.newest.member));
         commit::write_catalogue(&*needed.candidate.drive, &own, bytes)?;
     }
-    damaged.iter().try_for_each(|needed| needed.candidate.drive.flush())?;
+    commit::flush(&damaged.iter().map(|needed| needed.candidate.target()).collect::<Vec<_>>())?;
     for phase in [Copy::Start, Copy::Tail] {
-        let mut written: Vec<&dyn Drive> = Vec::new();
+        let mut written: Vec<Target<'_>> = Vec::new();
         for needed in needed {
             for (_, superblock) in needed.copies.iter().filter(|(copy, _)| *copy == phase) {
                 commit::write_superblock(&*needed.candidate.drive, superblock, phase)?;
-                written.push(&*needed.candidate.drive);
+                written.push(needed.candidate.target());
             }
         }
         commit::flush(&written)?;

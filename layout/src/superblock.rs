@@ -5,7 +5,9 @@ use uuid::Uuid;
 use crate::block::{self, BlockId, Kind, UNIT};
 use crate::codec::{Ended, Reader, Writer};
 use crate::error::BlockError;
-use crate::geometry::{CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, Member, units};
+use crate::geometry::{
+    CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, units,
+};
 use crate::placement::ChunkRef;
 
 /// What a superblock says.
@@ -15,6 +17,8 @@ pub struct Superblock {
     pub store: Uuid,
     /// Counts commits. Its parity chooses the superblock slot and the catalogue extent.
     pub epoch: u64,
+    /// The commit that brought the epoch: its own identity, also among several attempts at one epoch.
+    pub commit: Uuid,
     /// Which of the members carries this copy.
     pub member: u16,
     /// Bytes of the serialised catalogue.
@@ -66,6 +70,7 @@ impl Superblock {
             index: 0,
             store: self.store,
             member: own.uuid,
+            commit: self.commit,
         };
         Some((address, block::seal(&id, &out.0)))
     }
@@ -136,11 +141,15 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
         members.push(Member { uuid, lba_count, chunk_count, serial: serial.to_owned() });
     }
     let geometry = Geometry { lba_shift, chunk_shift, catalogue_units, first_chunk_unit, members };
+    if !catalogue_units.is_multiple_of(METADATA_ALIGNMENT as u32) {
+        return inconsistent("its catalogue extents are not aligned");
+    }
     if first_chunk_unit < Geometry::first_chunk_unit_for(catalogue_units) {
         return inconsistent("chunks overlap the catalogue");
     }
     if u64::from(catalogue_bytes) > geometry.catalogue_capacity() {
         return inconsistent("the catalogue is larger than its extent");
     }
-    Ok(Ok(Superblock { store: block.store, epoch: block.epoch, member, catalogue_bytes, catalogue_crc, geometry }))
+    let (store, epoch, commit) = (block.store, block.epoch, block.commit);
+    Ok(Ok(Superblock { store, epoch, commit, member, catalogue_bytes, catalogue_crc, geometry }))
 }

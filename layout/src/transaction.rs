@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::error::VolumeError;
 use crate::generation::Generation;
 use crate::load::{Loader, RowSource};
@@ -15,15 +17,17 @@ use crate::volume::Writing;
 pub struct Transaction {
     writing: Writing,
     generation: Generation,
+    /// The commit's identity.
+    id: Option<Uuid>,
     /// Tables whose ranks were given.
     ranked: Vec<bool>,
     superseded: Vec<u64>,
 }
 
 impl Transaction {
-    pub(crate) fn new(writing: Writing, generation: Generation) -> Self {
+    pub(crate) fn new(writing: Writing, generation: Generation, id: Option<Uuid>) -> Self {
         let ranked = vec![false; generation.tables.len()];
-        Self { writing, generation, ranked, superseded: Vec::new() }
+        Self { writing, generation, id, ranked, superseded: Vec::new() }
     }
 
     /// The generation as it will be: tables and placement.
@@ -73,7 +77,7 @@ impl Transaction {
             return Err(VolumeError::RanksNotGiven { table: table.name.clone() });
         }
         let generation = Arc::new(self.generation);
-        self.writing.commit(Some(generation.clone()), &self.superseded)?;
+        self.writing.commit(Some(generation.clone()), &self.superseded, self.id)?;
         Ok(generation)
     }
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::catalogue::Catalogue;
 use crate::chunks::FreeChunks;
-use crate::commit;
+use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{Missing, VolumeError};
 use crate::generation::{Generation, GenerationSpec, Plan};
@@ -131,12 +131,12 @@ impl Volume {
             (state.catalogue.next_id, state.epoch + 1)
         };
         let generation = Generation { id, epoch, name: spec.name.clone(), tables: plan.tables, placement };
-        Ok(Transaction::new(writing, generation))
+        Ok(Transaction::new(writing, generation, spec.commit))
     }
 
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.
     pub fn drop_generation(&self, id: u64) -> Result<(), VolumeError> {
-        self.claim()?.commit(None, &[id])
+        self.claim()?.commit(None, &[id], None)
     }
 
     /// Bytes of the serialised catalogue.
@@ -166,7 +166,10 @@ impl Volume {
             return Err(VolumeError::Poisoned);
         }
         match self.shared.writing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Writing { volume: self.clone() }),
+            Ok(_) => {
+                let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
+                Ok(Writing { volume: self.clone(), incarnations })
+            }
             Err(_) => Err(VolumeError::Busy),
         }
     }
@@ -189,6 +192,8 @@ pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> V
 /// The right to write, of which a volume has one.
 pub(crate) struct Writing {
     pub(crate) volume: Volume,
+    /// Of every drive, from before the first write.
+    incarnations: Vec<u64>,
 }
 
 impl Drop for Writing {
@@ -200,11 +205,19 @@ impl Drop for Writing {
 impl Writing {
     /// Moves the store to the next epoch: with `added`, whose data has been written, and without `dropped`.
     ///
-    /// A failure before the first superblock is written leaves the store as it was. Later it poisons the volume: some
+    /// A failure before the first superblock is written leaves the store as it was; that a drive was reset since the writing
+    /// began is one, for then it may have lost data that its flush does not speak of. Later a failure poisons the volume: some
     /// members may show the new epoch, and a second attempt would write another catalogue where theirs lies.
-    pub(crate) fn commit(self, added: Option<Arc<Generation>>, dropped: &[u64]) -> Result<(), VolumeError> {
+    pub(crate) fn commit(
+        self,
+        added: Option<Arc<Generation>>,
+        dropped: &[u64],
+        id: Option<Uuid>,
+    ) -> Result<(), VolumeError> {
         let shared = &self.volume.shared;
-        let drives: Vec<&dyn Drive> = shared.drives.iter().flatten().map(|drive| &**drive).collect();
+        let drives = shared.drives.iter().flatten().zip(&self.incarnations);
+        let targets: Vec<Target<'_>> =
+            drives.map(|(drive, &incarnation)| Target { drive: &**drive, incarnation }).collect();
         let (epoch, mut catalogue) = {
             let state = self.volume.state();
             (state.epoch + 1, state.catalogue.clone())
@@ -219,7 +232,7 @@ impl Writing {
         if let Some(added) = added {
             catalogue.next_id = added.id + 1;
             catalogue.generations.push(added);
-            commit::flush(&drives)?;
+            commit::flush(&targets)?;
         }
         let bytes = catalogue.encode();
         let (needed, capacity) = (bytes.len() as u64, shared.superblock.geometry.catalogue_capacity());
@@ -228,12 +241,13 @@ impl Writing {
         }
         let superblock = Superblock {
             epoch,
+            commit: id.unwrap_or_else(Uuid::new_v4),
             catalogue_bytes: bytes.len() as u32,
             catalogue_crc: crc32c::crc32c(&bytes),
             ..shared.superblock.clone()
         };
-        commit::catalogues(&drives, &superblock, &bytes)?;
-        let done = commit::superblocks(&drives, &superblock);
+        commit::catalogues(&targets, &superblock, &bytes)?;
+        let done = commit::superblocks(&targets, &superblock);
         let mut state = shared.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(source) = done {
             state.poisoned = true;

@@ -21,7 +21,7 @@ fn loaded(mebibytes: &[u64]) -> (Vec<Shape>, Vec<Image>, Geometry) {
 
 /// Units that carry metadata of `drive`.
 fn metadata(shape: &Shape, geometry: &Geometry) -> Vec<u64> {
-    let extents = [2, 2 + u64::from(geometry.catalogue_units)];
+    let extents = [16, 16 + u64::from(geometry.catalogue_units)];
     let mut units = vec![0, 1, shape.units() - 2, shape.units() - 1];
     units.extend(extents.iter().flat_map(|&first| first..first + 2));
     units

@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use uuid::Uuid;
 use warprow_layout::{
-    Access, FormatError, FormatOptions, OpenError, SlotState, State, VolumeError, format, open, probe,
+    Access, DType, FormatError, FormatOptions, GenerationSpec, OpenError, SlotState, State, TableSpec, VolumeError,
+    format, open, probe,
 };
 
 fn two_stores() -> (Vec<MemoryDrive>, Vec<MemoryDrive>) {
@@ -97,6 +98,30 @@ fn a_copy_of_a_member_is_named() {
     }
 }
 
+/// Two copies of a store go separate ways for one commit, with rows that differ and catalogues that do not.
+#[test]
+fn drives_of_different_copies_are_named() {
+    let shapes = [small(512, 4), small(512, 5)];
+    let rig = Rig::new(&shapes);
+    rig.format(1);
+    let spec = GenerationSpec::new("m", vec![TableSpec::new("t", 199, 64, DType::I8)]);
+    let fork = |version| {
+        let rig = Rig::with_images(&shapes, rig.images());
+        let volume = rig.open().volume;
+        let mut tx = volume.begin(&spec).unwrap();
+        load(&volume, &mut tx, version);
+        tx.commit().unwrap();
+        rig.drives
+    };
+    let (mut one, other) = (fork(1), fork(2));
+    assert_eq!(one[1].unit(16)[96..], other[1].unit(16)[96..], "the same catalogue");
+    one[1] = other[1].clone();
+    match error(&one) {
+        OpenError::Disagreement { first, second } => assert_ne!(first, second),
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn a_changed_drive_is_named() {
     let (x, _) = two_stores();
@@ -173,6 +198,27 @@ fn format_refuses_before_it_writes() {
     assert!(matches!(refused, FormatError::AlreadyFormatted { store: Some(found), .. } if found == store), "{refused}");
     format(&rig.drives[1..], &FormatOptions { overwrite: true, ..default }).unwrap();
     assert!(matches!(error(&rig.drives), OpenError::SwappedMember { .. } | OpenError::ForeignMember { .. }));
+}
+
+/// A drive that rewrites up to 64 KiB for a torn LBA then spoils one structure, or the superblocks of one end.
+#[test]
+fn no_64_kib_belong_to_two_structures() {
+    for (lba_size, mebibytes, slack) in
+        [(512, 4, None), (4096, 5, None), (512, 9, Some(1 << 20)), (512, 300, None), (4096, 8192, None)]
+    {
+        let rig = Rig::new(&[Shape { bytes: (mebibytes << 20) + 12288, ..small(lba_size, 0) }]);
+        let options = FormatOptions { catalogue_slack: slack, ..FormatOptions::default() };
+        let geometry = format(&rig.drives, &options).unwrap().geometry;
+        let (extent, units) = (u64::from(geometry.catalogue_units), rig.drives[0].shape.units());
+        let chunks = u64::from(geometry.members[0].chunk_count) * geometry.chunk_size() / 4096;
+        let first = geometry.first_chunk_unit;
+        let structures = [0..2, 16..16 + extent, 16 + extent..16 + 2 * extent, first..first + chunks, units - 2..units];
+        let mut before = None;
+        for units in structures {
+            assert!(before < Some(units.start / 16), "{geometry:?}: {units:?}");
+            before = Some((units.end - 1) / 16);
+        }
+    }
 }
 
 #[test]

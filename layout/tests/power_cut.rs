@@ -18,6 +18,9 @@ enum Fate {
     Lbas(u32, u64),
     /// Each LBA is kept, lost or itself torn: more than NVMe allows (AWUPF), and nothing here relies on that.
     Torn(u64),
+    /// Each LBA is kept or lost, and what stands around it in the same 64 KiB is spoilt, as by a drive that rewrites larger
+    /// units than LBAs: more than NVMe allows.
+    Spoilt(u64),
     /// Each write is kept or lost whole.
     Writes(u64),
     /// Each drive keeps everything or nothing.
@@ -35,6 +38,7 @@ fn fates(drives: usize, seeds: u64) -> Vec<Fate> {
             Fate::Writes(seed),
             Fate::Torn(seed),
             Fate::Torn(!seed),
+            Fate::Spoilt(seed),
         ]);
         if drives > 1 {
             fates.push(Fate::Drives(seed));
@@ -55,7 +59,7 @@ struct Pending {
 fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image> {
     let mut images = durable.to_vec();
     let mut rng = fastrand::Rng::with_seed(match fate {
-        Fate::Lbas(_, seed) | Fate::Torn(seed) | Fate::Writes(seed) | Fate::Drives(seed) => {
+        Fate::Lbas(_, seed) | Fate::Torn(seed) | Fate::Spoilt(seed) | Fate::Writes(seed) | Fate::Drives(seed) => {
             seed ^ (pending.len() as u64 * 7919)
         }
         _ => 0,
@@ -71,6 +75,10 @@ fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image> {
                     images[*drive].insert(lba, [&data[..cut], &old[cut..]].concat().into());
                     false
                 }
+                Fate::Spoilt(_) => {
+                    spoil(&mut images[*drive], lba, data.len(), &mut rng);
+                    rng.bool()
+                }
                 Fate::AllLost => false,
                 Fate::AllKept => true,
                 Fate::Lbas(percent, _) => rng.u32(0..100) < percent,
@@ -84,6 +92,17 @@ fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image> {
         }
     }
     images
+}
+
+/// Spoils some of the LBAs that share an aligned 64 KiB with `lba`.
+fn spoil(image: &mut Image, lba: u64, lba_size: usize, rng: &mut fastrand::Rng) {
+    let count = (64 << 10) / lba_size as u64;
+    let (all, mut garbage) = (rng.bool(), vec![0; lba_size]);
+    rng.fill(&mut garbage);
+    let garbage: std::sync::Arc<[u8]> = garbage.into();
+    for around in (lba / count * count..).take(count as usize).filter(|_| all || rng.bool()) {
+        image.insert(around, garbage.clone());
+    }
 }
 
 /// A state of the drives after a cut.
@@ -227,7 +246,7 @@ fn data_before_catalogue(shapes: &[Shape], images: &[Image], acked: u64) -> Resu
     for drive in &rig.drives {
         let mut bytes = Vec::new();
         for index in 0..geometry.catalogue_units {
-            let block = drive.unit(2 + (next & 1) * u64::from(geometry.catalogue_units) + u64::from(index));
+            let block = drive.unit(16 + (next & 1) * u64::from(geometry.catalogue_units) + u64::from(index));
             let field = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
             let intact = crc32c::crc32c(&block[12..]).to_le_bytes() == block[8..12];
             if !intact || field(32) != next || field(40) != u64::from(index) {
@@ -429,13 +448,62 @@ fn cuts_during_roll_forward_leave_the_new() {
 fn every_flush_of_a_roll_forward_is_needed() {
     let shapes = shapes(512, &THREE);
     let (base, log) = record_roll_forward(&shapes, 0);
-    let mut removed = 0;
+    // The first of each drive make durable what was read: here everything was.
+    let mut removed = shapes.len();
     while let Some((log, from)) = without_flush(&log, removed) {
         let found = enumerate(&shapes, &base, &log, from, 40, |crash| old_or_new(&shapes, crash, 2));
         assert!(found.is_err(), "without flush {removed} nothing goes wrong");
         removed += 1;
     }
-    assert!(removed >= 4, "two laggards, two flushes each: {removed}");
+    assert!(removed >= shapes.len() + 4, "two laggards, two flushes each: {removed}");
+}
+
+/// A process is killed after `until` operations of the switch to version 2; the drives have power and keep what it wrote in
+/// their caches. Another process opens the store, shows the version that it finds, and writes rows onto free chunks.
+fn record_killed(shapes: &[Shape], until: usize) -> (Vec<Image>, Vec<Op>) {
+    let (base, log) = record_switches(shapes);
+    let (mut durable, mut pending) = (base.clone(), Vec::new());
+    log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
+    let rig = Rig::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
+    let volume = rig.open().volume;
+    rig.mark(version_of(&volume).unwrap());
+    let mut tx = volume.begin(&model()).unwrap();
+    load(&volume, &mut tx, 3);
+    (base, [&log[..until], &rig.take_log()].concat())
+}
+
+/// The operations of the switch to version 2 that begin with the first flush.
+fn commit_of_the_first_switch(log: &[Op]) -> std::ops::RangeInclusive<usize> {
+    let first = log.iter().position(|op| matches!(op, Op::Flush { .. })).unwrap();
+    first..=log.iter().position(|op| matches!(op, Op::Mark(2))).unwrap()
+}
+
+#[test]
+fn what_was_shown_after_a_kill_survives_a_power_cut() {
+    for sizes in [&ONE[..], &THREE] {
+        let shapes = shapes(512, sizes);
+        for until in commit_of_the_first_switch(&record_switches(&shapes).1) {
+            let (base, log) = record_killed(&shapes, until);
+            enumerate(&shapes, &base, &log, until, 1, |crash| old_or_new(&shapes, crash, 2))
+                .unwrap_or_else(|error| panic!("killed after {until} operations: {error}"));
+        }
+    }
+}
+
+#[test]
+fn the_flush_of_what_was_read_is_needed() {
+    for sizes in [&ONE[..], &THREE] {
+        let shapes = shapes(512, sizes);
+        // Killed when the first drive had its superblock at the start.
+        let superblock = |op: &Op| matches!(op, Op::Write { lba: 0..16, .. });
+        let until = record_switches(&shapes).1.iter().position(superblock).unwrap() + 1;
+        let (base, log) = record_killed(&shapes, until);
+        let flushed = until..until + shapes.len();
+        assert!(log[flushed.clone()].iter().all(|op| matches!(op, Op::Flush { .. })), "opening begins with flushes");
+        let log = [&log[..until], &log[flushed.end..]].concat();
+        let found = enumerate(&shapes, &base, &log, until, 12, |crash| old_or_new(&shapes, crash, 2));
+        assert!(found.is_err(), "without it nothing goes wrong on {} drives", shapes.len());
+    }
 }
 
 /// A commit is cut off before its superblocks; another commit of the same epoch, with other rows, follows and is cut off too.

@@ -2,10 +2,14 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::*;
-use warprow_layout::{Access, DType, Drive, DriveError, GenerationSpec, Ranks, TableSpec, VolumeError, open};
+use warprow_layout::{
+    Access, DType, Drive, DriveError, FormatError, FormatOptions, GenerationSpec, OpenError, Ranks, TableSpec,
+    VolumeError, WritesLost, format, open,
+};
 
 fn one_mebibyte(name: &str) -> GenerationSpec {
     GenerationSpec::new(name, vec![TableSpec::new("t", 2048, 128, DType::F32)])
@@ -147,7 +151,7 @@ fn a_full_catalogue_refuses_and_keeps_what_it_has() {
     warprow_layout::format(&rig.drives, &options).unwrap();
     let volume = rig.open().volume;
     let table = |i: usize| TableSpec::new(format!("{i:0200}"), 1, 1, DType::F32);
-    let spec = GenerationSpec { stripe_unit: Some(512), ..GenerationSpec::new("m", (0..20).map(table).collect()) };
+    let spec = GenerationSpec { stripe_unit: Some(512), ..GenerationSpec::new("m", (0..130).map(table).collect()) };
     let first = volume.begin(&spec).unwrap().commit().unwrap();
     match volume.begin(&spec).unwrap().commit() {
         Err(VolumeError::CatalogueFull { needed, capacity }) => assert!(needed > capacity),
@@ -246,4 +250,123 @@ fn a_commit_that_fails_is_undone_or_in_doubt_and_never_half() {
     }
     // Flush, catalogues, flush; then twice superblocks and flush: three drives each.
     assert_eq!((undone, in_doubt, done), (9, 12, 39));
+}
+
+/// A drive that is reset before its nth write or flush: what it has not flushed is lost, and it goes on as if nothing were.
+#[derive(Clone)]
+struct Forgetful {
+    inner: MemoryDrive,
+    flushed: Arc<Mutex<Image>>,
+    left: Arc<AtomicUsize>,
+    resets: Arc<AtomicU64>,
+}
+
+impl Forgetful {
+    fn new(inner: &MemoryDrive) -> Self {
+        let flushed = Arc::new(Mutex::new(inner.image.lock().unwrap().clone()));
+        let (left, resets) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(AtomicU64::new(7)));
+        Self { inner: inner.clone(), flushed, left, resets }
+    }
+
+    fn step(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.left.store(usize::MAX, Ordering::Relaxed);
+            self.resets.fetch_add(1, Ordering::Relaxed);
+            self.inner.image.lock().unwrap().clone_from(&self.flushed.lock().unwrap());
+        }
+    }
+}
+
+impl Drive for Forgetful {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn lba_size(&self) -> u32 {
+        self.inner.lba_size()
+    }
+    fn lba_count(&self) -> u64 {
+        self.inner.lba_count()
+    }
+    fn max_transfer(&self) -> usize {
+        self.inner.max_transfer()
+    }
+    fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
+        self.inner.read(lba, buf)
+    }
+    fn write(&self, lba: u64, data: &[u8]) -> Result<(), DriveError> {
+        self.step();
+        self.inner.write(lba, data)
+    }
+    fn flush(&self) -> Result<(), DriveError> {
+        self.step();
+        self.flushed.lock().unwrap().clone_from(&self.inner.image.lock().unwrap());
+        self.inner.flush()
+    }
+    fn incarnation(&self) -> u64 {
+        self.resets.load(Ordering::Relaxed)
+    }
+}
+
+fn lost(error: &DriveError) -> bool {
+    error.source.downcast_ref() == Some(&WritesLost)
+}
+
+#[test]
+fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
+    let shapes = [small(512, 4), small(512, 5), small(512, 7)];
+    let base = Rig::new(&shapes);
+    base.format(1);
+    switch(&base.open().volume, 1);
+    for victim in 0..shapes.len() {
+        let (mut undone, mut in_doubt, mut steps) = (0, 0, 0);
+        loop {
+            let rig = Rig::with_images(&shapes, base.images());
+            let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+            let volume = open(drives.clone(), Access::ReadWrite).unwrap().volume;
+            drives[victim].left.store(steps, Ordering::Relaxed);
+            let mut tx = volume.begin(&model()).unwrap();
+            load(&volume, &mut tx, 2);
+            tx.supersede(0);
+            let outcome = tx.commit().map(|generation| generation.id);
+            let fired = drives[victim].left.swap(usize::MAX, Ordering::Relaxed) > usize::MAX / 2;
+            let now = rig.open().volume;
+            let generations = now.generations();
+            verify(&now, &generations[0], generations[0].id + 1).unwrap();
+            match outcome {
+                Ok(id) => {
+                    assert_eq!((id, generations[0].id, fired), (1, 1, false), "step {steps} of drive {victim}");
+                    break;
+                }
+                Err(VolumeError::Drive(error)) if lost(&error) => {
+                    undone += 1;
+                    assert_eq!(generations[0].id, 0, "nothing was committed");
+                    switch(&volume, 2); // and the volume works on
+                    let now = rig.open().volume;
+                    verify(&now, &now.latest("model").unwrap(), 2).unwrap();
+                }
+                Err(VolumeError::Indeterminate { source, .. }) if lost(&source) => in_doubt += 1,
+                other => panic!("step {steps} of drive {victim}: {other:?}"),
+            }
+            steps += 1;
+        }
+        assert!(undone > 5 && in_doubt == 4, "{undone} undone, {in_doubt} in doubt");
+    }
+}
+
+#[test]
+fn a_drive_that_forgets_while_it_is_opened_or_formatted_is_an_error() {
+    let shapes = [small(512, 4), small(512, 5)];
+    let rig = Rig::new(&shapes);
+    rig.format(1);
+    // The flush of what was read; then of a superblock that is repaired the write, and the flush.
+    for step in 0..3 {
+        (0..2).for_each(|unit| rig.drives[1].set_unit(unit, &[0xFF; 4096]));
+        let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+        drives[1].left.store(step, Ordering::Relaxed);
+        assert!(matches!(open(drives, Access::ReadWrite), Err(OpenError::Drive(error)) if lost(&error)), "{step}");
+    }
+    let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+    let options = FormatOptions { overwrite: true, ..FormatOptions::default() };
+    drives[0].left.store(6, Ordering::Relaxed);
+    assert!(matches!(format(&drives, &options), Err(FormatError::Drive(error)) if lost(&error)));
 }
