@@ -1,5 +1,28 @@
 //! What users call: a store on one or several drives, tables in it, and look-ups.
 //!
+//! ```
+//! # use std::ops::ControlFlow;
+//! # use warprow_store::*;
+//! let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
+//! let device = Device::open(&address, Create::IfMissing)?;
+//! let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+//!
+//! let rows: Vec<u8> = (0..1000 * 16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+//! let (spec, source) = (TableSpec::new("user", 1000, 16, DType::F32), &rows[..]);
+//! let load = TableLoad::new(&spec, &source);
+//! store.load("model", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+//!
+//! let host = store.attach_host(HostOptions::default().with_dram_bytes(100 * 64))?;
+//! let plan = host.plan(&[Feature::new("user", "user").pooling(Pooling::Sum)], PlanOptions::default())?;
+//! let mut sums = vec![0.0; 2 * plan.width()];
+//! let batch = Batch::new(&[1i64, 2, 999], 2).with_offsets(&[0i64, 2]);
+//! let report = plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut sums), plan.width()))?;
+//! assert_eq!(sums[0], 16.0 + 32.0);
+//! assert_eq!(sums[16], 999.0 * 16.0);
+//! assert_eq!((report.rows_dram, report.rows_ssd, report.commands), (2, 1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
 #![forbid(unsafe_code)]

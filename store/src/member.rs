@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use warprow_dma::{Clock, Function};
-use warprow_driver::{BlockIo, Controller, DriverError, Namespace, Options, QueueOptions, QueuePair, ResetKind};
+use warprow_driver::{
+    BlockIo, Controller, DriverError, Namespace, Options, PushError, QueueOptions, QueuePair, ResetKind,
+};
 use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
@@ -136,8 +138,11 @@ impl Member {
     }
 
     /// Makes a queue pair of `depth` commands, or as many as the controller allows. If there is none left, the metadata's
-    /// is given up for it.
+    /// is given up for it. A drive that may still carry out a write of a queue that it did not delete is reset first.
     pub(crate) fn queue_pair(&self, depth: u32, timeout: Duration) -> Result<QueuePair, DriverError> {
+        if self.controller.check_late_writes().is_err() {
+            self.revive(|| self.controller.check_late_writes())?;
+        }
         let most = self.controller.cap().max_queue_entries();
         let entries = depth.saturating_add(1).clamp(2, most);
         let options = QueueOptions {
@@ -228,9 +233,13 @@ impl Member {
         };
         match access(io) {
             // Something earlier broke the queue; this access has not begun.
-            Err(DriverError::Stale { .. } | DriverError::Stuck { .. }) => {
+            Err(
+                DriverError::Stale { .. }
+                | DriverError::Stuck { .. }
+                | DriverError::Push { source: PushError::LateWrites { .. }, .. },
+            ) => {
                 io.leave();
-                self.revive(|| io.recover())?;
+                self.revive(|| io.recover().and_then(|()| self.controller.check_late_writes()))?;
                 access(io)
             }
             other => other,
@@ -276,6 +285,10 @@ impl Drive for Member {
     fn flush(&self) -> Result<(), DriveError> {
         self.with_io(BlockIo::flush).map_err(self.failed("flush".to_owned()))
     }
+
+    fn incarnation(&self) -> u64 {
+        self.controller.resets()
+    }
 }
 
 impl std::fmt::Debug for Member {
@@ -284,5 +297,70 @@ impl std::fmt::Debug for Member {
             .field("name", &self.name)
             .field("namespace", &self.namespace.nsid())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warprow_dma::SystemClock;
+    use warprow_driver::Ended;
+    use warprow_driver::prp::Data;
+    use warprow_soft_controller::{Cut, Fault, Namespace, Ram, Rule, SoftController};
+    use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
+
+    use super::*;
+
+    fn member() -> (Arc<SoftController>, Arc<Member>) {
+        let namespace = Namespace::new(Ram::new(1 << 20).unwrap()).write_cache(1 << 20);
+        let drive = SoftController::builder().namespace(namespace).build().unwrap();
+        let second = Duration::from_secs(1);
+        let driving = Driving { clock: Arc::new(SystemClock::new()), timeout: second, admin_timeout: second };
+        let member = Member::open(&Device::new(drive.clone(), 1), &driving).unwrap();
+        (drive, member)
+    }
+
+    fn first_byte(member: &Member, lba: u64) -> u8 {
+        let mut block = [0; 512];
+        member.read(lba, &mut block).unwrap();
+        block[0]
+    }
+
+    #[test]
+    fn a_flush_after_a_power_cut_shows_in_the_incarnation() {
+        let (drive, member) = member();
+        let before = member.incarnation();
+        member.write(8, &[1; 512]).unwrap();
+        drive.power_cut(Cut::LoseAll).unwrap();
+        // Whoever comes first fails, and whoever comes next brings the drive back.
+        member.flush().unwrap_err();
+        member.flush().unwrap();
+        assert_ne!(member.incarnation(), before);
+        assert_eq!(first_byte(&member, 8), 0);
+    }
+
+    #[test]
+    fn a_late_write_of_a_queue_that_stays_is_ended_by_a_reset() {
+        for through_a_queue in [false, true] {
+            let (drive, member) = member();
+            let mut pair = member.queue_pair(4, Duration::from_millis(50)).unwrap();
+            let buffer = member.controller().allocate(512).unwrap();
+            buffer.memory().fill(0, 512, 1);
+            pair.keep(buffer.clone());
+            let data = Data::Contiguous { iova: buffer.iova(), len: 512 };
+            drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(300))).io(NvmOpcode::WRITE));
+            pair.write(member.namespace(), 8, 1, data, false, 0).unwrap();
+            pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+            let refusal = Fault::Status(Status::from_code(StatusCode::InternalError));
+            drive.faults().inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ));
+            drop(pair);
+            if through_a_queue {
+                drop(member.queue_pair(4, Duration::from_secs(1)).unwrap());
+                member.controller().check_late_writes().unwrap();
+            }
+            member.write(8, &[2; 512]).unwrap();
+            assert_eq!(member.controller().resets(), 1);
+            std::thread::sleep(Duration::from_millis(350));
+            assert_eq!(first_byte(&member, 8), 2, "the late write came, over what was written after it");
+        }
     }
 }

@@ -6,12 +6,18 @@
 
 use warprow_layout::{Extent, Placement, Ranks, Region, RowSource, Table, VolumeError};
 
-use super::Bucket;
 use crate::StoreError;
 use crate::bulk::{Bulk, Job};
+use crate::memory::Memory;
 
 /// Bytes of rows that are asked of a source at once.
 const STREAM: usize = 1 << 20;
+
+/// The rows of some ranks, in their order, one after another.
+pub(super) struct Bucket {
+    number: u64,
+    rows: Memory,
+}
 
 pub(super) struct Buckets<'a> {
     table: &'a Table,
@@ -128,20 +134,22 @@ impl<'a> Buckets<'a> {
         bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))
     }
 
-    /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives.
-    pub(super) fn gather(&self, bucket: u64, source: &dyn RowSource, bulk: &mut Bulk) -> Result<Bucket, StoreError> {
+    /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives. Each goes
+    /// to `note` too, with its rank.
+    pub(super) fn gather(
+        &self,
+        bucket: u64,
+        source: &dyn RowSource,
+        bulk: &mut Bulk,
+        note: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<Bucket, StoreError> {
         let first_rank = bucket * self.rows();
         let count = self.rows().min(self.table.rows - first_rank);
         let row_bytes = self.row_bytes();
-        let bytes = count as usize * row_bytes;
-        let mut rows = Vec::new();
-        rows.try_reserve_exact(bytes).map_err(|_| StoreError::Allocate {
-            what: "putting rows in order",
-            bytes: bytes as u64,
-            source: std::io::ErrorKind::OutOfMemory.into(),
-        })?;
-        rows.resize(bytes, 0);
+        let mut memory = Memory::new(count * row_bytes as u64, "putting rows in order")?;
+        let rows = memory.bytes_mut();
         let mut put = |rank: u64, row: &[u8]| {
+            note(rank, row);
             let begin = rank.wrapping_sub(first_rank).saturating_mul(row_bytes as u64) as usize;
             if let Some(place) = rows.get_mut(begin..).and_then(|rows| rows.get_mut(..row_bytes)) {
                 place.copy_from_slice(row);
@@ -152,7 +160,7 @@ impl<'a> Buckets<'a> {
                 put(rank, row);
                 Ok(())
             })?;
-            return Ok(Bucket { first_rank, rows });
+            return Ok(Bucket { number: bucket, rows: memory });
         }
         // Rows came in the order of their ids; the ranks in that order tell which is which.
         let here = first_rank..first_rank + count;
@@ -172,6 +180,29 @@ impl<'a> Buckets<'a> {
             Ok(())
         };
         bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
-        Ok(Bucket { first_rank, rows })
+        Ok(Bucket { number: bucket, rows: memory })
+    }
+
+    /// The content of an extent of a bucket's region.
+    pub(super) fn fill(&self, bucket: &Bucket, extent: &Extent, buf: &mut [u8]) {
+        let (region, row_bytes, is_dense) =
+            (self.region(bucket.number), self.row_bytes(), self.table.packing.is_dense());
+        for (lba, bytes) in extent.pieces() {
+            let unit = (lba - region.first_lba) / self.placement.stripe_lbas();
+            let begin = unit * self.unit_rows * row_bytes as u64;
+            let rows = bucket.rows.bytes().get(begin as usize..).unwrap_or_default();
+            let content = buf.get_mut(bytes).unwrap_or_default();
+            if is_dense && rows.len() >= content.len() {
+                content.copy_from_slice(&rows[..content.len()]);
+                continue;
+            }
+            content.fill(0);
+            for (index, row) in (0..self.unit_rows).zip(rows.chunks_exact(row_bytes)) {
+                let begin = self.offset(index);
+                if let Some(place) = content.get_mut(begin..begin + row_bytes) {
+                    place.copy_from_slice(row);
+                }
+            }
+        }
     }
 }

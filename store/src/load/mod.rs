@@ -4,7 +4,6 @@ mod buckets;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use warprow_layout::{
@@ -150,9 +149,15 @@ impl Store {
                 None => write(&mut bulk, &loader, placement, table.rows_region, &mut pace)?,
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
-                    for bucket in 0..buckets.count() {
-                        source.settle(buckets.gather(bucket, load.source, &mut bulk)?);
-                        write(&mut bulk, &loader, placement, buckets.region(bucket), &mut pace)?;
+                    for number in 0..buckets.count() {
+                        let bucket =
+                            buckets.gather(number, load.source, &mut bulk, &mut |rank, row| source.note(rank, row))?;
+                        let mut fill = |extent: &Extent, buf: &mut [u8]| {
+                            buckets.fill(&bucket, extent, buf);
+                            pace.wrote(buf.len())
+                        };
+                        let extents = placement.extents(buckets.region(number), bulk.extent_bytes());
+                        bulk.run(extents, Job::Write(&mut fill))?;
                     }
                 }
             }
@@ -222,18 +227,9 @@ impl Pace<'_> {
     }
 }
 
-/// The rows of some ranks, in their order.
-#[derive(Default)]
-struct Bucket {
-    first_rank: u64,
-    rows: Vec<u8>,
-}
-
-/// A table's source as its loader sees it: a bucket of rows in memory where there is one, else the user's. Notes every row's
-/// checksum on the way.
+/// A table's source as its loader sees it; notes every row's checksum on the way.
 struct Source<'a> {
     load: &'a TableLoad<'a>,
-    bucket: RwLock<Bucket>,
     /// By rank; empty if none are stored.
     crcs: Vec<AtomicU32>,
 }
@@ -241,15 +237,13 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(load: &'a TableLoad<'a>, table: &Table) -> Self {
         let count = if table.crc_region.is_some() { table.rows as usize } else { 0 };
-        Self {
-            load,
-            bucket: RwLock::default(),
-            crcs: std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect(),
-        }
+        Self { load, crcs: std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect() }
     }
 
-    fn settle(&self, bucket: Bucket) {
-        *self.bucket.write().unwrap_or_else(PoisonError::into_inner) = bucket;
+    fn note(&self, rank: u64, row: &[u8]) {
+        if let Some(crc) = self.crcs.get(rank as usize) {
+            crc.store(row_crc(rank, row), Ordering::Relaxed);
+        }
     }
 
     /// The content of an extent of the checksums' region.
@@ -265,24 +259,10 @@ impl<'a> Source<'a> {
 
 impl RowSource for Source<'_> {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
-        let rank_of = |id: u64| self.load.ranks.map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
-        let bucket = self.bucket.read().unwrap_or_else(PoisonError::into_inner);
-        if bucket.rows.is_empty() {
-            self.load.source.read(first, row_bytes, rows)?;
-        } else {
-            for (id, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
-                let begin = rank_of(id).wrapping_sub(bucket.first_rank).saturating_mul(row_bytes as u64);
-                let kept = usize::try_from(begin).ok().and_then(|begin| bucket.rows.get(begin..)?.get(..row_bytes));
-                row.copy_from_slice(kept.ok_or_else(|| std::io::Error::other(format!("row {id} is not in memory")))?);
-            }
-        }
+        self.load.source.read(first, row_bytes, rows)?;
         if !self.crcs.is_empty() {
-            for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
-                let rank = rank_of(id);
-                if let Some(crc) = self.crcs.get(rank as usize) {
-                    crc.store(row_crc(rank, row), Ordering::Relaxed);
-                }
-            }
+            let rank_of = |id: u64| self.load.ranks.map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
+            (first..).zip(rows.chunks_exact(row_bytes)).for_each(|(id, row)| self.note(rank_of(id), row));
         }
         Ok(())
     }
