@@ -15,8 +15,10 @@ use crate::simulation::trace::Trace;
 use crate::simulation::world::{Harm, PATIENCE, World};
 use crate::simulation::{Options, Outcome};
 
-/// What errors say when a controller has no queue left.
+/// What errors say of queues whose deletion an incident foiled: they are taken until the store is opened again, and if they hold
+/// writes, no others are accepted.
 const NO_QUEUE: &str = "queue pairs of this controller are in use";
+const LATE_WRITES: &str = "timed out and may still be carried out";
 
 /// Operations of a seed.
 const OPERATIONS: u32 = 16;
@@ -166,8 +168,9 @@ impl Work {
         match &ended {
             Ended::Well => self.note(format_args!("{name}: well{}", if disturbed { ", all the same" } else { "" })),
             Ended::Badly(why) if disturbed => self.note(format_args!("{name}: {why}")),
-            // Queues whose deletion an earlier incident foiled are lost until the store is opened again.
-            Ended::Badly(why) if why.contains(NO_QUEUE) => {
+            Ended::Badly(why)
+                if self.incidents_met != 0 && [NO_QUEUE, LATE_WRITES].iter().any(|words| why.contains(words)) =>
+            {
                 self.note(format_args!("{name}: {why}"));
                 self.close();
                 self.reopen_well()?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 use warprow_dma::Clock;
 use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, RuleId, SoftController};
@@ -24,6 +24,7 @@ pub(crate) struct World {
     pub(crate) max_transfer: usize,
     pub(crate) lba: u32,
     rules: Vec<(usize, RuleId)>,
+    dma_faults: Vec<u64>,
     power: Arc<Power>,
     /// Drives that are off, or will be when their rule fires, with what their caches will have lost.
     off: Vec<(usize, RuleId, Cut)>,
@@ -92,7 +93,8 @@ impl World {
             let (power, drives) = (power.clone(), drives.clone());
             move |_| power.look(&drives)
         });
-        Ok(Self { drives, clock, max_transfer, lba, rules: Vec::new(), power, off: Vec::new() })
+        let dma_faults = vec![0; drives.len()];
+        Ok(Self { drives, clock, max_transfer, lba, rules: Vec::new(), dma_faults, power, off: Vec::new() })
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -198,15 +200,22 @@ impl World {
         self.rules.iter().any(|&(drive, rule)| self.drives[drive].faults().fired(rule) > 0)
     }
 
-    /// Nothing more happens, and all drives have power.
+    /// Nothing more happens, and all drives have power. No drive may have reached for memory that is not mapped for it: none
+    /// was taken back too early.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.power.look(&self.drives);
+        for (index, (drive, known)) in self.drives.iter().zip(&self.dma_faults).enumerate() {
+            let is_off = self.off.iter().any(|&(off, rule, _)| off == index && drive.faults().fired(rule) > 0);
+            ensure!(is_off || drive.dma_faults() == *known, "drive{index} reached for memory that is not mapped");
+        }
         self.power.disarm();
         for (drive, rule, cut) in std::mem::take(&mut self.off) {
             if self.drives[drive].faults().fired(rule) > 0 {
                 self.drives[drive].power_cut(cut)?;
             }
         }
+        // What was in flight on a drive when it went is carried out in part when its power comes back: too late for its host.
+        self.dma_faults = self.drives.iter().map(|drive| drive.dma_faults()).collect();
         self.drives.iter().for_each(|drive| drive.faults().clear());
         self.rules.clear();
         Ok(())
