@@ -239,7 +239,11 @@ impl Member {
                 | DriverError::Push { source: PushError::LateWrites { .. }, .. },
             ) => {
                 io.leave();
-                self.revive(|| io.recover().and_then(|()| self.controller.check_late_writes()))?;
+                self.revive(|| {
+                    io.recover()?;
+                    // Another queue's, which nobody is left to delete: only a reset helps.
+                    self.controller.check_late_writes().inspect_err(|_| io.leave())
+                })?;
                 access(io)
             }
             other => other,
