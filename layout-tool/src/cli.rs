@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{demo, export, format, inspect, load, lookup, verify};
 
-/// GPU-direct NVMe row store: embedding tables larger than memory, looked up by id
+/// A row store on NVMe drives: embedding tables larger than memory, looked up by id
 ///
 /// A store lies on one or several NVMe drives, or on files that serve as emulated drives. `format` makes one, `load` fills it
 /// with tables, `lookup` reads rows; the rest shows, checks and saves what is there.
@@ -12,32 +12,26 @@ use crate::commands::{demo, export, format, inspect, load, lookup, verify};
 #[command(name = "warprow", version, max_term_width = 110, after_long_help = EXAMPLES, after_help = "See --help for examples and exit codes.")]
 pub struct Cli {
     /// Print one JSON object to stdout instead of text, also on failure
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 1000)]
     pub json: bool,
     /// No progress and no warnings on stderr
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 1000)]
     pub quiet: bool,
     /// What to do
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// What to do. What each does is said where its arguments are, which is also what `--help` prints.
+#[allow(missing_docs, reason = "a comment here would take the place of the longer help")]
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race four rivals
     Demo(demo::DemoArgs),
-    /// Make an empty store on drives; everything on them is lost
     Format(format::FormatArgs),
-    /// Load tables from safetensors and .npy files, all of them or none
     Load(load::LoadArgs),
-    /// Show what lies on the drives, without changing anything
     Inspect(inspect::InspectArgs),
-    /// Read tables back and compare them with their checksums, or with the file they came from
     Verify(verify::VerifyArgs),
-    /// Write a table to a safetensors or .npy file, in the order of its ids
     Export(export::ExportArgs),
-    /// Look rows up by their ids
     Lookup(lookup::LookupArgs),
 }
 
@@ -60,7 +54,7 @@ const EXAMPLES: &str = "\
 Examples:
   warprow demo
   warprow format -d emulated:/data/a.drive,size=64G --row-bytes 512
-  warprow load -d emulated:/data/a.drive model.safetensors --tensor 'emb.*' --hotness trace:clicks.csv:item
+  warprow load -d emulated:/data/a.drive model.safetensors --tensor 'emb.*'
   warprow lookup -d emulated:/data/a.drive --table emb.item --ids 7,42,-1
   export WARPROW_DRIVES=0000:41:00.0,0000:42:00.0; warprow inspect
 
@@ -69,7 +63,7 @@ Exit codes:
   1    a bug in Warprow
   2    the command line makes no sense
   3    bad input: a file, a tensor, ids, offsets, sizes
-  4    refused, nothing was changed: consent is missing, something exists already, the drive is in use
+  4    refused, nothing was changed: no consent, something exists already, the drive is in use
   5    content differs from what it should be
   6    the store is absent, damaged, incomplete, foreign or newer
   7    a drive failed, did not answer in time, or is gone

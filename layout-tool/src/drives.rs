@@ -1,5 +1,7 @@
 //! The drives that a command works on.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
@@ -47,6 +49,34 @@ impl DriveArgs {
             _ => format!("-d {}", shell(address)),
         };
         self.addresses().iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Files of emulated drives that this run has made and nobody else wants yet. They go again unless they are kept.
+#[derive(Debug, Default)]
+pub struct NewFiles(Vec<PathBuf>);
+
+impl NewFiles {
+    /// One more, about to be made.
+    pub fn push(&mut self, path: PathBuf) {
+        self.0.push(path);
+    }
+
+    /// They stay.
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let mut sidecar = path.clone().into_os_string();
+            sidecar.push(".nvme.toml");
+            // One that cannot be removed is an empty drive: no harm.
+            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(sidecar);
+        }
     }
 }
 

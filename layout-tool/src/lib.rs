@@ -105,6 +105,10 @@ fn refuse(error: &clap::Error, json: bool) -> u8 {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Class::Resources.exit(),
             _ => 0,
         },
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand if json => {
+            let failure = Failure::usage("", "no command was given").remedy("`warprow --help` lists the commands");
+            finish("", true, Err(failure))
+        }
         _ if json => {
             let text = error.to_string();
             let (what, rest) = text.split_once("\n\n").unwrap_or((&text, ""));

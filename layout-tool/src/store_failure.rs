@@ -30,7 +30,12 @@ impl From<StoreError> for Failure {
             StoreError::Emulated(UriError::NotThere { path }) => {
                 Self { message: format!("{}: there is no such drive", path.display()), ..failure }
             }
-            StoreError::Refused { token, .. } => failure.detail("token", token),
+            StoreError::Refused { what, token } => {
+                let remedy = format!("look at what would be lost; to agree to exactly that, add --consent {token}");
+                Self { message: format!("{what}; nothing was changed"), ..failure }
+                    .remedy(remedy)
+                    .detail("token", token)
+            }
             _ => failure,
         }
     }

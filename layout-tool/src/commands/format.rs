@@ -9,7 +9,7 @@ use warprow_store::{
 };
 
 use super::{Context, Done};
-use crate::drives::DriveArgs;
+use crate::drives::{DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
 use crate::report::table;
 use crate::units::{self, parse_bytes};
@@ -60,14 +60,14 @@ fn parse_lba(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure> {
     let addresses = args.drives.parse()?;
-    let mut made = Made::default();
+    let mut made = NewFiles::default();
     let mut devices = Vec::with_capacity(addresses.len());
     let mut to_make = Vec::new();
     for address in &addresses {
         match new_file(address) {
             Some((path, size)) if args.dry_run => to_make.push((path, size)),
             Some((path, _)) => {
-                made.0.push(path);
+                made.push(path);
                 devices.push(Device::open(address, Create::IfMissing)?);
             }
             None => devices.push(Device::open(address, Create::Never)?),
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
             _ => failure,
         }
     })?;
-    made.0.clear();
+    made.keep();
 
     let inspection = store.inspect().0;
     let text = format!(
@@ -128,22 +128,6 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         "store": inspection,
     });
     Done::new(text, object)
-}
-
-/// Files that this run has made and nobody else wants yet. They go again if it fails.
-#[derive(Default)]
-struct Made(Vec<PathBuf>);
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            let mut sidecar = path.clone().into_os_string();
-            sidecar.push(".nvme.toml");
-            // What cannot be removed is an empty file: no harm.
-            let _ = std::fs::remove_file(path);
-            let _ = std::fs::remove_file(sidecar);
-        }
-    }
 }
 
 /// The file, and its size, that has to be made for an emulated drive.
@@ -188,7 +172,8 @@ fn content(drive: &DriveFormat) -> String {
     }
 }
 
-fn describe(drives: &[DriveFormat]) -> String {
+/// What lies on drives, and what `format` would do to them.
+pub(super) fn describe(drives: &[DriveFormat]) -> String {
     table(
         ["drive", "model", "serial", ">size", ">LBA", "held before", "lost"],
         drives.iter().map(|drive| {
@@ -208,7 +193,8 @@ fn describe(drives: &[DriveFormat]) -> String {
     )
 }
 
-fn drive_json(drive: &DriveFormat) -> Value {
+/// The same for programs.
+pub(super) fn drive_json(drive: &DriveFormat) -> Value {
     json!({
         "drive": drive.drive,
         "model": drive.model,

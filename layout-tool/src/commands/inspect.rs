@@ -3,8 +3,9 @@
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
-use warprow_store::{OpenOptions, Store, StoreError};
+use warprow_store::{FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
 
+use super::format::{describe, drive_json};
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
@@ -39,8 +40,10 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
             if !devices.iter().all(blank) {
                 return Err(StoreError::from(error).into());
             }
-            let text = format!("No Warprow store on {}. Make one with `warprow format`.", names.join(", "));
-            return Done::new(text, json!({ "drives": names, "store": null }));
+            let plan = FormatPlan::new(&devices, FormatSettings::default())?;
+            let text = format!("No Warprow store here. `warprow format` makes one.\n{}", describe(plan.drives()));
+            let seen: Vec<_> = plan.drives().iter().map(drive_json).collect();
+            return Done::new(text, json!({ "drives": names, "store": null, "seen": seen }));
         }
         Err(error) => return Err(error.into()),
     };
@@ -57,7 +60,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         "free_bytes": store.free_bytes(),
         "store": inspection,
     });
-    let mut done = Done::new(describe(&inspection, repairs, store.free_bytes(), missing.is_empty()), object)?;
+    let mut done = Done::new(describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty()), object)?;
     if !missing.is_empty() {
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let what = format!("the store lacks {}", missing.join(", "));
@@ -69,7 +72,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
     Ok(done)
 }
 
-fn describe(store: &Inspection, repairs: &[Repair], free: u64, healthy: bool) -> String {
+fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bool) -> String {
     let total: u64 = store.members.iter().map(|member| u64::from(member.chunks) * store.chunk_size).sum();
     let mut text = format!(
         "Store {}: {}, format {}, epoch {}\n{} free of {}, in chunks of {} and LBAs of {} B; catalogue {} of {}\n\n",

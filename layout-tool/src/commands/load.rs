@@ -32,7 +32,8 @@ use crate::units;
 Examples:
   warprow load -d emulated:a.drive items.npy
   warprow load -d emulated:a.drive model.safetensors --tensor 'emb.*' --strip-prefix emb.
-  warprow load -d emulated:a.drive model.safetensors --tensor item=emb.items.weight --hotness trace:clicks.csv:item
+  warprow load -d emulated:a.drive model.safetensors --tensor item=emb.items.weight \\
+      --hotness trace:clicks.csv:item
   warprow load -d emulated:a.drive model.safetensors --all --dry-run")]
 pub struct LoadArgs {
     #[command(flatten)]

@@ -137,11 +137,15 @@ fn the_public_model_and_trace() {
 
 #[test]
 fn ctrl_c_stops_it_and_nothing_is_left() {
-    for (signal, exit, class) in [(Signal::SIGINT, 130, "interrupted"), (Signal::SIGTERM, 143, "terminated")] {
+    // In the load of a drive that is to be kept, and in the replay.
+    for (signal, exit, class, rows, more) in [
+        (Signal::SIGINT, 130, "interrupted", "3000000", &["--keep", "kept.drive"][..]),
+        (Signal::SIGTERM, 143, "terminated", "20000", &[]),
+    ] {
         let rig = Rig::new();
-        let args = ["demo", "--rows", "20000", "--batches", "100000000", "--seconds", "600", "--no-rivals", "--json"];
+        let args = ["demo", "--rows", rows, "--batches", "100000000", "--seconds", "600", "--no-rivals", "--json"];
+        let args = [&args[..], more].concat();
         let mut child = rig.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Wherever it is by now: in the load, or in the replay.
         std::thread::sleep(Duration::from_millis(700));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         let begin = Instant::now();

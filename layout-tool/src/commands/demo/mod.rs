@@ -54,9 +54,9 @@ const LBA: u32 = 512;
 Examples:
   warprow demo
   warprow demo --rows 65536 --seconds 1 --json
-  warprow demo --table model.safetensors --tensor 'emb.items.*' --trace clicks.csv:item --map modulo
+  warprow demo --table model.safetensors --tensor 'emb.items.*' --trace clicks.csv:item
   warprow demo --keep /data/demo.drive && warprow inspect -d emulated:/data/demo.drive
-  warprow demo --inject corrupt; echo $?     # one bit of one row flips on its way: exit code 5")]
+  warprow demo --inject corrupt; echo $?     # a bit flips on its way: exit code 5")]
 pub struct DemoArgs {
     /// Rows of the table that is made up
     #[arg(long, value_name = "N", default_value_t = 1 << 21, value_parser = clap::value_parser!(u64).range(1000..=u64::from(u32::MAX)))]
@@ -186,10 +186,11 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let (rows, row_bytes) = (truth.rows(), truth.row_bytes() as u64);
     let needed = bytes_on_drive(rows, row_bytes)?;
     let size = needed.saturating_add(64 << 20).next_multiple_of(1 << 20);
-    let place = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
+    let mut place = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
     let ranks = Arc::new(workload.ranks()?);
     let (store, load) = fill(&place, workload, &ranks, args.dram, context)?;
     context.interrupt.check()?;
+    place.filled();
 
     let dram_rows = (rows as f64 * args.dram / 100.0).floor() as u64;
     let host = store.attach_host(HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;

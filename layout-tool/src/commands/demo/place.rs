@@ -12,6 +12,7 @@ use warprow_store::StoreError;
 use warprow_workload::FileSystem;
 
 use super::LBA;
+use crate::drives::NewFiles;
 use crate::failure::{Class, Failure};
 use crate::units;
 
@@ -30,6 +31,8 @@ pub(crate) struct Place {
     /// The file system that it lies on.
     pub filesystem: String,
     _file: Option<File>,
+    /// The file that is to be kept, if all goes well.
+    made: NewFiles,
 }
 
 impl Place {
@@ -65,7 +68,13 @@ impl Place {
             shown: format!("a nameless file in {}", dir.display()),
             filesystem: filesystem(&dir),
             _file: Some(file),
+            made: NewFiles::default(),
         })
+    }
+
+    /// The table is in: a file that is to be kept stays.
+    pub(crate) fn filled(&mut self) {
+        self.made.keep();
     }
 
     fn kept(path: &Path, size: u64) -> Result<Self, Failure> {
@@ -76,10 +85,12 @@ impl Place {
         }
         let mut uri = DriveUri::new(path);
         (uri.size, uri.lba) = (Some(size), Some(LBA));
+        let mut made = NewFiles::default();
+        made.push(path.to_owned());
         let controller = uri.open().map_err(StoreError::from)?;
         let path = path.canonicalize().map_err(|error| Failure::io(&subject, "cannot be found", &error))?;
         let filesystem = filesystem(path.parent().unwrap_or(&path));
-        Ok(Self { controller, shown: subject, filesystem, path, _file: None })
+        Ok(Self { controller, shown: subject, filesystem, path, _file: None, made })
     }
 }
 

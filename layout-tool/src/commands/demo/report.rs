@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use warprow_store::Stage;
-use warprow_workload::{Content, Machine, Mapping, peak_resident_bytes};
+use warprow_workload::{Content, Machine, Mapping};
 
 use super::place::Place;
 use super::workload::Workload;
@@ -90,7 +90,11 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
             text += "           try --map dense or --map modulo\n";
         }
     }
-    let verdict = if ours.verified() { "every row right, bit for bit" } else { "NOT VERIFIED" };
+    let verdict = match (ours.verified(), ours.interrupted) {
+        (true, false) => "every row right, bit for bit",
+        (true, true) => "every row right, bit for bit; INTERRUPTED",
+        (false, _) => "NOT VERIFIED",
+    };
     text += &format!(
         "replayed   {} batches of {} ids in {} of look-ups; {} rows compared: {verdict}\n\n",
         units::count(ours.batches),
@@ -277,7 +281,6 @@ fn surroundings(
         "kernel": machine.kernel,
         "load_average": machine.load,
         "threads": std::iter::once(("warprow".to_owned(), Value::from(OUR_THREADS))).chain(threads).collect::<Map<_, _>>(),
-        "peak_resident_bytes": peak_resident_bytes(),
         "version": env!("CARGO_PKG_VERSION"),
     })
 }

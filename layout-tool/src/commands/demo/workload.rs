@@ -96,10 +96,7 @@ impl Content for Truth<'_> {
 impl RowSource for Truth<'_> {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         match self {
-            Self::Computed(oracle) => {
-                (first..).zip(rows.chunks_exact_mut(row_bytes)).for_each(|(id, row)| oracle.fill(id, row));
-                Ok(())
-            }
+            Self::Computed(oracle) => oracle.read(first, row_bytes, rows),
             Self::File { rows: source, .. } => source.read(first, row_bytes, rows),
         }
     }
