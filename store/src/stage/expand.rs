@@ -150,19 +150,16 @@ pub type Acc = f32;
 /// rounded.
 #[inline]
 pub fn pool<E: Element>(row: &[u8], weight: Option<f32>, sum: &mut [Acc]) {
-    match weight {
-        None => E::widen(row, |first, wide| {
-            let sums = sum.iter_mut().skip(first);
-            sums.zip(wide).for_each(|(sum, &wide)| *sum += wide);
-        }),
-        Some(weight) => E::widen(row, |first, wide| {
-            let sums = sum.iter_mut().skip(first);
-            sums.zip(wide).for_each(|(sum, &wide)| {
+    E::widen(row, |first, wide| {
+        let sums = sum.get_mut(first..).unwrap_or_default().iter_mut().zip(wide);
+        match weight {
+            None => sums.for_each(|(sum, &wide)| *sum += wide),
+            Some(weight) => sums.for_each(|(sum, &wide)| {
                 let product = weight * wide;
                 *sum += product;
-            });
-        }),
-    }
+            }),
+        }
+    });
 }
 
 #[cfg(test)]
