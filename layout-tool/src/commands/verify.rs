@@ -220,6 +220,9 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
         ["table", ">rows", ">bytes", "verdict"],
         findings.iter().map(|it| [it.table.name.clone(), units::count(it.rows), units::bytes(it.bytes), verdict(it)]),
     );
+    if findings.is_empty() {
+        text = "The store has no tables.".to_owned();
+    }
     let unchecked = findings.iter().filter(|finding| finding.against.is_none()).count();
     if unchecked > 0 {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";

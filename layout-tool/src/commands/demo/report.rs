@@ -115,22 +115,28 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
             format!("{ratio:.2}"),
         ]
     };
+    let mut absent: Vec<(String, String)> = Vec::new();
     let mut lines = vec![line("warprow", ours, OUR_THREADS)];
     for (rival, outcome) in &results.rivals {
         lines.push(match outcome {
             Ok(outcome) if outcome.batches == 0 => continue,
             Ok(outcome) => line(rival.name(), outcome, rival.threads()),
             Err(reason) => {
-                let mut line = std::array::from_fn(|_| "-".to_owned());
-                line[0] = format!("{}: {reason}", rival.name());
-                line
+                match absent.iter_mut().find(|(it, _)| it == reason) {
+                    Some((_, names)) => *names += &format!(" and {}", rival.name()),
+                    None => absent.push((reason.clone(), rival.name().to_owned())),
+                }
+                continue;
             }
         });
     }
     text += &table(["contender", ">ids/s", ">p50", ">p99", ">p99.9", "threads", ">warprow is × as fast"], lines);
+    for (reason, names) in absent {
+        text += &format!("\nwithout    {names}: {reason}");
+    }
     text += &format!(
         "\n\na batch    {:.0} different rows: {:.0} from memory, {:.0} from the drive by {:.0} commands\n\
-         commands   {}, {:.2} rows each; {:.2} doorbells in a hundred of them; {} read for {} of rows\n\
+         commands   {}: {:.2} rows and {:.4} doorbells each; {} read for {} of rows\n\
          stages     {}\n",
         ratio(total.unique, ours.batches),
         ratio(total.rows_dram, ours.batches),
@@ -138,7 +144,7 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         ratio(total.commands, ours.batches),
         units::count(total.commands),
         ratio(total.rows_ssd, total.commands),
-        100.0 * ratio(total.sq_doorbells, total.commands),
+        ratio(total.sq_doorbells, total.commands),
         units::bytes(total.bytes_read),
         units::bytes(total.bytes_needed),
         stages(results),
