@@ -181,7 +181,12 @@ impl Admin {
 
 impl Controller {
     /// Sends an admin command and waits for its answer, at most `timeout`. Commands that take data get `payload` (at
-    /// most 4,096 bytes); those that return data bring up to 4,096 bytes. A status other than success is an error.
+    /// most 4,096 bytes); those that return data bring up to 4,096 bytes.
+    ///
+    /// Fails with [`DriverError::Command`] where the device answers with another status than success,
+    /// [`DriverError::TimedOut`] where it does not answer, [`DriverError::Lost`] where a reset ended the command,
+    /// [`DriverError::Gone`] or [`DriverError::Fatal`] where the controller has gone or failed meanwhile,
+    /// [`DriverError::AdminQueueFull`], and [`DriverError::Down`].
     pub fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
         self.admin_meanwhile(sqe, payload, timeout, |_| {})
     }

@@ -14,8 +14,11 @@ const CHUNKS: u64 = 8;
 /// Synchronous reads and writes of a namespace from and to ordinary memory, on a queue pair of its own: for set-up and
 /// metadata, not for rows. Long transfers are split and pipelined.
 ///
-/// After a time-out or a failed wait the buffer may still be written by the device; every call is then an error until
-/// [`recover`](Self::recover).
+/// A transfer fails with the first error of its commands ([`DriverError::Command`], [`DriverError::TimedOut`],
+/// [`DriverError::Lost`]), with [`DriverError::Push`] where its blocks are not the namespace's or a late write may still
+/// land, with [`DriverError::NotWholeBlocks`], and as [`QueuePair::wait`] does. Of a write that failed any block may have
+/// been written. After a time-out or a failed wait the buffer may still be written by the device; every call is then an
+/// error ([`DriverError::Stuck`], [`DriverError::Stale`]) until [`recover`](Self::recover).
 #[derive(Debug)]
 pub struct BlockIo {
     pair: QueuePair,
@@ -32,7 +35,8 @@ enum Transfer<'a> {
 }
 
 impl BlockIo {
-    /// Makes a queue pair and a buffer for `namespace`.
+    /// Makes a queue pair and a buffer for `namespace`. Fails as [`Controller::queue_pair`] and [`Controller::allocate`] do,
+    /// and with [`DriverError::Push`] where MDTS is less than a block.
     pub fn new(
         controller: &Arc<Controller>,
         namespace: Namespace,
@@ -101,7 +105,7 @@ impl BlockIo {
     }
 
     /// Makes the queue usable again after a time-out, or after a reset of the controller. Reads of what was being
-    /// written when it failed may give old or new data.
+    /// written when it failed may give old or new data. Fails as [`QueuePair::recreate`] does.
     pub fn recover(&mut self) -> Result<(), DriverError> {
         self.pair.recreate(|_| {})
     }

@@ -67,7 +67,7 @@ impl Gate {
 }
 
 /// An NVMe controller that is being driven. Shared by threads: admin commands are synchronous and may come from any of
-/// them, each queue pair belongs to one.
+/// them, each queue pair belongs to one. Whatever sends an admin command fails as [`admin`](Self::admin) does.
 ///
 /// Dropping the last reference disables the controller. Power off only after [`shutdown`](Self::shutdown).
 pub struct Controller {
@@ -98,6 +98,10 @@ impl fmt::Debug for Controller {
 impl Controller {
     /// Takes a controller over from whatever state it is in: disables it, sets up the admin queue, enables it, asks for
     /// queues, identifies it, and arms its events (NVMe Base 2.0, 3.5.1; NVMe 1.4, 7.6.1).
+    ///
+    /// Fails with [`DriverError::Unusable`], [`DriverError::NotReady`], [`DriverError::Fatal`], [`DriverError::Gone`], as
+    /// the transport does ([`DriverError::Function`], [`DriverError::Allocate`]), or as [`admin`](Self::admin) does. The
+    /// controller is then left disabled.
     pub fn open(
         function: Arc<dyn Function>,
         clock: Arc<dyn Clock>,
@@ -197,7 +201,8 @@ impl Controller {
     }
 
     /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that
-    /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it.
+    /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it. Fails with
+    /// [`DriverError::Allocate`] or [`DriverError::Function`].
     pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
         let memory = self.registers.function.allocate(len)?;
         Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
@@ -235,7 +240,8 @@ impl Controller {
         }
     }
 
-    /// Whether the controller answers, is ready and reports no fatal error.
+    /// Whether the controller answers ([`DriverError::Gone`]), is ready and reports no fatal error
+    /// ([`DriverError::Fatal`]), and is enabled at all ([`DriverError::Down`]).
     pub fn check_health(&self) -> Result<(), DriverError> {
         if !self.lock_admin().up {
             return Err(DriverError::Down { function: self.name().clone() });

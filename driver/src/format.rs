@@ -99,6 +99,9 @@ impl Controller {
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
     /// it again. No command to it may be outstanding. `progress` is called about once a second.
     ///
+    /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
+    /// [`DriverError::FormatNeedsConsent`], [`DriverError::FormatNotApplied`], or as [`admin`](Self::admin) does.
+    ///
     /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request
     /// consents. That another host may have the namespace attached, through another controller, is only logged.
     ///

@@ -15,6 +15,7 @@ impl Controller {
         Ok(data)
     }
 
+    /// A log page of one type: [`DriverError::Unusable`] where it is too short.
     fn log<T: FromBytes>(&self, lid: LogPageId) -> Result<T, DriverError> {
         let data = self.log_page(lid, NSID_ALL, size_of::<T>())?;
         T::read_from_bytes(&data).map_err(|_| DriverError::Unusable {

@@ -27,7 +27,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Checks Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`.
+    /// Checks Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`:
+    /// [`DriverError::NoSuchNamespace`] where it is inactive, [`DriverError::BadNamespace`] where it cannot be right.
     pub fn from_identify(function: &Arc<str>, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
         let bad = |why: String| DriverError::BadNamespace { function: function.clone(), nsid, why };
         if !data.is_active() {
@@ -157,12 +158,14 @@ impl Controller {
         })
     }
 
-    /// A namespace, as it is now. Ask again after it was formatted, or after an event that says that it changed.
+    /// A namespace, as it is now. Ask again after it was formatted, or after an event that says that it changed. Fails as
+    /// [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
     pub fn namespace(&self, nsid: u32) -> Result<Namespace, DriverError> {
         Namespace::from_identify(self.name(), nsid, &self.identify_namespace(nsid)?)
     }
 
     /// The identifiers of the active namespaces, ascending (NVMe Base 2.0, 5.17.2.2; NVMe 1.4, 5.15.2.3).
+    /// [`DriverError::BadNamespace`] where the list contradicts itself.
     pub fn active_namespaces(&self) -> Result<Vec<u32>, DriverError> {
         self.namespace_list(Cns::ACTIVE_NAMESPACES)
     }

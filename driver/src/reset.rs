@@ -102,7 +102,11 @@ impl Controller {
     }
 
     /// Shuts the controller down for power off: its caches are flushed, its metadata saved. All queue pairs must have
-    /// been dropped. The controller is left disabled; [`reset`](Self::reset) brings it back.
+    /// been dropped ([`DriverError::QueuesInUse`]). The controller is left disabled; [`reset`](Self::reset) brings it back.
+    ///
+    /// Fails with [`DriverError::ShutdownTimeout`] where the drive takes longer than RTD3E says, and with
+    /// [`DriverError::Fatal`], [`DriverError::NotReady`] or [`DriverError::Gone`]: data in its volatile cache may then be
+    /// lost. [`DriverError::Down`] where it is disabled already.
     pub fn shutdown(&self) -> Result<(), DriverError> {
         let queues = self.lock_queues();
         let live: Vec<u16> = queues.live().collect();

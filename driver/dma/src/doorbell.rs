@@ -9,7 +9,7 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// One doorbell register (NVMe Base 2.0, 3.1.4; NVMe 1.4, 3.1.24): write-only, 32 bits.
+/// One doorbell register (NVMe PCIe Transport 1.0, 3.1.2; NVMe 1.4, 3.1.24): write-only, 32 bits.
 #[derive(Clone)]
 pub struct Doorbell(Place);
 

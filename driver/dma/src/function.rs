@@ -53,7 +53,8 @@ pub enum FunctionError {
 }
 
 /// A PCIe function that carries an NVMe controller, as its driver sees it: BAR0, DMA, and a few switches of its
-/// configuration space. Implemented by VFIO, and by the software controller.
+/// configuration space. Implemented by VFIO, and by the software controller. Registers and doorbells that BAR0 does not
+/// have are [`FunctionError::OutsideBar`]; what the transport cannot do at all is [`FunctionError::Unsupported`].
 pub trait Function: Send + Sync + fmt::Debug {
     /// What people call it: a PCI address, or a URI. Stands in every error.
     fn name(&self) -> &str;
@@ -91,7 +92,8 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// stopping, no access of the device reaches memory any more.
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError>;
 
-    /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master.
+    /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master, which is off
+    /// afterwards, also if the reset failed or is [`FunctionError::Unsupported`].
     fn reset(&self) -> Result<(), FunctionError>;
 }
 

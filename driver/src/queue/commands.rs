@@ -4,6 +4,7 @@ use warprow_dma::Mapped;
 use warprow_spec::nvm::DsmRange;
 use warprow_spec::{IntoBytes, Sqe};
 
+use super::Places;
 use super::pair::QueuePair;
 use crate::namespace::Namespace;
 use crate::prp::{self, Data, PrpError, PrpList};
@@ -113,7 +114,8 @@ impl QueuePair {
     #[inline]
     fn next_list(&self) -> Result<ListArea<'_>, PushError> {
         let index = self.ring.next_index().ok_or(PushError::Full)?;
-        Ok(ListArea { memory: self.memory(), at: self.lists_at + index * self.list_bytes, bytes: self.list_bytes })
+        let Places { lists, list, .. } = self.places;
+        Ok(ListArea { memory: self.memory(), at: lists + index * list, bytes: list })
     }
 
     /// Checks blocks against the namespace; their number, 0's based.
@@ -210,7 +212,7 @@ impl QueuePair {
 
     /// Most ranges that one [`deallocate`](Self::deallocate) takes, 32 to 256.
     pub fn max_ranges(&self) -> usize {
-        (self.list_bytes / size_of::<DsmRange>()).min(DsmRange::MAX_COUNT)
+        (self.places.list / size_of::<DsmRange>()).min(DsmRange::MAX_COUNT)
     }
 
     /// Pushes a Dataset Management that deallocates ranges of (first block, number of blocks).

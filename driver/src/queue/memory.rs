@@ -1,6 +1,32 @@
-use warprow_dma::{DmaMemory, Doorbell};
+use warprow_dma::{DmaMemory, Doorbell, PAGE};
+use warprow_spec::{Cqe, Sqe};
 
 use super::ring::{Bell, Words};
+use crate::prp;
+
+/// Where things lie in the memory of a queue pair, in bytes: the submission queue at 0, the completion queue at a page,
+/// then a list area for each CID.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) cq: usize,
+    pub(crate) lists: usize,
+    /// Bytes of one list area.
+    pub(crate) list: usize,
+    /// Bytes of all.
+    pub(crate) len: usize,
+}
+
+impl Places {
+    /// For queues of so many entries and commands of at most `max_transfer` bytes.
+    pub(crate) fn new(sq_size: u32, cq_size: u32, max_transfer: u64) -> Self {
+        let (sq_size, cq_size) = (sq_size as usize, cq_size as usize);
+        // Dataset Management puts its ranges where lists go.
+        let list = prp::list_bytes(max_transfer).max(512) as usize;
+        let cq = (sq_size * size_of::<Sqe>()).next_multiple_of(PAGE);
+        let lists = cq + (cq_size * size_of::<Cqe>()).next_multiple_of(PAGE);
+        Self { cq, lists, list, len: lists + (sq_size.min(cq_size) - 1) * list }
+    }
+}
 
 /// DMA memory from some offset on, as the words of a ring. (Words in memory are little endian, as is the host: the
 /// specification's types do not compile for another.)

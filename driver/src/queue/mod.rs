@@ -13,6 +13,7 @@ mod ring_tests;
 pub use anomaly::{Anomalies, Anomaly};
 pub use commands::PushError;
 pub use completion::{CommandName, Completion, Ended, Issued};
+pub(crate) use memory::Places;
 pub use memory::RingMemory;
 pub use pair::{QueueOptions, QueuePair};
 pub(crate) use registry::Queues;

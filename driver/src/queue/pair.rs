@@ -8,17 +8,17 @@ use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
 
 use super::registry::Link;
-use super::{Anomalies, CommandName, Completion, Ended, NEVER, PushError, Ring, RingMemory};
+use super::{Anomalies, CommandName, Completion, Ended, NEVER, Places, PushError, Ring, RingMemory};
 use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
 use crate::late::changes_media;
-use crate::prp;
 
 /// How to make a queue pair.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// Entries of the submission queue, 2 to 65,536; one less is the most that can be outstanding.
+    /// Entries of the submission queue, 2 to what the controller can have (CAP.MQES, at most 65,536); one less is the most
+    /// that can be outstanding.
     pub entries: u32,
     /// Entries of the completion queue, at least 2; fewer where the controller cannot have so many. One larger than the
     /// submission queue needs fewer doorbell stores: its head is told only when the queue could otherwise fill.
@@ -48,14 +48,16 @@ const SPIN: Duration = Duration::from_millis(20);
 ///
 /// **The memory that a command names** must stay untouched by others until the command has ended in any way but
 /// [`Ended::TimedOut`]. [`keep`](Self::keep) makes sure that it also stays mapped.
+///
+/// The methods that push a command fail with a [`PushError`], and then have done nothing. All others fail with
+/// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
 #[derive(Debug)]
 pub struct QueuePair {
     // Before `controller`, so that a queue pair's memory goes before the last reference to its controller.
     pub(super) ring: Ring<RingMemory, Doorbell>,
     /// Rings, then the list areas of the CIDs.
     memory: Arc<Mapped>,
-    pub(super) lists_at: usize,
-    pub(super) list_bytes: usize,
+    pub(super) places: Places,
     kept: Vec<Arc<Mapped>>,
     id: u16,
     options: QueueOptions,
@@ -100,6 +102,9 @@ const LEFT: u64 = u64::MAX;
 impl Controller {
     /// Makes a queue pair: memory, Create I/O Completion Queue, Create I/O Submission Queue (physically contiguous,
     /// without interrupts; NVMe Base 2.0, 5.4 and 5.5; NVMe 1.4, 5.3 and 5.4).
+    ///
+    /// Fails with [`DriverError::QueueSize`], [`DriverError::NoQueueLeft`], [`DriverError::Allocate`], if the transport
+    /// cannot map the memory ([`DriverError::Function`]), or as [`Controller::admin`] does.
     pub fn queue_pair(self: &Arc<Self>, options: &QueueOptions) -> Result<QueuePair, DriverError> {
         let name = self.name();
         let max = self.cap().max_queue_entries();
@@ -111,37 +116,21 @@ impl Controller {
         }
         let max_transfer =
             options.max_transfer.min(self.max_transfer_bytes().unwrap_or(u64::MAX)).clamp(PAGE as u64, 1 << 28);
-        // Dataset Management puts its ranges where lists go.
-        let list_bytes = prp::list_bytes(max_transfer).max(512) as usize;
-        let cq_at = (sq_size as usize * size_of::<Sqe>()).next_multiple_of(PAGE);
-        let lists_at = cq_at + (cq_size as usize * 16).next_multiple_of(PAGE);
-        let credit = sq_size.min(cq_size) as usize - 1;
-        let memory = self.allocate(lists_at + credit * list_bytes)?;
+        let places = Places::new(sq_size, cq_size, max_transfer);
+        let memory = self.allocate(places.len)?;
 
         let mut queues = self.lock_queues();
         let Some((id, link)) = queues.take_id() else {
             return Err(DriverError::NoQueueLeft { function: name.clone(), granted: queues.granted });
         };
-        let bells = || {
-            let dstrd = self.cap().dstrd();
-            let bell = |offset| self.function().doorbell(offset);
-            Ok::<_, DriverError>((bell(sq_tail_doorbell(id, dstrd))?, bell(cq_head_doorbell(id, dstrd))?))
-        };
-        let (sq_bell, cq_bell) = match bells() {
-            Ok(bells) => bells,
-            Err(error) => {
-                queues.links.remove(&id);
-                return Err(error);
-            }
-        };
+        let (sq_bell, cq_bell) = self.doorbells(id).inspect_err(|_| drop(queues.links.remove(&id)))?;
         let words = |at| RingMemory::new(memory.memory().clone(), at);
-        let ring = Ring::new(id, (words(0), sq_size, sq_bell), (words(cq_at), cq_size, cq_bell));
+        let ring = Ring::new(id, (words(0), sq_size, sq_bell), (words(places.cq), cq_size, cq_bell));
         let oncs = self.info().oncs;
         let mut pair = QueuePair {
             ring,
             memory,
-            lists_at,
-            list_bytes,
+            places,
             kept: Vec::new(),
             id,
             options: QueueOptions { max_transfer, completion_entries: cq_size, ..options.clone() },
@@ -165,6 +154,13 @@ impl Controller {
         // Dropping a queue pair takes the lock.
         drop(queues);
         made.map(|()| pair)
+    }
+
+    /// The doorbells of a submission and a completion queue.
+    fn doorbells(&self, id: u16) -> Result<(Doorbell, Doorbell), DriverError> {
+        let dstrd = self.cap().dstrd();
+        let bell = |offset| self.function().doorbell(offset);
+        Ok((bell(sq_tail_doorbell(id, dstrd))?, bell(cq_head_doorbell(id, dstrd))?))
     }
 }
 
@@ -226,10 +222,10 @@ impl QueuePair {
     fn create(&mut self) -> Result<(), DriverError> {
         let timeout = self.controller.options().admin_timeout;
         let iova = self.memory.iova();
-        let cq_at = (self.options.entries as u64 * size_of::<Sqe>() as u64).next_multiple_of(PAGE as u64);
         self.made = self.controller.gate.now();
         let size_z = |entries: u32| (entries - 1) as u16;
-        let cq = Sqe::create_io_cq(self.id, size_z(self.options.completion_entries)).with_prps(iova + cq_at, 0);
+        let cq = Sqe::create_io_cq(self.id, size_z(self.options.completion_entries))
+            .with_prps(iova + self.places.cq as u64, 0);
         // A command without an answer may yet be carried out.
         self.has_cq = true;
         self.admin(cq, timeout).inspect_err(|error| self.has_cq = !is_refusal(error))?;
@@ -389,8 +385,12 @@ impl QueuePair {
     }
 
     /// Waits until at least one command ends, in whatever way, and gives it and all others that have ended to `on`;
-    /// returns how many. Rings for what was pushed. With nothing outstanding it returns 0 at once, or an error if the
-    /// queue could then never take a command again. Bounded by the commands' deadlines.
+    /// returns how many. Rings for what was pushed. With nothing outstanding it returns 0 at once. Bounded by the
+    /// commands' deadlines.
+    ///
+    /// Fails with [`DriverError::Stuck`] if nothing is outstanding and the queue can never take a command again, and with
+    /// [`DriverError::Gone`] or [`DriverError::Fatal`] as soon as the controller does not answer or has failed; commands
+    /// are then still outstanding.
     pub fn wait(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         self.ring()?;
         if self.now >= self.earliest {

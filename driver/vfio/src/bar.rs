@@ -11,7 +11,7 @@ use warprow_dma::Mmio;
 
 /// Controller registers (NVMe Base 2.0, 3.1.3) and one pair of doorbells.
 const LEAST: u64 = 0x1008;
-/// More than the largest doorbell stride and queue count can reach ((2 × 65536) × 4 << 15 B, NVMe Base 2.0, 3.1.4).
+/// More than the largest doorbell stride and queue count can reach ((2 × 65536) × 4 << 15 B, NVMe PCIe Transport 1.0, 3.1.2).
 const MOST: u64 = 1 << 36;
 
 /// BAR0 of a function: mapped where the kernel allows it, read and written through the file elsewhere.
