@@ -147,8 +147,16 @@ impl DmaMemory {
 
     #[inline(always)]
     fn check(&self, offset: usize, len: usize, align: usize) {
-        assert!(
-            self.contains(offset, len) && offset & (align - 1) == 0,
+        if !(self.contains(offset, len) && offset & (align - 1) == 0) {
+            self.refuse(offset, len, align);
+        }
+    }
+
+    /// Out of line, so that hot paths do not carry what the message needs.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, offset: usize, len: usize, align: usize) -> ! {
+        panic!(
             "{len} bytes at {offset:#x}, aligned to {align}, are not inside {:#x} bytes of DMA memory",
             self.0.len
         );
