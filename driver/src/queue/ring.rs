@@ -74,6 +74,8 @@ pub struct Ring<M, B> {
     tail: u32,
     /// The tail that the device was told.
     rung: u32,
+    /// Entries from `head` to `rung`: those that the device was told of and may not have fetched.
+    unfetched: u32,
     /// The first submission slot that the device may not have fetched (SQHD).
     head: u32,
     cq_head: u32,
@@ -82,9 +84,10 @@ pub struct Ring<M, B> {
     /// Completions consumed since the CQ head doorbell was stored.
     consumed: u32,
     slots: Box<[Slot]>,
+    /// A queue of the free indices; a power of two of places, counted by numbers that wrap.
     free: Box<[u16]>,
-    free_at: usize,
-    free_len: usize,
+    free_first: u32,
+    free_end: u32,
     index_mask: u16,
     /// One use of an index, as it is counted in the CID; 0 where all 16 bits are index.
     use_step: u16,
@@ -112,14 +115,15 @@ impl<M: Words, B: Bell> Ring<M, B> {
             cq_size,
             tail: 0,
             rung: 0,
+            unfetched: 0,
             head: 0,
             cq_head: 0,
             phase: true,
             consumed: 0,
             slots: (0..credit).map(slot).collect(),
-            free: (0..credit).collect(),
-            free_at: 0,
-            free_len: usize::from(credit),
+            free: (0..=u16::MAX).take(usize::from(credit).next_power_of_two()).collect(),
+            free_first: 0,
+            free_end: credit.into(),
             // The largest index is credit - 1, so an index is never all ones, and a CID never FFFFh.
             index_mask: (u32::MAX >> (u32::BITS - index_bits)) as u16,
             use_step: 1u16.checked_shl(index_bits).unwrap_or(0),
@@ -168,7 +172,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
     /// Whether another command can be pushed now.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.free_len != 0 && next(self.tail, self.sq_size) != self.head
+        self.free_first != self.free_end && next(self.tail, self.sq_size) != self.head
     }
 
     /// The index of the CID that the next push will take; its per-command memory may be written now. `None` when full.
@@ -177,7 +181,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
         if !self.has_room() {
             return None;
         }
-        self.free.get(self.free_at).map(|&index| usize::from(index))
+        self.free.get(self.free_place(self.free_first)).map(|&index| usize::from(index))
     }
 
     /// The index in the table of commands that a CID of this ring stands for.
@@ -204,8 +208,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
         };
         self.sq.store::<SQE_WORDS>(self.tail as usize * SQE_WORDS, sqe.with_cid(cid).as_words());
         self.tail = next(self.tail, self.sq_size);
-        self.free_at = if self.free_at + 1 == self.free.len() { 0 } else { self.free_at + 1 };
-        self.free_len -= 1;
+        self.free_first = self.free_first.wrapping_add(1);
         self.outstanding += 1;
         Some(cid)
     }
@@ -224,6 +227,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
         }
         order::before_doorbell();
         self.sq_bell.ring(self.tail);
+        self.unfetched += distance(self.rung, self.tail, self.sq_size);
         self.rung = self.tail;
         self.doorbells += 1;
     }
@@ -269,10 +273,10 @@ impl<M: Words, B: Bell> Ring<M, B> {
             return self.anomalies.note(Anomaly::WrongQueue { sqid: cqe.sqid, cid: cqe.cid });
         }
         let sqhd = u32::from(cqe.sqhd);
-        if sqhd < self.sq_size
-            && distance(self.head, sqhd, self.sq_size) <= distance(self.head, self.rung, self.sq_size)
-        {
+        let fetched = distance(self.head, sqhd, self.sq_size);
+        if sqhd < self.sq_size && fetched <= self.unfetched {
             self.head = sqhd;
+            self.unfetched -= fetched;
         } else {
             self.anomalies.note(Anomaly::BadSqHead { sqhd: cqe.sqhd, cid: cqe.cid });
         }
@@ -299,12 +303,16 @@ impl<M: Words, B: Bell> Ring<M, B> {
 
     #[inline]
     fn give_back(&mut self, index: u16) {
-        let at = self.free_at + self.free_len;
-        let at = if at >= self.free.len() { at - self.free.len() } else { at };
-        if let Some(place) = self.free.get_mut(at) {
+        let place = self.free_place(self.free_end);
+        if let Some(place) = self.free.get_mut(place) {
             *place = index;
-            self.free_len += 1;
+            self.free_end = self.free_end.wrapping_add(1);
         }
+    }
+
+    #[inline(always)]
+    fn free_place(&self, number: u32) -> usize {
+        number as usize & (self.free.len() - 1)
     }
 
     /// Puts every command whose deadline is not after `now` into quarantine and gives it to `on` as timed out. Returns
@@ -340,7 +348,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
         for entry in 0..self.cq_size as usize {
             self.cq.store::<CQE_WORDS>(entry * CQE_WORDS, [0; CQE_WORDS]);
         }
-        (self.tail, self.rung, self.head, self.cq_head, self.consumed) = (0, 0, 0, 0, 0);
+        (self.tail, self.rung, self.unfetched, self.head, self.cq_head, self.consumed) = (0, 0, 0, 0, 0, 0);
         self.phase = true;
         (self.outstanding, self.quarantined) = (0, 0);
         for index in 0..self.slots.len() {
@@ -361,7 +369,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
     #[cfg(test)]
     pub(super) fn start_at(&mut self, sq: u32, cq: u32, phase: bool) {
         assert!(self.outstanding == 0 && self.quarantined == 0 && sq < self.sq_size && cq < self.cq_size);
-        (self.tail, self.rung, self.head, self.cq_head, self.phase) = (sq, sq, sq, cq, phase);
+        (self.tail, self.rung, self.unfetched, self.head, self.cq_head, self.phase) = (sq, sq, 0, sq, cq, phase);
     }
 }
 
