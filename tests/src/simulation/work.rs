@@ -15,10 +15,11 @@ use crate::simulation::trace::Trace;
 use crate::simulation::world::{Harm, PATIENCE, World};
 use crate::simulation::{Options, Outcome};
 
-/// What errors say of queues whose deletion an incident foiled: they are taken until the store is opened again, and if they hold
-/// writes, no others are accepted.
+/// What errors say of queues whose deletion an incident foiled: they are taken until a reset; if they hold writes, no others are
+/// accepted; and a load that meets with that reset has to be begun again.
 const NO_QUEUE: &str = "queue pairs of this controller are in use";
 const LATE_WRITES: &str = "timed out and may still be carried out";
+const RESET: &str = "was reset or lost power while it was being written";
 
 /// Operations of a seed.
 const OPERATIONS: u32 = 16;
@@ -155,7 +156,7 @@ impl Work {
             let what;
             (harm, what) = match can_check && self.rng.u32(..4) == 0 {
                 true => self.world.corrupt_read(&mut self.rng),
-                false => self.world.incident(&mut self.rng),
+                false => self.world.incident(name == "look up", &mut self.rng),
             };
             self.note(format_args!("planned: {what}"));
         }
@@ -169,7 +170,8 @@ impl Work {
             Ended::Well => self.note(format_args!("{name}: well{}", if disturbed { ", all the same" } else { "" })),
             Ended::Badly(why) if disturbed => self.note(format_args!("{name}: {why}")),
             Ended::Badly(why)
-                if self.incidents_met != 0 && [NO_QUEUE, LATE_WRITES].iter().any(|words| why.contains(words)) =>
+                if self.incidents_met != 0
+                    && [NO_QUEUE, LATE_WRITES, RESET].iter().any(|words| why.contains(words)) =>
             {
                 self.note(format_args!("{name}: {why}"));
                 self.close();

@@ -111,11 +111,11 @@ impl World {
         id
     }
 
-    /// Something that is to happen during the next operation; in words.
-    pub(crate) fn incident(&mut self, rng: &mut Rng) -> (Harm, String) {
+    /// Something that is to happen during the next operation, of few commands or of many; in words.
+    pub(crate) fn incident(&mut self, is_short: bool, rng: &mut Rng) -> (Harm, String) {
         let drive = rng.usize(..self.drives.len());
         let nth = |rng: &mut Rng| {
-            let most = [4, 16, 64][rng.usize(..3)];
+            let most = if is_short { [1, 4, 12] } else { [4, 16, 64] }[rng.usize(..3)];
             rng.u64(1..=most)
         };
         match rng.u32(..10) {

@@ -1,91 +1,15 @@
-//! The store on drives that fail: every look-up after a fault is right by content, nothing that is late does harm.
+//! Loads on drives that fail: nothing that is late does harm.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use warprow_dma::Clock;
-use warprow_layout::{FormatOptions, VolumeError};
-use warprow_soft_controller::{Cut, Fault, Namespace, Ram, Rule, SoftController};
+use warprow_layout::VolumeError;
+use warprow_soft_controller::{Cut, Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
-use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, StoreError, TableLoad, TableSpec};
-use warprow_tests::VirtualClock;
-use warprow_tests::versions::Rows;
+use warprow_store::StoreError;
 
-const PATIENCE: Duration = Duration::from_millis(250);
-
-struct Rig {
-    store: Option<Store>,
-    drives: Vec<Arc<SoftController>>,
-    clock: Arc<VirtualClock>,
-}
-
-fn table() -> TableSpec {
-    TableSpec::new("table", 500, 32, DType::F32)
-}
-
-impl Rig {
-    fn new(count: usize) -> Result<Self> {
-        let clock = VirtualClock::new();
-        let drive = |index| -> Result<_> {
-            let namespace = Namespace::new(Ram::new(8 << 20)?).write_cache(u64::MAX);
-            let name = format!("drive{index}");
-            let builder = SoftController::builder().stepped().name(&name).serial(&name).queue_pairs(8);
-            let drive = builder.max_transfer(16 << 10).namespace(namespace).build()?;
-            clock.step_too(drive.clone());
-            Ok(drive)
-        };
-        let drives = (0..count).map(drive).collect::<Result<Vec<_>>>()?;
-        let mut rig = Self { store: None, drives, clock };
-        let format = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
-        rig.store = Some(Store::create(&rig.devices(), &format, &rig.options())?);
-        Ok(rig)
-    }
-
-    fn devices(&self) -> Vec<Device> {
-        self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect()
-    }
-
-    fn options(&self) -> OpenOptions {
-        OpenOptions::default().with_clock(self.clock.clone()).with_timeout(PATIENCE).with_admin_timeout(PATIENCE)
-    }
-
-    fn store(&self) -> Result<&Store> {
-        self.store.as_ref().context("not open")
-    }
-
-    fn load(&self, version: u64) -> Result<(), StoreError> {
-        let (spec, rows) = (table(), Rows { version, table: 0 });
-        let store = self.store.as_ref().ok_or(StoreError::Interrupted)?;
-        let options = LoadOptions::default().with_replace();
-        store.load("model", &[TableLoad::new(&spec, &rows)], &options, &mut |_| ControlFlow::Continue(())).map(drop)
-    }
-
-    /// Compares every row.
-    fn check(&self, version: u64) -> Result<()> {
-        let (mut rows, mut wrong) = (0, 0);
-        let mut want = vec![0; 128];
-        self.store()?.scan("table", 0..u64::MAX, &mut |rank, row| {
-            Rows { version, table: 0 }.fill(rank, &mut want);
-            wrong += u64::from(row != want);
-            rows += 1;
-            ControlFlow::Continue(())
-        })?;
-        ensure!(rows == 500 && wrong == 0, "{wrong} of {rows} rows are wrong");
-        Ok(())
-    }
-}
-
-impl Rig {
-    /// Closes the store and opens it again, all drives being well.
-    fn reopen(&mut self) -> Result<()> {
-        self.store = None;
-        self.drives.iter().for_each(|drive| drive.faults().clear());
-        self.store = Some(Store::open(&self.devices(), &self.options())?);
-        Ok(())
-    }
-}
+use crate::rig::Rig;
 
 /// Every command of a load, admin and I/O, on one of the drives, with every fault. Loaded or not loaded, by content; the same
 /// again when the store is opened again; the next load succeeds; nothing that comes late does harm.
