@@ -14,7 +14,7 @@ pub struct Cli {
     /// Print one JSON object to stdout instead of text, also on failure
     #[arg(long, global = true, display_order = 1000)]
     pub json: bool,
-    /// No progress and no warnings on stderr
+    /// No progress on stderr
     #[arg(short, long, global = true, display_order = 1000)]
     pub quiet: bool,
     /// What to do

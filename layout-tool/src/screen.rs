@@ -1,16 +1,15 @@
 //! What the user sees while a command works. Results are not printed here.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Stderr: progress where it is a terminal, warnings anywhere.
+/// Stderr, where it is a terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
     draws: bool,
-    quiet: bool,
 }
 
 /// What a progress bar counts.
@@ -23,9 +22,9 @@ pub enum Unit {
 }
 
 impl Screen {
-    /// With `quiet`, nothing but errors.
+    /// With `quiet`, nothing.
     pub fn new(quiet: bool) -> Self {
-        Self { draws: !quiet && std::io::stderr().is_terminal(), quiet }
+        Self { draws: !quiet && std::io::stderr().is_terminal() }
     }
 
     /// A bar that goes from 0 to `total`.
@@ -52,13 +51,6 @@ impl Screen {
             bar.enable_steady_tick(Duration::from_millis(100));
         }
         bar
-    }
-
-    /// A line that the user should know of.
-    pub fn warn(&self, text: &str) {
-        if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "warning: {text}");
-        }
     }
 
     fn target(&self) -> ProgressDrawTarget {

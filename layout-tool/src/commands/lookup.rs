@@ -20,6 +20,7 @@ use crate::hotness::read_keys;
 use crate::report::{json_float, table};
 use crate::rows::RowBuffer;
 use crate::screen::Unit;
+use crate::store_failure::of_lookup;
 use crate::{tally, units};
 
 /// Ids of one look-up, at most; more are looked up one after another.
@@ -95,6 +96,14 @@ enum Missing {
 }
 
 impl Pooling {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+        }
+    }
+
     fn of_store(self) -> warprow_store::Pooling {
         match self {
             Self::None => warprow_store::Pooling::None,
@@ -359,7 +368,7 @@ fn failed(error: &LookupError, args: &LookupArgs, first: usize) -> Failure {
         }
         _ => Vec::new(),
     };
-    let failure = Failure::from_lookup(error, &args.table);
+    let failure = of_lookup(error, &args.table);
     match positions.is_empty() {
         true => failure,
         false => failure.detail("positions", positions),
@@ -380,7 +389,7 @@ fn describe(
         "table": info.name,
         "dim": info.dim,
         "dtype": out.name(),
-        "pooling": args.pooling.of_store_name(),
+        "pooling": args.pooling.name(),
         "generation": report.generation,
         "ids": report.ids,
         "padding": report.padding,
@@ -430,23 +439,6 @@ fn describe(
             &format!("\n… and {} more: print them with --json, or write them with --out", shown.rows.len() - SHOWN.0);
     }
     Done::new(format!("{text}\n{summary}"), object)
-}
-
-impl Pooling {
-    fn of_store_name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sum => "sum",
-            Self::Mean => "mean",
-        }
-    }
-}
-
-impl Failure {
-    /// A look-up in `table` that failed.
-    fn from_lookup(error: &LookupError, table: &str) -> Self {
-        crate::store_failure::of_lookup(error, table)
-    }
 }
 
 #[cfg(test)]
