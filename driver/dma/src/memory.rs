@@ -157,10 +157,7 @@ impl DmaMemory {
     #[cold]
     #[inline(never)]
     fn refuse(&self, offset: usize, len: usize, align: usize) -> ! {
-        panic!(
-            "{len} bytes at {offset:#x}, aligned to {align}, are not inside {:#x} bytes of DMA memory",
-            self.0.len
-        );
+        panic!("{len} bytes at {offset:#x}, aligned to {align}, are not inside {:#x} bytes of DMA memory", self.0.len);
     }
 
     #[inline(always)]
