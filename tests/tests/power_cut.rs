@@ -4,6 +4,7 @@
 //! A run is repeated once for every command that it sends: at that command the drive is gone, and when the power comes back,
 //! its cache has lost what the fate of this repetition says. Either that drive alone has lost power, or all of them.
 
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use warprow_layout::{
 };
 use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::versions::{Rows, ranks};
 use warprow_tests::{DrivenDrive, VirtualClock};
 
@@ -31,6 +33,14 @@ fn model() -> GenerationSpec {
 struct Rig {
     drives: Vec<Arc<SoftController>>,
     clock: Arc<VirtualClock>,
+    via: Via,
+}
+
+/// Who loads: the layout by itself, one write after another, or the store, with many writes in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Via {
+    Layout,
+    Store,
 }
 
 /// What becomes of the writes in a cache.
@@ -55,16 +65,16 @@ struct Moment {
 
 impl Rig {
     /// Drives with an empty store.
-    fn formatted(count: usize, lba: u32) -> Result<Self> {
+    fn formatted(count: usize, lba: u32, via: Via) -> Result<Self> {
         let clock = VirtualClock::new();
         let drive = |index| {
             let namespace = Namespace::new(Ram::new(4 << 20)?).lba(lba).write_cache(1 << 20);
-            let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(2);
+            let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(4);
             Ok(builder.max_transfer(16 << 10).seed(index as u64).permute().namespace(namespace).build()?)
         };
         let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
         drives.iter().for_each(|drive| clock.step_too(drive.clone()));
-        let rig = Self { drives, clock };
+        let rig = Self { drives, clock, via };
         let options = FormatOptions { chunk_size: Some(1 << 20), store: Some(uuid(1)), ..FormatOptions::default() };
         format(&rig.driven()?, &options)?;
         Ok(rig)
@@ -190,31 +200,80 @@ fn version_of(volume: &Volume) -> Result<u64> {
 
 impl Rig {
     fn load(&mut self, version: u64) -> Result<()> {
-        let volume = open(self.driven()?, Access::ReadWrite)?.volume;
-        switch(&volume, version).map(drop)
+        let (acked, went) = self.load_all(version..=version);
+        ensure!(went.is_err() || acked == version);
+        went
     }
 
     /// Switches to version 2 and to 3, the latter onto the chunks that 1 had. The last version acknowledged.
     fn switches(&mut self, acked: u64) -> (u64, Result<()>) {
-        let mut acked = acked;
-        let mut switches = || {
-            let volume = open(self.driven()?, Access::ReadWrite)?.volume;
-            for version in acked + 1..=3 {
-                switch(&volume, version)?;
-                acked = version;
+        let (last, went) = self.load_all(acked + 1..=3);
+        (last.max(acked), went)
+    }
+
+    fn load_all(&mut self, versions: RangeInclusive<u64>) -> (u64, Result<()>) {
+        let mut acked = 0;
+        let load = || {
+            match self.via {
+                Via::Layout => {
+                    let volume = open(self.driven()?, Access::ReadWrite)?.volume;
+                    for version in versions {
+                        switch(&volume, version)?;
+                        acked = version;
+                    }
+                }
+                Via::Store => {
+                    let store = self.store()?;
+                    for version in versions {
+                        load(&store, version)?;
+                        acked = version;
+                    }
+                }
             }
             Ok(())
         };
-        let went = switches();
+        let went = load();
         (acked, went)
     }
+
+    fn store(&self) -> Result<Store> {
+        let devices: Vec<Device> = self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        let second = Duration::from_secs(1);
+        let options = OpenOptions::default().with_clock(self.clock.clone());
+        Ok(Store::open(&devices, &options.with_timeout(second).with_admin_timeout(second))?)
+    }
+}
+
+/// The same as [`switch`], by the store.
+fn load(store: &Store, version: u64) -> Result<()> {
+    let spec = model();
+    let sources: Vec<Rows> = (0..spec.tables.len()).map(|table| Rows { version, table }).collect();
+    let all_ranks: Vec<_> = spec.tables.iter().map(|table| ranks(table, version)).collect();
+    let loads: Vec<TableLoad<'_>> = spec
+        .tables
+        .iter()
+        .zip(&sources)
+        .zip(&all_ranks)
+        .map(|((spec, source), ranks)| {
+            let load = TableLoad::new(spec, source);
+            ranks.as_ref().map_or(load, |ranks| load.with_ranks(ranks))
+        })
+        .collect();
+    let mut options = LoadOptions::default().with_replace();
+    options.stripe_unit = spec.stripe_unit;
+    store.load(&spec.name, &loads, &options, &mut |_| ControlFlow::Continue(()))?;
+    Ok(())
 }
 
 /// Loads version 1; then, with the power cut or not, switches to 2 and 3. `lie` says which Flush of which drive a controller
 /// acknowledges and does not carry out. Returns the rig after the cut, the last version acknowledged, and whether the power
 /// was cut before the end.
-fn run(drives: usize, lba: u32, moment: Option<Moment>, lie: Option<(usize, u64)>) -> Result<(Rig, u64, bool)> {
-    let mut rig = Rig::formatted(drives, lba)?;
+fn run(
+    (drives, lba, via): (usize, u32, Via),
+    moment: Option<Moment>,
+    lie: Option<(usize, u64)>,
+) -> Result<(Rig, u64, bool)> {
+    let mut rig = Rig::formatted(drives, lba, via)?;
     rig.load(1)?;
     // Of two rules that match, the first decides.
     if let Some((drive, flush)) = lie {
@@ -317,9 +376,9 @@ fn knows_alone(rig: &Rig, index: usize, acked: u64) -> Result<()> {
     Ok(())
 }
 
-fn fates(random: u64) -> impl Iterator<Item = Fate> {
-    let random = (0..random).flat_map(|seed| [Fate::Cut(Cut::Random(seed)), Fate::Torn(seed)]);
-    [Cut::LoseAll, Cut::KeepAll].into_iter().map(Fate::Cut).chain(random)
+fn fates(random: u64, via: Via) -> impl Iterator<Item = Fate> {
+    let cuts = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..random).map(Cut::Random)).map(Fate::Cut);
+    cuts.chain((0..random).filter(move |_| via == Via::Layout).map(Fate::Torn))
 }
 
 /// What a cut left that it must not leave.
@@ -329,7 +388,7 @@ struct Violation(String);
 /// Every command of drive `on` from number `first` as the moment, with every fate, and the moment after the last. The first
 /// violation, or how many cuts were checked.
 fn enumerate(
-    (drives, lba): (usize, u32),
+    world: (usize, u32, Via),
     (on, first, alone): (usize, u64, bool),
     random: u64,
     lie: Option<(usize, u64)>,
@@ -337,9 +396,9 @@ fn enumerate(
     let mut checked = 0;
     for command in first.. {
         let mut happened = false;
-        for fate in fates(random) {
+        for fate in fates(random, world.2) {
             let moment = Moment { on, command, alone, fate };
-            let run = || run(drives, lba, Some(moment), lie).with_context(|| format!("{moment:?}"));
+            let run = || run(world, Some(moment), lie).with_context(|| format!("{moment:?}"));
             let (rig, acked, cut) = run()?;
             happened |= cut;
             match moment.fate {
@@ -364,10 +423,10 @@ fn enumerate(
 }
 
 /// On every drive; none may be violated.
-fn none_violated(drives: usize, lba: u32, alone: bool, random: u64) -> Result<usize> {
+fn none_violated(world: (usize, u32, Via), alone: bool, random: u64) -> Result<usize> {
     let mut checked = 0;
-    for on in 0..drives {
-        let found = enumerate((drives, lba), (on, 1, alone), random, None)?;
+    for on in 0..world.0 {
+        let found = enumerate(world, (on, 1, alone), random, None)?;
         checked += found.map_err(|Violation(what)| anyhow::anyhow!(what))?;
     }
     Ok(checked)
@@ -375,7 +434,7 @@ fn none_violated(drives: usize, lba: u32, alone: bool, random: u64) -> Result<us
 
 /// The number of `drive`'s I/O command that is its Flush number `flush`; `None` if there are fewer.
 fn command_of_flush(drives: usize, drive: usize, flush: u64) -> Result<Option<u64>> {
-    let mut rig = Rig::formatted(drives, 512)?;
+    let mut rig = Rig::formatted(drives, 512, Via::Layout)?;
     rig.load(1)?;
     let faults = rig.drives[drive].faults();
     let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
@@ -389,7 +448,7 @@ fn command_of_flush(drives: usize, drive: usize, flush: u64) -> Result<Option<u6
 #[test]
 fn on_one_drive() -> Result<()> {
     for lba in [512, 4096] {
-        let checked = none_violated(1, lba, false, 8)?;
+        let checked = none_violated((1, lba, Via::Layout), false, 8)?;
         ensure!(checked > 400, "{checked} cuts");
     }
     Ok(())
@@ -397,15 +456,25 @@ fn on_one_drive() -> Result<()> {
 
 #[test]
 fn on_three_drives_that_lose_power_together() -> Result<()> {
-    let checked = none_violated(3, 512, false, 2)?;
+    let checked = none_violated((3, 512, Via::Layout), false, 2)?;
     ensure!(checked > 300, "{checked} cuts");
     Ok(())
 }
 
 #[test]
 fn on_one_of_three_drives() -> Result<()> {
-    let checked = none_violated(3, 512, true, 2)?;
+    let checked = none_violated((3, 512, Via::Layout), true, 2)?;
     ensure!(checked > 300, "{checked} cuts");
+    Ok(())
+}
+
+/// The commits of two runs have different names, so that nothing can be torn by comparing them.
+#[test]
+fn under_the_store() -> Result<()> {
+    for (drives, alone) in [(1, false), (3, false), (3, true)] {
+        let checked = none_violated((drives, 512, Via::Store), alone, 6)?;
+        ensure!(checked > 100, "{checked} cuts");
+    }
     Ok(())
 }
 
@@ -417,7 +486,7 @@ fn every_flush_is_needed(drives: usize) -> Result<()> {
         let mut flushes = 1;
         while let Some(command) = command_of_flush(drives, drive, flushes + 1)? {
             flushes += 1;
-            let found = enumerate((drives, 512), (drive, command + 1, false), 40, Some((drive, flushes)))?;
+            let found = enumerate((drives, 512, Via::Layout), (drive, command + 1, false), 40, Some((drive, flushes)))?;
             ensure!(found.is_err(), "without flush {flushes} of drive {drive} nothing goes wrong");
         }
         ensure!(flushes == 9, "one flush, and two commits of four, not {flushes}");

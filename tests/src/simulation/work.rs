@@ -229,6 +229,14 @@ impl Work {
             self.close();
             self.reopen_well()?;
             self.check_contents()?;
+            // What was shown stays, also if it lay in caches when the store was opened.
+            if self.rng.u32(..4) == 0 {
+                self.close();
+                self.world.blackout(&mut self.rng)?;
+                self.note(format_args!("power cut after it was opened"));
+                self.reopen_well()?;
+                self.check_contents()?;
+            }
         }
         Ok(())
     }
