@@ -1,6 +1,6 @@
 //! What the binaries print.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -34,21 +34,26 @@ pub fn ratio(pairs: &Pairs) -> String {
     format!("{:.1} % ({:.1} to {:.1})", pairs.ratio() * 100.0, low * 100.0, high * 100.0)
 }
 
-/// Prints the machine, and a warning if it was busy.
-pub fn busy(machine: &Machine) {
-    println!("{machine}");
-    if machine.is_busy() {
-        println!("The machine was busy: do not trust these figures.");
-    }
+/// The machine, and a warning if it was busy.
+pub fn busy(machine: &Machine) -> String {
+    let warning = if machine.is_busy() { "The machine was busy: do not trust these figures.\n" } else { "" };
+    format!("{machine}\n{warning}")
 }
 
-/// Reports how a binary ended. Errors go to stderr, with `json` also as one object to stdout. A reader that has gone away is no
-/// error.
-pub fn finish(json: bool, result: anyhow::Result<()>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
+/// Prints what a binary found out, or reports why it could not: errors go to stderr, with `json` also as one object to stdout.
+/// A reader that has gone away is no error.
+pub fn finish(json: bool, result: anyhow::Result<String>) -> ExitCode {
+    let print = |text: &str| std::io::stdout().write_all(text.as_bytes());
+    let error = match result {
+        Ok(text) => match print(&text) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => error.into(),
+            _ => return ExitCode::SUCCESS,
+        },
+        Err(error) => error,
+    };
     if json {
         let object = serde_json::json!({ "schema": 1, "error": { "message": format!("{error:#}") } });
-        let _ = writeln!(std::io::stdout(), "{object}");
+        let _ = print(&format!("{object}\n"));
     }
     let _ = writeln!(std::io::stderr(), "error: {error:#}");
     ExitCode::FAILURE

@@ -171,11 +171,17 @@ impl Contender for Driven {
         let (queue, namespace) = (&mut self.queue, &self.namespace);
         let (iova, len) = (self.landing.iova(), u64::from(namespace.lba_bytes()));
         let (mut submitted, mut completed, mut failed) = (0, 0, None);
+        // The controller begins while the rest is being pushed. The minimal ring, whose two sides do so little that it
+        // has nothing to gain by that, was no faster with it.
+        let quarter = (self.depth / 4).max(1);
         while completed < blocks.len() {
             let until = blocks.len().min(completed + self.depth);
             for (i, &lba) in (submitted..).zip(&blocks[submitted..until]) {
                 let data = Data::Contiguous { iova: iova + i as u64 * len, len };
                 queue.read(namespace, lba, 1, data, i as u64)?;
+                if (i + 1).is_multiple_of(quarter) {
+                    queue.ring()?;
+                }
             }
             submitted = until;
             queue.wait(|completion| {

@@ -1,5 +1,6 @@
 //! `load`: loading a table, against `dd`.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     finish(args.json, measure(&args))
 }
 
-fn measure(args: &Args) -> anyhow::Result<()> {
+fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
     let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
     let run = |caching, unless| {
@@ -102,8 +103,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             "direct": of(&direct),
             "machine": machine_json(&machine),
         });
-        println!("{object}");
-        return Ok(());
+        return Ok(format!("{object}\n"));
     }
     let mut rows = vec![];
     for (name, result) in [("cached", &cached), ("direct", &direct)] {
@@ -117,13 +117,15 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             ]);
         }
     }
-    println!("Loading {} B of rows of {} B; bytes/s, medians of {}", args.size.0, args.dim * 4, args.pairs);
-    println!("{}", table(["drive, order", "load", "dd", "ratio (range)"], rows));
+    let mut text =
+        format!("Loading {} B of rows of {} B; bytes/s, medians of {}\n", args.size.0, args.dim * 4, args.pairs);
+    writeln!(text, "{}", table(["drive, order", "load", "dd", "ratio (range)"], rows))?;
     for result in [&cached, &direct].into_iter().flatten() {
-        println!("{} rows read back and compared; LBAs of {} B, {}.", result.checked, result.lba, result.filesystem);
+        let LoadResult { checked, lba, filesystem, .. } = result;
+        writeln!(text, "{checked} rows read back and compared; LBAs of {lba} B, {filesystem}.")?;
     }
-    busy(&machine);
-    Ok(())
+    text += &busy(&machine);
+    Ok(text)
 }
 
 /// The median over all of dd's runs.

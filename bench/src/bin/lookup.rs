@@ -1,5 +1,6 @@
 //! `lookup`: whole look-ups, against `pread` and io_uring; and in tables of growing size.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
     finish(args.json, measure(&args))
 }
 
-fn measure(args: &Args) -> anyhow::Result<()> {
+fn measure(args: &Args) -> anyhow::Result<String> {
     let time = Duration::try_from_secs_f64(args.seconds)?;
     let Ok(profile) = args.profile.parse::<Profile>() else {
         anyhow::bail!("{:?} is no profile: use none, p5800x or gen5-tlc", args.profile);
@@ -106,8 +107,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.seed);
     let setup = LookupSetup { size: args.size.0, dim, alpha, batch, hot, seed };
     if let Some(dram) = args.one_size {
-        println!("{}", serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
-        return Ok(());
+        return Ok(serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
     }
     let machine = Machine::this();
     let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
@@ -140,26 +140,27 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             "growth": growth,
             "machine": machine_json(&machine),
         });
-        println!("{object}");
-        return Ok(());
+        return Ok(format!("{object}\n"));
     }
+    let mut text = String::new();
     for result in [&cached, &direct].into_iter().flatten() {
-        print(&setup, result);
+        show(&setup, result, &mut text)?;
     }
     for growth in growths.iter().flatten() {
-        growth.print(args);
+        growth.show(args, &mut text)?;
     }
-    busy(&machine);
-    Ok(())
+    text += &busy(&machine);
+    Ok(text)
 }
 
 fn percentiles(latencies: &warprow_workload::Latencies) -> [String; 2] {
     [50.0, 99.0].map(|percent| format!("{:.0}", latencies.percentile_us(percent)))
 }
 
-fn print(setup: &LookupSetup, result: &LookupResult) {
+fn show(setup: &LookupSetup, result: &LookupResult, text: &mut String) -> std::fmt::Result {
     let how = if result.caching == Caching::Cached { "warm page cache" } else { "O_DIRECT" };
-    println!(
+    writeln!(
+        text,
         "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM; {how}, {}, LBAs of {} B; ids/s, medians",
         setup.size,
         setup.dim * 4,
@@ -168,7 +169,7 @@ fn print(setup: &LookupSetup, result: &LookupResult) {
         result.hot_rows,
         result.filesystem,
         result.lba
-    );
+    )?;
     let [p50, p99] = percentiles(&result.latencies);
     let mut rows =
         vec![["Warprow".to_owned(), "2".to_owned(), per_second(result.ids_per_second), String::new(), p50, p99]];
@@ -182,8 +183,8 @@ fn print(setup: &LookupSetup, result: &LookupResult) {
             }
         });
     }
-    println!("{}", table(["who", "threads", "ids/s", "Warprow to it (range)", "p50 µs", "p99 µs"], rows));
-    println!("{} rows compared bit for bit.\n", result.checked);
+    writeln!(text, "{}", table(["who", "threads", "ids/s", "Warprow to it (range)", "p50 µs", "p99 µs"], rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
 }
 
 fn to_json(result: &LookupResult) -> Value {
@@ -251,9 +252,9 @@ impl Growth {
         })
     }
 
-    fn print(&self, args: &Args) {
+    fn show(&self, args: &Args, text: &mut String) -> std::fmt::Result {
         let ids = if self.alpha == 0.0 { "uniform ids".to_owned() } else { format!("α = {}", self.alpha) };
-        println!("Growing tables, {ids}, {} B of rows in DRAM, timing of {}; medians", self.dram, args.profile);
+        writeln!(text, "Growing tables, {ids}, {} B of rows in DRAM, timing of {}; medians", self.dram, args.profile)?;
         let row = |runs: &Vec<GrowthResult>| {
             let mib = |run: &GrowthResult| run.peak_resident_bytes.map(|bytes| bytes >> 20);
             [
@@ -266,8 +267,8 @@ impl Growth {
             ]
         };
         let header = ["size", "ids/s", "commands/s", "p50 µs", "p99 µs", "memory, at most"];
-        println!("{}", table(header, self.sizes.iter().map(row)));
-        println!("The largest has {:.1} % of the smallest's ids/s.\n", self.ratio() * 100.0);
+        writeln!(text, "{}", table(header, self.sizes.iter().map(row)))?;
+        writeln!(text, "The largest has {:.1} % of the smallest's ids/s.\n", self.ratio() * 100.0)
     }
 }
 

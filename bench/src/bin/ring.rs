@@ -1,5 +1,6 @@
 //! `ring`: commands a second over one queue pair, against a minimal ring.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     finish(args.json, measure(&args))
 }
 
-fn measure(args: &Args) -> anyhow::Result<()> {
+fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
     let time = Duration::try_from_secs_f64(args.seconds)?;
     let setup = |media| RingSetup { depth: args.depth, block: args.block, size: args.size.0, media, seed: args.seed };
@@ -86,8 +87,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let ram = run(Media::Ram, Backings::Null)?;
     let null = run(Media::Null, Backings::Ram)?;
     if args.json {
-        println!("{}", json(args, &machine, ram.as_ref(), null.as_ref()));
-        return Ok(());
+        return Ok(format!("{}\n", json(args, &machine, ram.as_ref(), null.as_ref())));
     }
     let mut rows = vec![];
     let disordered = |result: &RingResult| per_second(result.disordered);
@@ -107,16 +107,20 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         ]);
     }
     let (depth, block) = (args.depth, args.block);
-    println!("Random reads of {block} B, depth {depth}, one submitting and one answering thread; commands/s, medians");
-    println!("{}", table(["drive", "Warprow", "minimal ring", "ratio (range)", "Warprow, in disorder"], rows));
-    if let Some(ram) = ram {
-        println!("{} blocks compared byte for byte in {} pairs of rounds.", ram.checked, ram.pairs.pairs().len());
-        if !ram.pinned {
-            println!("The threads could not be given a processor each: do not trust these figures.");
-        }
+    let mut text = format!(
+        "Random reads of {block} B, depth {depth}, one submitting and one answering thread; commands/s, medians\n"
+    );
+    let header = ["drive", "Warprow", "minimal ring", "ratio (range)", "Warprow, in disorder"];
+    writeln!(text, "{}", table(header, rows))?;
+    if let Some(ram) = &ram {
+        let pairs = ram.pairs.pairs().len();
+        writeln!(text, "{} blocks compared byte for byte in {pairs} pairs of rounds.", ram.checked)?;
     }
-    busy(&machine);
-    Ok(())
+    if ram.iter().chain(&null).any(|result| !result.pinned) {
+        text += "The threads could not be given a processor each: do not trust these figures.\n";
+    }
+    text += &busy(&machine);
+    Ok(text)
 }
 
 fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&RingResult>) -> serde_json::Value {
