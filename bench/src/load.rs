@@ -36,8 +36,10 @@ pub struct LoadSetup {
 pub struct LoadResult {
     /// Rows in the order of their ids.
     pub identity: Pairs,
-    /// Rows put in the order of a random permutation.
+    /// Rows put in the order of a random permutation; the source is read once, from the first row to the last.
     pub permuted: Pairs,
+    /// The same, with each row taken from the source when its rank is due.
+    pub picked: Pairs,
     /// Rows read back and compared, all equal.
     pub checked: u64,
     /// The type of the file system.
@@ -66,14 +68,14 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         setup.size
     );
     let content = Oracle::new(setup.seed, 0, setup.rows(), setup.dim, DType::F32);
-    // In memory, and read from the first row to the last, as a mapped file is whose pages are cached.
+    // In memory, as a mapped file is whose pages are cached.
     let mut source = vec![0; usize::try_from(setup.rows())? * content.row_bytes()];
     content.read(0, content.row_bytes(), &mut source)?;
     let source = &source[..];
     let shuffle = Shuffle::new(setup.rows(), setup.seed);
     let ranks = shuffle.ranks();
     let (mut checked, mut filesystem, mut lba) = (0, String::new(), 0);
-    let mut load = |ranks: Option<&Ranks>| -> anyhow::Result<f64> {
+    let mut load = |ranks: Option<&Ranks>, picked: bool| -> anyhow::Result<f64> {
         let scratch = Scratch::new(directory, setup.drive_bytes())?;
         scratch.filesystem().clone_into(&mut filesystem);
         lba = scratch.smallest_lba(setup.caching)?;
@@ -85,6 +87,9 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         if let Some(ranks) = ranks {
             table = table.with_ranks(ranks);
         }
+        if picked {
+            table = table.with_random_access();
+        }
         let start = Instant::now();
         store.load("bench", &[table], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
         let rate = setup.size as f64 / start.elapsed().as_secs_f64();
@@ -92,9 +97,10 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         Ok(rate)
     };
     let dd = |_| dd(directory, setup.size);
-    let identity = Pairs::alternate(pairs, |_| load(None), dd)?;
-    let permuted = Pairs::alternate(pairs, |_| load(Some(&ranks)), dd)?;
-    Ok(LoadResult { identity, permuted, checked, filesystem, lba })
+    let identity = Pairs::alternate(pairs, |_| load(None, false), dd)?;
+    let permuted = Pairs::alternate(pairs, |_| load(Some(&ranks), false), dd)?;
+    let picked = Pairs::alternate(pairs, |_| load(Some(&ranks), true), dd)?;
+    Ok(LoadResult { identity, permuted, picked, checked, filesystem, lba })
 }
 
 /// Reads everything back; the number of rows, all of which are right.
@@ -145,8 +151,10 @@ mod tests {
             let setup = LoadSetup { size: 4 << 20, dim: 100, caching, seed: 4 };
             match run(&setup, directory.path(), 2) {
                 Ok(result) => {
-                    assert_eq!(result.checked, 4 * ((4 << 20) / 400));
-                    assert!(result.identity.ratio() > 0.0 && result.permuted.ratio() > 0.0);
+                    assert_eq!(result.checked, 6 * ((4 << 20) / 400));
+                    assert!(
+                        result.identity.ratio() > 0.0 && result.permuted.ratio() > 0.0 && result.picked.ratio() > 0.0
+                    );
                 }
                 // tmpfs may refuse O_DIRECT, which dd needs as well.
                 Err(error) => eprintln!("skipped: {error:#}"),

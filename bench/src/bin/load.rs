@@ -14,8 +14,9 @@ use warprow_workload::{Machine, Pairs};
 
 /// Loading a table onto an emulated drive, against `dd bs=1M oflag=direct conv=fsync` onto the same file system.
 ///
-/// The rows lie in memory and are taken from the first to the last, in the order of their ids ("identity") or put in the order of
-/// a random permutation ("permuted"). The time runs from the start of the load to the end of its commit, three flushes
+/// The rows lie in memory. They are loaded in the order of their ids ("identity"), or in that of a random permutation: read once
+/// from the first to the last and then put in order, as from a file ("permuted"), or each picked when its rank is due
+/// ("picked"). The time runs from the start of the load to the end of its commit, three flushes
 /// included. Both are measured in turn, with a new file for each; the figures are medians, the ratio is the median of the
 /// pairs' ratios. Everything is read back and compared afterwards.
 ///
@@ -80,13 +81,15 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let direct = run(Caching::Direct, Drives::Cached)?;
     if args.json {
         let of = |result: &Option<LoadResult>| {
-            result.as_ref().map(|LoadResult { identity, permuted, checked, filesystem, lba }| {
+            result.as_ref().map(|LoadResult { identity, permuted, picked, checked, filesystem, lba }| {
                 json!({
                     "identity_bytes_per_second": identity.median_a(),
                     "identity_ratio": identity.ratio(),
                     "permuted_bytes_per_second": permuted.median_a(),
                     "permuted_ratio": permuted.ratio(),
-                    "dd_bytes_per_second": dd(identity, permuted),
+                    "picked_bytes_per_second": picked.median_a(),
+                    "picked_ratio": picked.ratio(),
+                    "dd_bytes_per_second": dd([identity, permuted, picked]),
                     "rows_checked": checked,
                     "filesystem": filesystem,
                     "lba": lba,
@@ -108,7 +111,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let mut rows = vec![];
     for (name, result) in [("cached", &cached), ("direct", &direct)] {
         let Some(result) = result else { continue };
-        for (order, pairs) in [("identity", &result.identity), ("permuted", &result.permuted)] {
+        let orders = [("identity", &result.identity), ("permuted", &result.permuted), ("picked", &result.picked)];
+        for (order, pairs) in orders {
             rows.push([
                 format!("{name}, {order}"),
                 per_second(pairs.median_a()),
@@ -129,6 +133,6 @@ fn measure(args: &Args) -> anyhow::Result<String> {
 }
 
 /// The median over all of dd's runs.
-fn dd(identity: &Pairs, permuted: &Pairs) -> f64 {
-    warprow_workload::median(identity.pairs().iter().chain(permuted.pairs()).map(|pair| pair.1))
+fn dd(pairs: [&Pairs; 3]) -> f64 {
+    warprow_workload::median(pairs.iter().flat_map(|pairs| pairs.pairs()).map(|pair| pair.1))
 }
