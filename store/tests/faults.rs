@@ -29,7 +29,7 @@ struct World {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions::default().with_timeout(Duration::from_millis(60)).with_admin_timeout(Duration::from_millis(150))
+    OpenOptions::default().with_timeout(Duration::from_millis(300)).with_admin_timeout(Duration::from_secs(2))
 }
 
 fn world(drives: usize) -> World {
@@ -121,7 +121,7 @@ fn cases() -> Vec<Case> {
     vec![
         (Fault::Drop, Some(timed_out)),
         (Fault::Swallow, Some(timed_out)),
-        (Fault::Delay(Duration::from_millis(120)), Some(timed_out)),
+        (Fault::Delay(Duration::from_millis(600)), Some(timed_out)),
         (Fault::Delay(Duration::from_millis(10)), None),
         (Fault::Duplicate, None),
         (Fault::WrongCid(0x7ffe), Some(timed_out)),
@@ -154,7 +154,7 @@ fn the_next_look_up_is_right_whatever_happened() {
                 look(&world, &mut other, &ids()).unwrap_or_else(|(_, error)| panic!("{fault:?}, other slot: {error}"));
             }
             // Late data of the first look-up must not have landed in rows of these.
-            std::thread::sleep(Duration::from_millis(if matches!(fault, Fault::Delay(_)) { 130 } else { 0 }));
+            std::thread::sleep(Duration::from_millis(if matches!(fault, Fault::Delay(_)) { 650 } else { 0 }));
             look(&world, &mut slot, &ids()).unwrap();
         }
     }
