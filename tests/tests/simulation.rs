@@ -19,7 +19,7 @@ fn a_seed_repeats() {
 
 #[test]
 fn a_few_seeds_are_clean() {
-    let mut incidents = 0;
+    let (mut incidents, mut rows) = (0, 0);
     for seed in 0..150 {
         let outcome = run(seed, Options::default());
         assert!(
@@ -28,8 +28,11 @@ fn a_few_seeds_are_clean() {
             outcome.violation.unwrap_or_default()
         );
         incidents += outcome.incidents;
+        rows += outcome.rows_read;
     }
+    // That it works at all.
     assert!(incidents > 150, "only {incidents} operations were disturbed");
+    assert!(rows > 10_000, "only {rows} rows were read");
 }
 
 /// How many seeds it takes until the lie is noticed.

@@ -38,8 +38,8 @@ fn main() -> ExitCode {
 fn one(seed: u64) -> ExitCode {
     let first = run(seed, Options { aloud: true, ..Options::default() });
     let second = run(seed, Options::default());
-    let Outcome { hash, events, incidents, violation } = first;
-    println!("seed {seed}: {events} events, {incidents} operations disturbed, hash {hash:016x}");
+    let Outcome { hash, events, incidents, rows_read, violation } = first;
+    println!("seed {seed}: {events} events, {incidents} operations disturbed, {rows_read} rows read, hash {hash:016x}");
     if second.hash != hash {
         println!("NOT REPEATABLE: run again, its hash is {:016x}", second.hash);
         return ExitCode::FAILURE;
@@ -58,7 +58,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     let end = arguments.start.saturating_add(arguments.seeds);
     let next = AtomicU64::new(arguments.start);
     let stop = AtomicBool::new(false);
-    let (events, incidents) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (events, incidents, rows) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let failed: Mutex<Option<(u64, String)>> = Mutex::new(None);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -69,11 +69,11 @@ fn many(arguments: &Arguments) -> ExitCode {
                     if seed >= end {
                         break;
                     }
-                    let panicked =
-                        |_| Outcome { hash: 0, events: 0, incidents: 0, violation: Some("it panicked".into()) };
+                    let panicked = |_| Outcome { violation: Some("it panicked".into()), ..Outcome::default() };
                     let outcome = std::panic::catch_unwind(|| run(seed, Options::default())).unwrap_or_else(panicked);
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     incidents.fetch_add(outcome.incidents, Ordering::Relaxed);
+                    rows.fetch_add(outcome.rows_read, Ordering::Relaxed);
                     if let Some(violation) = outcome.violation {
                         stop.store(true, Ordering::Relaxed);
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,9 +86,9 @@ fn many(arguments: &Arguments) -> ExitCode {
         }
     });
     let ran = next.into_inner().min(end) - arguments.start;
-    let (events, incidents) = (events.into_inner(), incidents.into_inner());
+    let (events, incidents, rows) = (events.into_inner(), incidents.into_inner(), rows.into_inner());
     println!(
-        "{ran} seeds from {} in {:.1} s: {events} events, {incidents} operations disturbed",
+        "{ran} seeds from {} in {:.1} s: {events} events, {incidents} operations disturbed, {rows} rows read and compared",
         arguments.start,
         began.elapsed().as_secs_f64()
     );

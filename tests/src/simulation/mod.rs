@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// What a simulation came to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// Hash of all events and their times: the same for the same seed.
     pub hash: u64,
@@ -38,6 +38,8 @@ pub struct Outcome {
     pub events: u64,
     /// Operations that something befell.
     pub incidents: u64,
+    /// Rows that look-ups had from drives, every one compared.
+    pub rows_read: u64,
     /// What must not be, if anything.
     pub violation: Option<String>,
 }

@@ -23,6 +23,8 @@ pub(crate) struct Session {
     width: usize,
     /// Every row that is read is checked.
     pub(crate) checked: bool,
+    /// Rows that look-ups without a failure had from drives.
+    pub(crate) rows_read: u64,
 }
 
 const MAX_BATCH: u32 = 6;
@@ -147,7 +149,7 @@ impl Session {
         let slots = (0..slots).map(|_| plan.slot()).collect::<Result<_, _>>()?;
         let checked = checked && tables.iter().all(|table| table.spec.row_crc);
         let width = plan.width();
-        Ok(Some(Self { slots, _plan: plan, tables, features, pooling, out, width, checked }))
+        Ok(Some(Self { slots, _plan: plan, tables, features, pooling, out, width, checked, rows_read: 0 }))
     }
 
     fn meant(&self, feature: usize, id: i128) -> (Meant, u8) {
@@ -182,9 +184,9 @@ impl Session {
                 let hot = rng.bool();
                 ids.push(match rng.u32(..24) {
                     0 => -rng.i64(1..5),
-                    1 => rows + rng.i64(..5),
-                    _ if hot => rng.i64(..rows.min(8)),
-                    _ => rng.i64(..rows),
+                    1 => rows + rng.i64(0..5),
+                    _ if hot => rng.i64(0..rows.min(8)),
+                    _ => rng.i64(0..rows),
                 });
                 feature_of.push(feature);
             }
@@ -217,6 +219,7 @@ impl Session {
                 ensure!(report.ids == ids.len() as u64 && report.failed == 0, "{report:?} of {} ids", ids.len());
                 let counted = report.padding + report.missing + report.failed + report.ids_dram + report.ids_ssd;
                 ensure!(report.ids == counted && report.unique == report.rows_dram + report.rows_ssd, "{report:?}");
+                self.rows_read += report.rows_ssd;
                 (Vec::new(), Found::All)
             }
             Err(LookupError::RowsFailed { positions, source, report }) => {

@@ -22,7 +22,7 @@ const LATE_WRITES: &str = "timed out and may still be carried out";
 const RESET: &str = "was reset or lost power while it was being written";
 
 /// Operations of a seed.
-const OPERATIONS: u32 = 16;
+const OPERATIONS: u32 = 32;
 
 struct Work {
     // Dropped in this order.
@@ -38,6 +38,8 @@ struct Work {
     /// One operation in so many meets an incident; 0 for none.
     incidents: u32,
     incidents_met: u64,
+    /// By sessions that are gone.
+    rows_read: u64,
 }
 
 pub(crate) fn run(seed: u64, options: Options) -> Outcome {
@@ -46,11 +48,11 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
     let world = match World::new(&mut rng) {
         Ok(world) => world,
         Err(error) => {
-            return Outcome { hash: 0, events: 0, incidents: 0, violation: Some(format!("no world: {error:#}")) };
+            return Outcome { violation: Some(format!("no world: {error:#}")), ..Outcome::default() };
         }
     };
     trace.note(Duration::ZERO, format_args!("seed {seed}: {} drives, LBAs of {} B", world.drives.len(), world.lba));
-    let incidents = [0, 1, 2, 4][rng.usize(..4)];
+    let incidents = [0, 3, 6, 12][rng.usize(..4)];
     let mut work = Work {
         sessions: Vec::new(),
         store: None,
@@ -62,13 +64,20 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         version: 0,
         incidents,
         incidents_met: 0,
+        rows_read: 0,
     };
     let violation = work.all().err().map(|error| format!("{error:#}"));
     if let Some(violation) = &violation {
         work.note(format_args!("VIOLATION: {violation}"));
     }
-    let (hash, events, incidents) = (work.trace.hash(), work.trace.events(), work.incidents_met);
-    Outcome { hash, events, incidents, violation }
+    work.drop_sessions();
+    Outcome {
+        hash: work.trace.hash(),
+        events: work.trace.events(),
+        incidents: work.incidents_met,
+        rows_read: work.rows_read,
+        violation,
+    }
 }
 
 /// How an operation ended.
@@ -152,9 +161,9 @@ impl Work {
     fn operation(&mut self, name: &str, act: fn(&mut Self) -> Result<Ended>) -> Result<()> {
         let mut harm = Harm::Nothing;
         if self.incidents != 0 && self.rng.u32(..self.incidents) == 0 {
-            let can_check = name == "look up" && self.sessions.iter().all(|session| session.checked);
+            let checked = !self.sessions.is_empty() && self.sessions.iter().all(|session| session.checked);
             let what;
-            (harm, what) = match can_check && self.rng.u32(..4) == 0 {
+            (harm, what) = match name == "look up" && checked && self.rng.u32(..4) == 0 {
                 true => self.world.corrupt_read(&mut self.rng),
                 false => self.world.incident(name == "look up", &mut self.rng),
             };
@@ -241,8 +250,12 @@ impl Work {
         Ok(())
     }
 
+    fn drop_sessions(&mut self) {
+        self.rows_read += self.sessions.drain(..).map(|session| session.rows_read).sum::<u64>();
+    }
+
     fn close(&mut self) {
-        self.sessions.clear();
+        self.drop_sessions();
         self.store = None;
     }
 
@@ -279,7 +292,7 @@ impl Work {
         let state = self.state()?.clone();
         // Each takes queues; the oldest gives way.
         if self.sessions.len() == 2 || self.rng.u32(..4) == 0 && !self.sessions.is_empty() {
-            self.sessions.remove(0);
+            self.rows_read += self.sessions.remove(0).rows_read;
         }
         let store = self.store()?.clone();
         match Session::new(&store, &state, &mut self.rng) {
@@ -354,13 +367,19 @@ impl Work {
             Ok(_) => {
                 ensure!(!exists || options.replace, "a table was replaced without leave");
                 self.states = vec![changed];
+                // Whoever reads the old rows goes on.
+                for session in &mut self.sessions {
+                    if let Found::Failed(why) = session.look_up(&mut self.rng)? {
+                        return Ok(Ended::Badly(why));
+                    }
+                }
                 Ok(Ended::Well)
             }
             Err(StoreError::TableExists { .. }) if exists && !options.replace => Ok(Ended::Well),
             Err(StoreError::Interrupted) if stop_after.is_some() => Ok(Ended::Well),
             // Small drives, and sessions pin what they read.
             Err(StoreError::Volume(VolumeError::NoSpace { .. })) => {
-                self.sessions.clear();
+                self.drop_sessions();
                 Ok(Ended::Well)
             }
             Err(error @ StoreError::Volume(VolumeError::Indeterminate { .. })) => {

@@ -58,7 +58,7 @@ impl World {
     pub(crate) fn new(rng: &mut Rng) -> Result<Self> {
         let clock = VirtualClock::new();
         let lba = if rng.bool() { 512 } else { 4096 };
-        let max_transfer = 8192 << rng.u32(..4);
+        let max_transfer = 8192 << rng.u32(..3);
         let count = if rng.u32(..3) == 0 { 1 } else { rng.usize(2..=3) };
         // A store of equal drives, but for the size of one.
         let mut drives = Vec::with_capacity(count);

@@ -113,6 +113,7 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
             us(99.9),
             threads.to_owned(),
             format!("{ratio:.2}"),
+            format!("{:.2}", percentile(outcome, 50.0) / percentile(ours, 50.0).max(1e-9)),
         ]
     };
     let mut absent: Vec<(String, String)> = Vec::new();
@@ -130,7 +131,8 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
             }
         });
     }
-    text += &table(["contender", ">ids/s", ">p50", ">p99", ">p99.9", "threads", ">warprow is × as fast"], lines);
+    text +=
+        &table(["contender", ">ids/s", ">p50", ">p99", ">p99.9", "threads", ">warprow is × as fast", ">by p50"], lines);
     for (reason, names) in absent {
         text += &format!("\nwithout    {names}: {reason}");
     }
