@@ -23,7 +23,7 @@ impl Parker {
     /// Sleeps for at most `limit`, unless `has_work` says, after sleep was announced, that there is something to do.
     pub(crate) fn park(&self, limit: Duration, has_work: impl FnOnce() -> bool) {
         self.asleep.store(true, Ordering::Relaxed);
-        order::between_doorbell_and_sleep();
+        order::between_sleep_and_doorbell();
         if !has_work() {
             std::thread::park_timeout(limit);
         }

@@ -11,6 +11,8 @@ mod function;
 mod memory;
 mod mmio;
 pub mod order;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod process_barrier;
 
 pub use clock::{Clock, SystemClock};
 pub use doorbell::{Doorbell, Wake};

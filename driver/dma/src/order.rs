@@ -58,9 +58,61 @@ pub fn before_phase() {
     fence(Ordering::Release);
 }
 
-/// Between storing a doorbell and looking whether its reader sleeps, and between announcing sleep and looking at the
-/// doorbells once more: without it both may miss the other (store-load reordering).
+/// Between storing a doorbell and looking whether its reader sleeps. Without this and its counterpart,
+/// [`between_sleep_and_doorbell`], both may miss the other (store-load reordering).
+///
+/// Doorbells are rung all the time and readers seldom go to sleep. So where the system offers it, the reader pays for both: it
+/// has every thread of the process pass a barrier, and only the compiler has to be held back here.
 #[inline(always)]
 pub fn between_doorbell_and_sleep() {
+    #[cfg(all(target_os = "linux", not(loom)))]
+    if crate::process_barrier::is_available() {
+        return std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
     fence(Ordering::SeqCst);
+}
+
+/// Between announcing sleep and looking at the doorbells once more.
+pub fn between_sleep_and_doorbell() {
+    #[cfg(all(target_os = "linux", not(loom)))]
+    if crate::process_barrier::process_barrier() {
+        return;
+    }
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicUsize};
+
+    /// The ringer stores its doorbell and looks for the sleeper, the sleeper announces sleep and looks for the doorbell: one of
+    /// them sees the other.
+    #[test]
+    fn ringer_and_sleeper_never_miss_each_other() {
+        const ROUNDS: usize = 20_000;
+        let cells: Vec<[AtomicU32; 2]> = (0..ROUNDS).map(|_| Default::default()).collect();
+        let at_line = AtomicUsize::new(0);
+        let run = |mine: usize, order: fn()| {
+            let looks = cells.iter().enumerate().map(|(round, cell)| {
+                // Both start a round at the same moment, or no reordering would ever show.
+                at_line.fetch_add(1, Ordering::SeqCst);
+                let mut turn = 0u32;
+                while at_line.load(Ordering::SeqCst) < 2 * (round + 1) {
+                    turn += 1;
+                    if turn.is_multiple_of(1000) { std::thread::yield_now() } else { std::hint::spin_loop() }
+                }
+                cell[mine].store(1, Ordering::Relaxed);
+                order();
+                cell[1 - mine].load(Ordering::Relaxed)
+            });
+            looks.collect::<Vec<_>>()
+        };
+        let (ringer, sleeper) = std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| run(1, between_sleep_and_doorbell));
+            (run(0, between_doorbell_and_sleep), sleeper.join().unwrap())
+        });
+        let missed = ringer.iter().zip(&sleeper).filter(|seen| *seen == (&0, &0)).count();
+        assert_eq!(missed, 0, "of {ROUNDS} rounds");
+    }
 }
