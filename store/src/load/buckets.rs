@@ -4,19 +4,24 @@
 //! rows are first written to their bucket's place on the drives, as they come; then each bucket is read, put in order and
 //! written again. All transfers are large; no other place is needed.
 
+use std::sync::{Mutex, PoisonError};
+
+use warprow_dma::DmaMemory;
 use warprow_layout::{Extent, Placement, Ranks, Region, RowSource, Table, VolumeError};
 
 use crate::StoreError;
 use crate::bulk::{Bulk, Job};
-use crate::memory::Memory;
 
 /// Bytes of rows that are asked of a source at once.
 const STREAM: usize = 1 << 20;
+/// Threads that put rows in order, at most: memory is busy with fewer.
+const THREADS: usize = 8;
 
 /// The rows of some ranks, in their order, one after another.
 pub(super) struct Bucket {
     number: u64,
-    rows: Memory,
+    /// Of the kind that threads can share: several put rows in order.
+    rows: DmaMemory,
 }
 
 pub(super) struct Buckets<'a> {
@@ -67,25 +72,57 @@ impl<'a> Buckets<'a> {
         self.table.row_bytes() as usize
     }
 
-    /// All rows of the source, each with its rank.
+    /// All rows of the source, each with its rank. Asks for them in the order of their ids, and gives them to `take` in
+    /// whatever order its callers, one or several threads with the same `next`, come to it.
     fn stream(
         &self,
         source: &dyn RowSource,
+        next: &Mutex<u64>,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let row_bytes = self.row_bytes();
         let mut rows = vec![0; (STREAM / row_bytes).max(1) * row_bytes];
-        let at_once = (rows.len() / row_bytes) as u64;
-        for first in (0..self.table.rows).step_by(at_once as usize) {
-            let count = at_once.min(self.table.rows - first) as usize;
+        loop {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = *next;
+            let count = (self.table.rows - first).min((rows.len() / row_bytes) as u64) as usize;
+            if count == 0 {
+                return Ok(());
+            }
             let rows = &mut rows[..count * row_bytes];
-            let failed = |source| VolumeError::Source { table: self.table.name.clone(), source };
-            source.read(first, row_bytes, rows).map_err(failed)?;
+            let read = source.read(first, row_bytes, rows);
+            // After a failure nobody goes on.
+            *next = if read.is_ok() { first + count as u64 } else { self.table.rows };
+            drop(next);
+            read.map_err(|source| VolumeError::Source { table: self.table.name.clone(), source })?;
             for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
                 take(self.ranks.get(id).unwrap_or(u64::MAX), row)?;
             }
         }
-        Ok(())
+    }
+
+    /// Gives all rows of the source to `put`, each with its rank, on several threads.
+    fn stream_in_parallel(&self, source: &dyn RowSource, put: &(impl Fn(u64, &[u8]) + Sync)) -> Result<(), StoreError> {
+        let next = Mutex::new(0);
+        let run = || {
+            self.stream(source, &next, |rank, row| {
+                put(rank, row);
+                Ok(())
+            })
+        };
+        let bytes = self.table.rows * self.row_bytes() as u64;
+        let useful = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        std::thread::scope(|scope| {
+            let others = (1..useful as u64).take_while(|thread| thread * (STREAM as u64) < bytes);
+            // Without a thread the others do its work.
+            let others: Vec<_> =
+                others.filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
+            let mine = run();
+            others.into_iter().fold(mine, |all, thread| match thread.join() {
+                Ok(theirs) => all.and(theirs),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
     }
 
     /// Writes every row to its bucket, if there is more than one, in the order in which they come.
@@ -113,7 +150,7 @@ impl<'a> Buckets<'a> {
                 .extents(region, unit_bytes)
                 .try_for_each(|extent| bulk.submit(extent, &mut Job::Write(&mut fill)))
         };
-        self.stream(source, |rank, row| {
+        self.stream(source, &Mutex::new(0), |rank, row| {
             let bucket = rank / self.rows();
             let Some((content, come)) = open.get_mut(bucket as usize) else { return Ok(()) };
             let begin = self.offset(*come % self.unit_rows);
@@ -141,26 +178,28 @@ impl<'a> Buckets<'a> {
         bucket: u64,
         source: &dyn RowSource,
         bulk: &mut Bulk,
-        note: &mut dyn FnMut(u64, &[u8]),
+        note: &(impl Fn(u64, &[u8]) + Sync),
     ) -> Result<Bucket, StoreError> {
         let first_rank = bucket * self.rows();
         let count = self.rows().min(self.table.rows - first_rank);
         let row_bytes = self.row_bytes();
-        let mut memory = Memory::new(count * row_bytes as u64, "putting rows in order")?;
-        let rows = memory.bytes_mut();
-        let mut put = |rank: u64, row: &[u8]| {
+        let bytes = count * row_bytes as u64;
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let rows = DmaMemory::allocate(len, warprow_dma::Backing::Anonymous).map_err(|error| StoreError::Allocate {
+            what: "putting rows in order",
+            bytes,
+            source: error.source,
+        })?;
+        let put = |rank: u64, row: &[u8]| {
             note(rank, row);
             let begin = rank.wrapping_sub(first_rank).saturating_mul(row_bytes as u64) as usize;
-            if let Some(place) = rows.get_mut(begin..).and_then(|rows| rows.get_mut(..row_bytes)) {
-                place.copy_from_slice(row);
+            if rows.contains(begin, row.len()) {
+                rows.write(begin, row);
             }
         };
         if self.count() < 2 {
-            self.stream(source, |rank, row| {
-                put(rank, row);
-                Ok(())
-            })?;
-            return Ok(Bucket { number: bucket, rows: memory });
+            self.stream_in_parallel(source, &put)?;
+            return Ok(Bucket { number: bucket, rows });
         }
         // Rows came in the order of their ids; the ranks in that order tell which is which.
         let here = first_rank..first_rank + count;
@@ -180,27 +219,29 @@ impl<'a> Buckets<'a> {
             Ok(())
         };
         bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
-        Ok(Bucket { number: bucket, rows: memory })
+        Ok(Bucket { number: bucket, rows })
     }
 
     /// The content of an extent of a bucket's region.
     pub(super) fn fill(&self, bucket: &Bucket, extent: &Extent, buf: &mut [u8]) {
         let (region, row_bytes, is_dense) =
             (self.region(bucket.number), self.row_bytes(), self.table.packing.is_dense());
+        let rows = self.rows().min(self.table.rows - bucket.number * self.rows());
         for (lba, bytes) in extent.pieces() {
             let unit = (lba - region.first_lba) / self.placement.stripe_lbas();
-            let begin = unit * self.unit_rows * row_bytes as u64;
-            let rows = bucket.rows.bytes().get(begin as usize..).unwrap_or_default();
+            let first = unit * self.unit_rows;
             let content = buf.get_mut(bytes).unwrap_or_default();
-            if is_dense && rows.len() >= content.len() {
-                content.copy_from_slice(&rows[..content.len()]);
+            let here = rows.saturating_sub(first).min(self.unit_rows);
+            let begin = first as usize * row_bytes;
+            if is_dense && here as usize * row_bytes >= content.len() {
+                bucket.rows.read(begin, content);
                 continue;
             }
             content.fill(0);
-            for (index, row) in (0..self.unit_rows).zip(rows.chunks_exact(row_bytes)) {
-                let begin = self.offset(index);
-                if let Some(place) = content.get_mut(begin..begin + row_bytes) {
-                    place.copy_from_slice(row);
+            for index in 0..here {
+                let place = self.offset(index);
+                if let Some(place) = content.get_mut(place..place + row_bytes) {
+                    bucket.rows.read(begin + index as usize * row_bytes, place);
                 }
             }
         }

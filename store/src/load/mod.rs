@@ -151,7 +151,7 @@ impl Store {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
                     for number in 0..buckets.count() {
                         let bucket =
-                            buckets.gather(number, load.source, &mut bulk, &mut |rank, row| source.note(rank, row))?;
+                            buckets.gather(number, load.source, &mut bulk, &|rank, row| source.note(rank, row))?;
                         let mut fill = |extent: &Extent, buf: &mut [u8]| {
                             buckets.fill(&bucket, extent, buf);
                             pace.wrote(buf.len())

@@ -1,8 +1,7 @@
 //! Runs the simulation over many seeds.
 
-use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::num::NonZeroU64;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Parser;
@@ -22,16 +21,22 @@ struct Arguments {
     /// Run this seed alone, twice, and tell every event.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
-    /// Threads; each runs whole simulations. Default: as many as there are processors.
+    /// Processes that share the seeds. Default: as many as there are processors.
     #[arg(long)]
-    threads: Option<usize>,
+    processes: Option<NonZeroU64>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.seed {
         Some(seed) => one(seed),
-        None => many(&arguments),
+        None => {
+            let available = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+            match arguments.processes.map_or(available, NonZeroU64::get).min(arguments.seeds.max(1)) {
+                1 => many(&arguments),
+                processes => in_processes(&arguments, processes),
+            }
+        }
     }
 }
 
@@ -53,46 +58,60 @@ fn one(seed: u64) -> ExitCode {
     }
 }
 
-fn many(arguments: &Arguments) -> ExitCode {
-    let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let end = arguments.start.saturating_add(arguments.seeds);
-    let next = AtomicU64::new(arguments.start);
-    let stop = AtomicBool::new(false);
-    let (events, incidents, rows) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let failed: Mutex<Option<(u64, String)>> = Mutex::new(None);
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        break;
-                    }
-                    let panicked = |_| Outcome { violation: Some("it panicked".into()), ..Outcome::default() };
-                    let outcome = std::panic::catch_unwind(|| run(seed, Options::default())).unwrap_or_else(panicked);
-                    events.fetch_add(outcome.events, Ordering::Relaxed);
-                    incidents.fetch_add(outcome.incidents, Ordering::Relaxed);
-                    rows.fetch_add(outcome.rows_read, Ordering::Relaxed);
-                    if let Some(violation) = outcome.violation {
-                        stop.store(true, Ordering::Relaxed);
-                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        if failed.as_ref().is_none_or(|(other, _)| seed < *other) {
-                            *failed = Some((seed, violation));
-                        }
-                    }
-                }
-            });
+/// A process for each part: threads of one process would wait for each other's page tables most of the time.
+fn in_processes(arguments: &Arguments, processes: u64) -> ExitCode {
+    let share = arguments.seeds.div_ceil(processes);
+    let parts = (0..processes).map(|part| {
+        let start = arguments.start.saturating_add(part * share);
+        let seeds = share.min(arguments.seeds.saturating_sub(part * share));
+        let mut child = Command::new(std::env::current_exe()?);
+        child.args(["--processes", "1", "--start", &start.to_string(), "--seeds", &seeds.to_string()]).spawn()
+    });
+    let parts: Vec<_> = parts.collect();
+    let clean = parts.into_iter().map(|child| match child.and_then(|mut child| child.wait()) {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("cannot run a part of the seeds: {error}; try --processes 1");
+            false
         }
     });
-    let ran = next.into_inner().min(end) - arguments.start;
-    let (events, incidents, rows) = (events.into_inner(), incidents.into_inner(), rows.into_inner());
+    // All are waited for.
+    match clean.fold(true, |all, clean| all & clean) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn many(arguments: &Arguments) -> ExitCode {
+    let (mut events, mut incidents, mut rows, mut ran) = (0, 0, 0, 0);
+    let mut failed = None;
+    let began = Instant::now();
+    for seed in (arguments.start..).take(usize::try_from(arguments.seeds).unwrap_or(usize::MAX)) {
+        let panicked = |_| Outcome { violation: Some("it panicked".into()), ..Outcome::default() };
+        let outcome = std::panic::catch_unwind(|| run(seed, Options::default())).unwrap_or_else(panicked);
+        events += outcome.events;
+        incidents += outcome.incidents;
+        rows += outcome.rows_read;
+        ran += 1;
+        if let Some(violation) = outcome.violation {
+            failed = Some((seed, violation));
+            break;
+        }
+        if ran % 1000 == 0 {
+            eprintln!(
+                "{ran} of {} seeds from {} after {:.0} s",
+                arguments.seeds,
+                arguments.start,
+                began.elapsed().as_secs_f64()
+            );
+        }
+    }
     println!(
         "{ran} seeds from {} in {:.1} s: {events} events, {incidents} operations disturbed, {rows} rows read and compared",
         arguments.start,
         began.elapsed().as_secs_f64()
     );
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match failed {
         None => ExitCode::SUCCESS,
         Some((seed, violation)) => {
             println!("seed {seed} VIOLATES: {violation}");
