@@ -81,6 +81,13 @@ impl Data<'_> {
         }
     }
 
+    /// PRP1 of data that lies within one page, and needs nothing else.
+    #[inline]
+    pub(crate) fn in_a_page(&self) -> Option<u64> {
+        let Data::Contiguous { iova, len } = *self else { return None };
+        (iova.is_multiple_of(4) && len != 0 && len <= PAGE_BYTES - iova % PAGE_BYTES).then_some(iova)
+    }
+
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)

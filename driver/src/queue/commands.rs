@@ -146,7 +146,11 @@ impl QueuePair {
         if len != bytes {
             return Err(PushError::WrongLength { len, bytes });
         }
-        let (prp1, prp2) = prp::build(data, &self.next_list()?)?;
+        let (prp1, prp2) = match data.in_a_page() {
+            // The most usual kind needs no list.
+            Some(prp1) => (prp1, 0),
+            None => prp::build(data, &self.next_list()?)?,
+        };
         Ok((blocks_z, prp1, prp2))
     }
 
