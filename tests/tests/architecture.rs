@@ -1,0 +1,75 @@
+//! The picture in `docs/architecture.md` shows the packages there are, and what each uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+fn read(path: &str) -> String {
+    let path = Path::new(ROOT).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every package with those it can reach.
+fn closure(direct: &Uses) -> Uses {
+    let reach = |package: &String| {
+        let mut seen = BTreeSet::new();
+        let mut next: Vec<_> = direct[package].iter().collect();
+        while let Some(used) = next.pop() {
+            if seen.insert(used.clone()) {
+                next.extend(direct.get(used).unwrap_or_else(|| panic!("{package} uses {used}, which is not there")));
+            }
+        }
+        seen
+    };
+    direct.keys().map(|package| (package.clone(), reach(package))).collect()
+}
+
+/// As the manifests have it; what only a package's own tests use does not count.
+fn in_the_code() -> Uses {
+    let root = read("Cargo.toml");
+    let members = root.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("a workspace").0;
+    let package = |folder: &str| {
+        let (mut section, mut name, mut uses) = ("", None, BTreeSet::new());
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        for line in manifest.lines() {
+            match line.split_once(['=', '.']).map(|(key, value)| (key.trim(), value)) {
+                _ if line.starts_with('[') => section = line.trim(),
+                Some(("name", value)) if section == "[package]" => {
+                    name = Some(value.trim().trim_matches('"').to_owned())
+                }
+                Some((key, _)) if section == "[dependencies]" && key.starts_with("warprow") => {
+                    uses.insert(key.to_owned());
+                }
+                _ => {}
+            }
+        }
+        (name.unwrap_or_else(|| panic!("{folder} has no name")), uses)
+    };
+    members.split(',').map(|member| member.trim().trim_matches('"')).filter(|it| !it.is_empty()).map(package).collect()
+}
+
+/// As the picture has it: nodes are `id["<b>package</b>…"]`, arrows `id --> id`.
+fn in_the_picture() -> Uses {
+    let page = read("docs/architecture.md");
+    let picture = page.split_once("```mermaid").and_then(|(_, rest)| rest.split_once("```")).expect("a picture").0;
+    let node = |line: &str| {
+        let (id, label) = line.trim().split_once("[\"<b>")?;
+        Some((id.to_owned(), label.split_once("</b>")?.0.to_owned()))
+    };
+    let names: BTreeMap<String, String> = picture.lines().filter_map(node).collect();
+    let mut uses: Uses = names.values().map(|name| (name.clone(), BTreeSet::new())).collect();
+    for (from, to) in picture.lines().filter_map(|line| line.trim().split_once(" --> ")) {
+        uses.get_mut(&names[from]).expect("a node").insert(names[to].clone());
+    }
+    uses
+}
+
+#[test]
+fn the_picture_matches_the_code() {
+    let code = in_the_code();
+    assert!(code.len() > 10, "the manifests were not understood: {code:?}");
+    assert_eq!(closure(&in_the_picture()), closure(&code));
+}
