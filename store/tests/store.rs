@@ -64,10 +64,12 @@ fn what_was_loaded_is_there_after_opening_again() {
 }
 
 /// Rows that are computed, and counted.
-struct Computed(std::sync::Mutex<Vec<u64>>);
+#[derive(Default)]
+struct Computed(std::sync::Mutex<Vec<u64>>, std::time::Duration);
 
 impl RowSource for Computed {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        std::thread::sleep(self.1);
         for (id, row) in (first..).zip(rows.chunks_mut(row_bytes)) {
             row.fill(id as u8);
             self.0.lock().unwrap().push(id);
@@ -83,16 +85,18 @@ fn sources_are_read_once_and_in_order() {
     for (name, memory, random_access) in [("a", 1 << 20, false), ("b", 1 << 30, false), ("c", 1 << 30, true)] {
         let mut spec = TableSpec::new(name, 5000, 512, DType::U8);
         (spec.permuted, spec.row_crc) = (true, true);
-        let source = Computed(Default::default());
+        let source = Computed::default();
         let load = TableLoad::new(&spec, &source).with_ranks(&ranks);
         let load = if random_access { load.with_random_access() } else { load };
-        let mut last = 0;
+        let (mut last, mut gathered) = (0, 0);
         let report = store.load("m", &[load], &LoadOptions::default().with_memory(memory), &mut |progress| {
-            assert!(progress.written > last && progress.written <= progress.total, "{progress:?}");
-            last = progress.written;
+            let more = progress.written > last || progress.gathered > gathered || gathered == 5000 * 512;
+            assert!(more && progress.written <= progress.total, "{progress:?}");
+            (last, gathered) = (progress.written, progress.gathered);
             ControlFlow::Continue(())
         });
         assert_eq!(report.unwrap().bytes, last);
+        assert_eq!(gathered, if random_access { 0 } else { 5000 * 512 }, "{name}");
         let mut asked = source.0.into_inner().unwrap();
         if random_access {
             asked.sort_unstable();
@@ -175,6 +179,34 @@ fn an_interrupted_load_leaves_no_trace() {
 }
 
 #[test]
+fn a_load_can_be_interrupted_while_rows_are_put_in_order() {
+    let (_, store) = common::store(1, 32 << 20, 512);
+    const ROWS: u64 = 32 << 10;
+    let ranks = Ranks::by_hotness(&(0..ROWS).map(|id| id * 7919 % ROWS).collect::<Vec<_>>());
+    let spec = TableSpec { permuted: true, ..TableSpec::new("t", ROWS, 512, DType::U8) };
+    let thread = std::thread::current().id();
+    let load = |stop_at: u64| {
+        let source = Computed(Default::default(), std::time::Duration::from_millis(5));
+        let load = TableLoad::new(&spec, &source).with_ranks(&ranks);
+        let mut told = Vec::new();
+        let result = store.load("m", &[load], &LoadOptions::default(), &mut |progress| {
+            assert_eq!(std::thread::current().id(), thread);
+            told.extend((progress.written == 0).then_some(progress.gathered));
+            if progress.gathered >= stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        (result, told, source.0.into_inner().unwrap().len() as u64)
+    };
+    let (result, told, read) = load(1);
+    assert!(matches!(result, Err(StoreError::Interrupted)), "{result:?}");
+    assert!(told.len() == 1 && read < ROWS, "{told:?}, {read} rows read");
+    assert!(store.table("t").is_none());
+    let (result, told, read) = load(u64::MAX);
+    result.unwrap();
+    assert!(told.len() > 2 && told.is_sorted() && told.last() == Some(&(ROWS * 512)), "{told:?}");
+    assert_eq!(read, ROWS);
+}
+
+#[test]
 fn rows_too_large_and_stores_too_small() {
     let small_transfers = SoftController::builder()
         .name("mdts")
@@ -184,7 +216,7 @@ fn rows_too_large_and_stores_too_small() {
         .unwrap();
     let store = Store::create(&common::devices(&[small_transfers]), &Default::default(), &Default::default()).unwrap();
     let load = |rows: u64, dim: u32| {
-        let (spec, source) = (TableSpec::new("big", rows, dim, DType::U8), Computed(Default::default()));
+        let (spec, source) = (TableSpec::new("big", rows, dim, DType::U8), Computed::default());
         store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut go).unwrap_err().to_string()
     };
     let error = load(1, (16 << 10) + 1);

@@ -4,6 +4,7 @@
 //! rows are first written to their bucket's place on the drives, as they come; then each bucket is read, put in order and
 //! written again. All transfers are large; no other place is needed.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
@@ -73,17 +74,20 @@ impl<'a> Buckets<'a> {
     }
 
     /// All rows of the source, each with its rank. Asks for them in the order of their ids, and gives them to `take` in
-    /// whatever order its callers, one or several threads with the same `next`, come to it.
+    /// whatever order its callers, one or several threads with the same `next`, come to it. `taken` hears how many were
+    /// taken at once, and may end it for all.
     fn stream(
         &self,
         source: &dyn RowSource,
         next: &Mutex<u64>,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+        mut taken: impl FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let row_bytes = self.row_bytes();
         let mut rows = vec![0; (STREAM / row_bytes).max(1) * row_bytes];
+        let lock = || next.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = lock();
             let first = *next;
             let count = (self.table.rows - first).min((rows.len() / row_bytes) as u64) as usize;
             if count == 0 {
@@ -98,16 +102,27 @@ impl<'a> Buckets<'a> {
             for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
                 take(self.ranks.get(id).unwrap_or(u64::MAX), row)?;
             }
+            taken(count as u64).inspect_err(|_| *lock() = self.table.rows)?;
         }
     }
 
-    /// Gives all rows of the source to `put`, each with its rank, on several threads.
-    fn stream_in_parallel(&self, source: &dyn RowSource, put: &(impl Fn(u64, &[u8]) + Sync)) -> Result<(), StoreError> {
-        let next = Mutex::new(0);
-        let run = || {
-            self.stream(source, &next, |rank, row| {
+    /// Gives all rows of the source to `put`, each with its rank, on several threads. `gathered` hears on the calling one how
+    /// many bytes of them there were since it was last called, and may end it.
+    fn stream_in_parallel(
+        &self,
+        source: &dyn RowSource,
+        put: &(impl Fn(u64, &[u8]) + Sync),
+        gathered: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (next, done) = (Mutex::new(0), AtomicU64::new(0));
+        let run = |tell: &mut dyn FnMut(u64) -> Result<(), StoreError>| {
+            let take = |rank: u64, row: &[u8]| {
                 put(rank, row);
                 Ok(())
+            };
+            self.stream(source, &next, take, |rows| {
+                done.fetch_add(rows * self.row_bytes() as u64, Ordering::Relaxed);
+                tell(rows)
             })
         };
         let bytes = self.table.rows * self.row_bytes() as u64;
@@ -115,14 +130,16 @@ impl<'a> Buckets<'a> {
         std::thread::scope(|scope| {
             let others = (1..useful as u64).take_while(|thread| thread * (STREAM as u64) < bytes);
             // Without a thread the others do its work.
-            let others: Vec<_> =
-                others.filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
-            let mine = run();
+            let others =
+                others.filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || run(&mut |_| Ok(()))).ok());
+            let others: Vec<_> = others.collect();
+            let mine = run(&mut |_| gathered(done.swap(0, Ordering::Relaxed)));
             others.into_iter().fold(mine, |all, thread| match thread.join() {
                 Ok(theirs) => all.and(theirs),
                 Err(panic) => std::panic::resume_unwind(panic),
             })
-        })
+        })?;
+        gathered(done.into_inner())
     }
 
     /// Writes every row to its bucket, if there is more than one, in the order in which they come.
@@ -150,7 +167,7 @@ impl<'a> Buckets<'a> {
                 .extents(region, unit_bytes)
                 .try_for_each(|extent| bulk.submit(extent, &mut Job::Write(&mut fill)))
         };
-        self.stream(source, &Mutex::new(0), |rank, row| {
+        let take = |rank: u64, row: &[u8]| {
             let bucket = rank / self.rows();
             let Some((content, come)) = open.get_mut(bucket as usize) else { return Ok(()) };
             let begin = self.offset(*come % self.unit_rows);
@@ -162,7 +179,8 @@ impl<'a> Buckets<'a> {
                 write(bucket, *come / self.unit_rows - 1, content, bulk)?;
             }
             Ok(())
-        })?;
+        };
+        self.stream(source, &Mutex::new(0), take, |_| Ok(()))?;
         for (bucket, (content, come)) in (0..).zip(&open) {
             if !come.is_multiple_of(self.unit_rows) {
                 write(bucket, come / self.unit_rows, content, bulk)?;
@@ -172,13 +190,15 @@ impl<'a> Buckets<'a> {
     }
 
     /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives. Each goes
-    /// to `note` too, with its rank.
+    /// to `note` too, with its rank. `gathered` hears how many bytes of them there were since it was last called, and may end
+    /// it.
     pub(super) fn gather(
         &self,
         bucket: u64,
         source: &dyn RowSource,
         bulk: &mut Bulk,
         note: &(impl Fn(u64, &[u8]) + Sync),
+        gathered: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<Bucket, StoreError> {
         let first_rank = bucket * self.rows();
         let count = self.rows().min(self.table.rows - first_rank);
@@ -198,7 +218,7 @@ impl<'a> Buckets<'a> {
             }
         };
         if self.count() < 2 {
-            self.stream_in_parallel(source, &put)?;
+            self.stream_in_parallel(source, &put, gathered)?;
             return Ok(Bucket { number: bucket, rows });
         }
         // Rows came in the order of their ids; the ranks in that order tell which is which.
@@ -207,6 +227,7 @@ impl<'a> Buckets<'a> {
             (0..self.table.rows).filter_map(|id| self.ranks.get(id)).filter(|it| here.contains(it)).collect();
         let region = self.region(bucket);
         let mut take = |extent: &Extent, buf: &[u8]| {
+            let mut rows = 0;
             for (lba, bytes) in extent.pieces() {
                 let unit = (lba - region.first_lba) / self.placement.stripe_lbas();
                 let content = buf.get(bytes).unwrap_or_default();
@@ -214,9 +235,10 @@ impl<'a> Buckets<'a> {
                 for (index, &rank) in (0..self.unit_rows).zip(ranks) {
                     let begin = self.offset(index);
                     put(rank, content.get(begin..begin + row_bytes).unwrap_or_default());
+                    rows += 1;
                 }
             }
-            Ok(())
+            gathered(rows * row_bytes as u64)
         };
         bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
         Ok(Bucket { number: bucket, rows })

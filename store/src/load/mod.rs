@@ -85,6 +85,8 @@ impl LoadOptions {
 pub struct LoadProgress {
     /// Which of the tables is being loaded.
     pub table: usize,
+    /// Bytes of rows put in order in memory, of all tables: those that are permuted, before they are written.
+    pub gathered: u64,
     /// Bytes written to drives, of all tables.
     pub written: u64,
     /// Bytes to be written.
@@ -107,7 +109,8 @@ pub struct LoadReport {
 
 impl Store {
     /// Loads `tables` as one new generation of `model`. All of them are there when this returns, and none if it fails.
-    /// `progress` may stop it ([`StoreError::Interrupted`]).
+    /// `progress` is called on this thread, after every megabyte or so that was put in order or written; it may stop it
+    /// ([`StoreError::Interrupted`]).
     ///
     /// A table whose name the store already has is refused, unless [`replace`](LoadOptions::replace) is set.
     pub fn load(
@@ -134,7 +137,7 @@ impl Store {
         let clock = &self.shared.driving.clock;
         let began = clock.now();
         let mut bulk = Bulk::new(&self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
-        let mut pace = Pace { progress, at: LoadProgress { table: 0, written: 0, total: 0 } };
+        let mut pace = Pace { progress, at: LoadProgress { table: 0, gathered: 0, written: 0, total: 0 } };
         for (table, load) in placed.tables.iter().zip(tables) {
             let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
@@ -150,8 +153,9 @@ impl Store {
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
                     for number in 0..buckets.count() {
+                        let note = |rank: u64, row: &[u8]| source.note(rank, row);
                         let bucket =
-                            buckets.gather(number, load.source, &mut bulk, &|rank, row| source.note(rank, row))?;
+                            buckets.gather(number, load.source, &mut bulk, &note, &mut |bytes| pace.gathered(bytes))?;
                         let mut fill = |extent: &Extent, buf: &mut [u8]| {
                             buckets.fill(&bucket, extent, buf);
                             pace.wrote(buf.len())
@@ -220,6 +224,15 @@ struct Pace<'a> {
 impl Pace<'_> {
     fn wrote(&mut self, bytes: usize) -> Result<(), StoreError> {
         self.at.written += bytes as u64;
+        self.tell()
+    }
+
+    fn gathered(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.at.gathered += bytes;
+        self.tell()
+    }
+
+    fn tell(&mut self) -> Result<(), StoreError> {
         match (self.progress)(self.at) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(StoreError::Interrupted),
