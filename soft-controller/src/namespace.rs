@@ -128,6 +128,7 @@ impl Namespace {
     pub(crate) fn view(&self, formatting: bool, write_cache: bool) -> View {
         View {
             backing: self.backing.clone(),
+            cache: self.cache.clone(),
             lba_shift: self.lba_shift(),
             blocks: self.blocks(),
             formatting,

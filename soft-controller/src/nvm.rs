@@ -8,14 +8,18 @@ use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
 
 use crate::backing::{Backing, Engine, MediaError, Operation, Piece};
 use crate::failure::Failure;
+use crate::fault::Fault;
 use crate::iommu::{Dma, Segment};
 use crate::prp;
 use crate::timing::{Access, Extent};
+use crate::write_cache::WriteCache;
 
 /// A namespace as I/O commands see it.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) backing: Arc<dyn Backing>,
+    /// The same, where that is a volatile cache.
+    pub(crate) cache: Option<Arc<WriteCache>>,
     /// Base-two logarithm of the LBA size in bytes.
     pub(crate) lba_shift: u32,
     /// Size in LBAs.
@@ -26,6 +30,30 @@ pub(crate) struct View {
     pub(crate) write_through: bool,
     /// The backing wants each command's data in one piece.
     pub(crate) whole: bool,
+}
+
+impl View {
+    #[inline]
+    fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize, completes: bool) -> Result<(), MediaError> {
+        match &self.cache {
+            Some(cache) => cache.write_as(offset, from, at, len, completes),
+            None => self.backing.write(offset, from, at, len),
+        }
+    }
+
+    fn zero(&self, offset: u64, len: u64, deallocate: bool, completes: bool) -> Result<(), MediaError> {
+        match &self.cache {
+            Some(cache) => cache.zero_as(offset, len, deallocate, completes),
+            None => self.backing.zero(offset, len, deallocate),
+        }
+    }
+
+    fn flush(&self, fetched: u64) -> Result<(), MediaError> {
+        match &self.cache {
+            Some(cache) => cache.flush_completed(fetched),
+            None => self.backing.flush(),
+        }
+    }
 }
 
 /// What the SMART log page counts.
@@ -186,18 +214,20 @@ impl Io {
         Some(Extent { access, nsid, size: view.backing.size(), offset, len: len as u64 })
     }
 
-    /// Executes a command; `corrupt` flips a bit of the data it moves. The result is DW0 of the completion.
+    /// Executes a command that was fetched at a [moment](crate::write_cache::now), with what a fault does to its data or to the
+    /// promises about it. The result is DW0 of the completion.
     #[inline]
-    pub(crate) fn execute(&mut self, sqe: &[u64; 8], corrupt: bool) -> Result<u32, Failure> {
+    pub(crate) fn execute(&mut self, sqe: &[u64; 8], fetched: u64, fault: Option<Fault>) -> Result<u32, Failure> {
+        let (corrupt, completes) = (fault == Some(Fault::Corrupt), fault != Some(Fault::Drop));
         let result = if sqe[0] & FUSE_PSDT != 0 {
             self.refuse_flags(sqe)
         } else {
             match NvmOpcode(sqe[0] as u8) {
                 NvmOpcode::READ => self.read(sqe, corrupt),
-                NvmOpcode::WRITE => self.write(sqe, corrupt),
-                NvmOpcode::FLUSH => self.flush(sqe),
-                NvmOpcode::WRITE_ZEROES => self.write_zeroes(sqe),
-                NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe),
+                NvmOpcode::WRITE => self.write(sqe, corrupt, completes),
+                NvmOpcode::FLUSH => self.flush(sqe, fetched),
+                NvmOpcode::WRITE_ZEROES => self.write_zeroes(sqe, completes),
+                NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe, completes),
                 NvmOpcode::COMPARE => self.compare(sqe),
                 _ => Err(Failure::at(StatusCode::InvalidCommandOpcode, 0)),
             }
@@ -228,7 +258,7 @@ impl Io {
         if len > self.max_bytes {
             return Err(Failure::field(48));
         }
-        if sqe[6] & FUA != 0 {
+        if sqe[6] & FUA != 0 && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
         let prps = (sqe[3], sqe[4]);
@@ -254,7 +284,7 @@ impl Io {
     }
 
     #[inline]
-    fn write(&mut self, sqe: &[u64; 8], corrupt: bool) -> Result<(), Failure> {
+    fn write(&mut self, sqe: &[u64; 8], corrupt: bool, completes: bool) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
         if len > self.max_bytes {
             return Err(Failure::field(48));
@@ -265,11 +295,11 @@ impl Io {
             if corrupt {
                 flip(&self.scratch, 0, len);
             }
-            view.backing.write(offset, &self.scratch, 0, len)?;
+            view.write(offset, &self.scratch, 0, len, completes)?;
         } else {
             let mut at = offset;
             for &segment in &self.segments {
-                view.backing.write(at, self.dma.memory(segment), segment.offset, segment.len)?;
+                view.write(at, self.dma.memory(segment), segment.offset, segment.len, completes)?;
                 at += segment.len as u64;
             }
         }
@@ -280,20 +310,22 @@ impl Io {
         Ok(())
     }
 
-    fn flush(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
-        if nsid(sqe) == NSID_ALL {
-            for view in self.namespaces.iter().flatten() {
-                ready(view)?;
+    fn flush(&mut self, sqe: &[u64; 8], fetched: u64) -> Result<(), Failure> {
+        let views = || self.namespaces.iter().flatten();
+        match nsid(sqe) {
+            _ if self.power_fails => Ok(()),
+            NSID_ALL => {
+                views().try_for_each(|view| ready(view).map(|_| ()))?;
+                Ok(views().try_for_each(|view| view.flush(fetched))?)
             }
-            return self.namespaces.iter().flatten().try_for_each(|view| Ok(view.backing.flush()?));
+            nsid => Ok(ready(find(&self.namespaces, nsid)?)?.flush(fetched)?),
         }
-        Ok(ready(find(&self.namespaces, nsid(sqe))?)?.backing.flush()?)
     }
 
-    fn write_zeroes(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+    fn write_zeroes(&mut self, sqe: &[u64; 8], completes: bool) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
         let deallocate = sqe[6] & DEALLOCATE != 0 && view.backing.deallocated_reads_zero();
-        view.backing.zero(offset, len as u64, deallocate)?;
+        view.zero(offset, len as u64, deallocate, completes)?;
         if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
@@ -301,7 +333,7 @@ impl Io {
         Ok(())
     }
 
-    fn dataset_management(&mut self, sqe: &[u64; 8]) -> Result<(), Failure> {
+    fn dataset_management(&mut self, sqe: &[u64; 8], completes: bool) -> Result<(), Failure> {
         let view = ready(find(&self.namespaces, nsid(sqe))?)?;
         let ranges = (sqe[5] as usize & 0xff) + 1;
         let len = ranges * RANGE_BYTES;
@@ -320,7 +352,7 @@ impl Io {
         if sqe[5] >> 32 & 4 != 0 {
             for (slba, blocks) in (0..ranges).map(range).filter(|&(_, blocks)| blocks > 0) {
                 let (offset, len) = (slba << view.lba_shift, blocks << view.lba_shift);
-                view.backing.zero(offset, len, true)?;
+                view.zero(offset, len, true, completes)?;
                 if view.write_through && !self.power_fails {
                     view.backing.persist(offset, len)?;
                 }
@@ -335,7 +367,7 @@ impl Io {
             return Err(Failure::field(48));
         }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
-        if sqe[6] & FUA != 0 {
+        if sqe[6] & FUA != 0 && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }
         view.backing.read(offset, &self.scratch, 0, len)?;

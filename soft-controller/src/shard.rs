@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::nvm::{Begun, Io};
 use crate::queue::{Completion, Cq, Sq};
+use crate::write_cache;
 
 /// A command that waits for its time.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ struct Held {
     order: u64,
     sqid: u16,
     sqe: [u64; 8],
+    /// The moment in the order of writes.
+    fetched: u64,
     fault: Option<Fault>,
 }
 
@@ -237,6 +240,8 @@ impl Shard {
     #[inline]
     fn serve(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
         let ready = self.ready(core, index);
+        // Before any of them is executed: of commands submitted together none has completed for another.
+        let fetched = write_cache::now();
         progress.fetched += ready;
         progress.posted += ready;
         let Self { io, sqs, cqs, errors, prefetch, .. } = self;
@@ -251,7 +256,7 @@ impl Shard {
             }
             for _ in 0..batch {
                 let sqe = sq.fetch().ok_or(RingFault)?;
-                let (dw0, status) = match io.execute(&sqe, false) {
+                let (dw0, status) = match io.execute(&sqe, fetched, None) {
                     Ok(dw0) => (dw0, Status::SUCCESS),
                     Err(failure) => (0, record(errors, core, sq.id, &sqe, failure)),
                 };
@@ -271,7 +276,7 @@ impl Shard {
         if ready == 0 {
             return Ok(());
         }
-        let now = core.now();
+        let (now, fetched) = (core.now(), write_cache::now());
         if let Some(disorder) = &core.config.disorder
             && disorder.partial_fetch
         {
@@ -313,7 +318,7 @@ impl Shard {
             {
                 due += timing.lock().unwrap_or_else(PoisonError::into_inner).due(now, &extent) - now;
             }
-            self.held.push(Held { due, order, sqid, sqe, fault });
+            self.held.push(Held { due, order, sqid, sqe, fetched, fault });
         }
         Ok(())
     }
@@ -326,12 +331,12 @@ impl Shard {
             let result = match held.fault {
                 Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
                 Some(Fault::Swallow) => Ok(0),
-                Some(Fault::Corrupt) => self.io.execute(&held.sqe, true),
+                Some(Fault::Corrupt) => self.io.execute(&held.sqe, held.fetched, held.fault),
                 _ if self.io.has_engines() => {
                     let free = self.engaged.iter().position(Option::is_none).unwrap_or(self.engaged.len());
                     match self.io.begin(&held.sqe, free as u32) {
                         Err(failure) => Err(failure),
-                        Ok(Begun::NotHere) => self.io.execute(&held.sqe, false),
+                        Ok(Begun::NotHere) => self.io.execute(&held.sqe, held.fetched, held.fault),
                         Ok(Begun::Later) => {
                             self.held.push(held);
                             break;
@@ -345,7 +350,7 @@ impl Shard {
                         }
                     }
                 }
-                _ => self.io.execute(&held.sqe, false),
+                _ => self.io.execute(&held.sqe, held.fetched, held.fault),
             };
             self.finish(core, &held, result)?;
             progress.posted += 1;
@@ -408,7 +413,7 @@ impl Shard {
             let lost = matches!(held.fault, Some(Fault::Status(_) | Fault::Swallow));
             if !lost && survives() && DataTransfer::of_opcode(held.sqe[0] as u8) != DataTransfer::ControllerToHost {
                 // Its status is nobody's any more.
-                let _ = self.io.execute(&held.sqe, false);
+                let _ = self.io.execute(&held.sqe, held.fetched, None);
             }
         }
         self.io.power_fails = false;

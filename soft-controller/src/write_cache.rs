@@ -71,6 +71,8 @@ impl Cut {
 #[derive(Debug)]
 struct Version {
     command: u64,
+    /// The host was told; a Flush makes no promise about others.
+    completes: bool,
     data: Arc<[u8]>,
     at: usize,
 }
@@ -93,8 +95,14 @@ const BOUNCE: usize = 256 << 10;
 /// Ranges of zeros longer than this are made durable at once rather than kept.
 const ZEROS_KEPT: u64 = 4 << 20;
 
-/// Orders the writes of all caches of this process.
+/// Orders the writes of all caches of this process: the number of the last one.
 static COMMANDS: AtomicU64 = AtomicU64::new(0);
+
+/// A moment in that order: writes executed before it have numbers up to it, later ones have larger numbers.
+#[inline]
+pub(crate) fn now() -> u64 {
+    COMMANDS.load(Ordering::Relaxed)
+}
 
 /// A volatile cache before another backing. It keeps every write since the last flush, up to its capacity; beyond
 /// that, the oldest become durable.
@@ -130,6 +138,61 @@ impl WriteCache {
         commands
     }
 
+    /// Does what a Flush promises that was fetched at `moment`: of each LBA, the last write that had completed becomes durable.
+    /// Writes after it stay as volatile as they were.
+    pub(crate) fn flush_completed(&self, moment: u64) -> Result<(), MediaError> {
+        let mut log = self.log();
+        let log = &mut *log;
+        let had_completed = |version: &Version| version.completes && version.command <= moment;
+        log.apply(&*self.inner, 0..u64::MAX, had_completed)?;
+        let mut settled = 0;
+        log.versions.retain(|_, versions| {
+            let count = versions.iter().rposition(had_completed).map_or(0, |last| last + 1);
+            versions.drain(..count);
+            settled += count as u64;
+            !versions.is_empty()
+        });
+        log.bytes -= settled * log.block;
+        let versions = &log.versions;
+        log.commands.retain(|&(command, lba, count)| {
+            versions.range(lba..lba + count).any(|(_, versions)| versions.iter().any(|v| v.command == command))
+        });
+        self.inner.flush()
+    }
+
+    /// As [`Backing::write`]; `completes` is whether the host will be told.
+    pub(crate) fn write_as(
+        &self,
+        offset: u64,
+        from: &DmaMemory,
+        at: usize,
+        len: usize,
+        completes: bool,
+    ) -> Result<(), MediaError> {
+        let mut data = vec![0; len];
+        from.read(at, &mut data);
+        let mut log = self.log();
+        let lba = offset / log.block;
+        log.add(lba, data.into(), completes);
+        while log.bytes > self.capacity && !log.commands.is_empty() {
+            log.evict(&*self.inner)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Backing::zero`]; `completes` is whether the host will be told.
+    pub(crate) fn zero_as(&self, offset: u64, len: u64, deallocate: bool, completes: bool) -> Result<(), MediaError> {
+        let mut log = self.log();
+        let lba = offset / log.block;
+        if len <= ZEROS_KEPT && (!deallocate || self.inner.deallocated_reads_zero()) {
+            log.add(lba, vec![0; len as usize].into(), completes);
+            return Ok(());
+        }
+        let blocks = lba..lba + len / log.block;
+        log.forget(blocks);
+        self.inner.zero(offset, len, deallocate)
+    }
+
     /// Makes durable what is chosen, and forgets the rest.
     pub(crate) fn cut(&self, choice: &Choice, rng: &mut fastrand::Rng) -> Result<(), MediaError> {
         let mut log = self.log();
@@ -145,7 +208,7 @@ impl WriteCache {
             }
         }
         log.versions.retain(|_, versions| !versions.is_empty());
-        let result = log.apply(&*self.inner, 0..u64::MAX);
+        let result = log.apply(&*self.inner, 0..u64::MAX, |_| true);
         log.clear();
         result
     }
@@ -158,12 +221,17 @@ impl Log {
         self.bytes = 0;
     }
 
-    /// Writes the newest version of each LBA in `blocks` to the media.
-    fn apply(&self, inner: &dyn Backing, blocks: std::ops::Range<u64>) -> Result<(), MediaError> {
+    /// Writes the newest version that counts of each LBA in `blocks` to the media.
+    fn apply(
+        &self,
+        inner: &dyn Backing,
+        blocks: std::ops::Range<u64>,
+        counts: impl Fn(&Version) -> bool,
+    ) -> Result<(), MediaError> {
         let block = self.block as usize;
         let (mut first, mut filled) = (0, 0);
         for (&lba, versions) in self.versions.range(blocks) {
-            let Some(version) = versions.last() else { continue };
+            let Some(version) = versions.iter().rfind(|version| counts(version)) else { continue };
             if filled > 0 && (lba != first + (filled / block) as u64 || filled + block > BOUNCE) {
                 inner.write(first * self.block, &self.bounce, 0, filled)?;
                 filled = 0;
@@ -192,12 +260,12 @@ impl Log {
         }
     }
 
-    fn add(&mut self, lba: u64, data: Arc<[u8]>) {
-        let command = COMMANDS.fetch_add(1, Ordering::Relaxed);
+    fn add(&mut self, lba: u64, data: Arc<[u8]>, completes: bool) {
+        let command = COMMANDS.fetch_add(1, Ordering::Relaxed) + 1;
         let block = self.block as usize;
         let count = (data.len() / block) as u64;
         for i in 0..count {
-            let version = Version { command, data: data.clone(), at: i as usize * block };
+            let version = Version { command, completes, data: data.clone(), at: i as usize * block };
             self.versions.entry(lba + i).or_default().push(version);
         }
         self.commands.push_back((command, lba, count));
@@ -243,32 +311,16 @@ impl Backing for WriteCache {
     }
 
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
-        let mut data = vec![0; len];
-        from.read(at, &mut data);
-        let mut log = self.log();
-        let lba = offset / log.block;
-        log.add(lba, data.into());
-        while log.bytes > self.capacity && !log.commands.is_empty() {
-            log.evict(&*self.inner)?;
-        }
-        Ok(())
+        self.write_as(offset, from, at, len, true)
     }
 
     fn zero(&self, offset: u64, len: u64, deallocate: bool) -> Result<(), MediaError> {
-        let mut log = self.log();
-        let lba = offset / log.block;
-        if len <= ZEROS_KEPT && (!deallocate || self.inner.deallocated_reads_zero()) {
-            log.add(lba, vec![0; len as usize].into());
-            return Ok(());
-        }
-        let blocks = lba..lba + len / log.block;
-        log.forget(blocks);
-        self.inner.zero(offset, len, deallocate)
+        self.zero_as(offset, len, deallocate, true)
     }
 
     fn flush(&self) -> Result<(), MediaError> {
         let mut log = self.log();
-        log.apply(&*self.inner, 0..u64::MAX)?;
+        log.apply(&*self.inner, 0..u64::MAX, |_| true)?;
         log.clear();
         self.inner.flush()
     }
@@ -276,7 +328,7 @@ impl Backing for WriteCache {
     fn persist(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         let mut log = self.log();
         let blocks = offset / log.block..(offset + len).div_ceil(log.block);
-        log.apply(&*self.inner, blocks.clone())?;
+        log.apply(&*self.inner, blocks.clone(), |_| true)?;
         log.forget(blocks);
         self.inner.persist(offset, len)
     }
@@ -296,8 +348,6 @@ impl Backing for WriteCache {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
     use proptest::prelude::*;
 
     use super::*;
@@ -309,7 +359,8 @@ mod tests {
     enum Step {
         Write(u64, u64),
         Zero(u64, u64),
-        Flush,
+        /// That was fetched so many steps ago.
+        Flush(usize),
         Persist(u64, u64),
         Read(u64, u64),
     }
@@ -319,7 +370,7 @@ mod tests {
         prop_oneof![
             5 => range.clone().prop_map(|(lba, count)| Step::Write(lba, count)),
             1 => range.clone().prop_map(|(lba, count)| Step::Zero(lba, count)),
-            1 => Just(Step::Flush),
+            1 => (0..6usize).prop_map(Step::Flush),
             1 => range.clone().prop_map(|(lba, count)| Step::Persist(lba, count)),
             2 => range.prop_map(|(lba, count)| Step::Read(lba, count)),
         ]
@@ -355,12 +406,11 @@ mod tests {
             let cache = WriteCache::new(Arc::new(Ram::new(BLOCKS * block).unwrap()), capacity).unwrap();
             cache.set_block(block);
             let memory = DmaMemory::allocate((BLOCKS * block) as usize + 4, warprow_dma::Backing::Anonymous).unwrap();
-            // What each block reads as; what it may read as after a cut; the durable or cached writes.
-            let mut now = [0u32; BLOCKS as usize];
-            let mut possible: [BTreeSet<u32>; BLOCKS as usize] = std::array::from_fn(|_| BTreeSet::from([0]));
-            let mut writes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-            let mut last_flush = now;
+            // What each block was written with, and when, since it last became durable: what it may read as after a cut.
+            let mut history: [Vec<(u32, u64)>; BLOCKS as usize] = std::array::from_fn(|_| vec![(0, 0)]);
+            let mut moments = Vec::new();
             for (number, step) in (1u32..).zip(steps) {
+                moments.push(now());
                 match step {
                     Step::Write(lba, count) | Step::Zero(lba, count) => {
                         let number = if matches!(step, Step::Zero(..)) { 0 } else { number };
@@ -371,27 +421,24 @@ mod tests {
                             cache.zero(lba * block, count * block, true).unwrap();
                         } else {
                             cache.write(lba * block, &memory, 0, (count * block) as usize).unwrap();
-                            writes.insert(number, (lba, count));
                         }
-                        for i in lba..lba + count {
-                            now[i as usize] = number;
-                            possible[i as usize].insert(number);
+                        for block in &mut history[lba as usize..(lba + count) as usize] {
+                            block.push((number, now()));
                         }
                     }
-                    Step::Flush => {
-                        cache.flush().unwrap();
-                        prop_assert!(cache.commands().is_empty());
-                        last_flush = now;
-                        writes.clear();
-                        for (set, &value) in possible.iter_mut().zip(&now) {
-                            *set = BTreeSet::from([value]);
+                    Step::Flush(ago) => {
+                        let moment = moments[moments.len().saturating_sub(ago + 1)];
+                        cache.flush_completed(moment).unwrap();
+                        prop_assert!(ago > 0 || cache.commands().is_empty());
+                        for block in &mut history {
+                            let last = block.iter().rposition(|&(_, when)| when <= moment).unwrap_or(0);
+                            block.drain(..last);
                         }
                     }
                     Step::Persist(lba, count) => {
                         cache.persist(lba * block, count * block).unwrap();
-                        for i in lba..lba + count {
-                            possible[i as usize] = BTreeSet::from([now[i as usize]]);
-                            last_flush[i as usize] = now[i as usize];
+                        for block in &mut history[lba as usize..(lba + count) as usize] {
+                            block.drain(..block.len() - 1);
                         }
                     }
                     Step::Read(lba, count) => {
@@ -400,7 +447,8 @@ mod tests {
                         cache.read(lba * block, &memory, 4, split).unwrap();
                         cache.read(lba * block + split as u64, &memory, 4 + split, len - split).unwrap_or_else(|e| panic!("{e}"));
                         for i in 0..count as usize {
-                            prop_assert_eq!(value(&memory, 4 + i * block as usize, block as usize), now[lba as usize + i]);
+                            let want = history[lba as usize + i].last().unwrap().0;
+                            prop_assert_eq!(value(&memory, 4 + i * block as usize, block as usize), want);
                         }
                     }
                 }
@@ -412,10 +460,11 @@ mod tests {
             cache.read(0, &memory, 0, (BLOCKS * block) as usize).unwrap();
             for i in 0..BLOCKS as usize {
                 let after = value(&memory, i * block as usize, block as usize);
-                prop_assert!(possible[i].contains(&after), "block {} is {after}, not one of {:?}", i, possible[i]);
+                let possible: Vec<u32> = history[i].iter().map(|version| version.0).collect();
+                prop_assert!(possible.contains(&after), "block {i} is {after}, not one of {possible:?}");
                 match cut {
-                    Cut::KeepAll => prop_assert_eq!(after, now[i]),
-                    Cut::LoseAll if capacity == u64::MAX => prop_assert_eq!(after, last_flush[i]),
+                    Cut::KeepAll => prop_assert_eq!(after, possible[possible.len() - 1]),
+                    Cut::LoseAll if capacity == u64::MAX => prop_assert_eq!(after, possible[0]),
                     _ => {}
                 }
             }

@@ -9,7 +9,7 @@ use warprow_dma::Function;
 use warprow_soft_controller::{Builder, Cut, Fault, Rule};
 use warprow_spec::features::FeatureId;
 use warprow_spec::registers::offset;
-use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
+use warprow_spec::{AdminOpcode, NSID_ALL, NvmOpcode, Sqe, StatusCode};
 
 fn cached() -> Builder {
     stepped().namespace(ram(1 << 20).lba(4096).write_cache(1 << 20))
@@ -55,6 +55,80 @@ fn flushed_and_forced_writes_survive_others_do_not() {
     assert_eq!(content(&mut host, 0), pattern(1, 4096));
     assert_eq!(content(&mut host, 1), pattern(3, 4096));
     assert_eq!(content(&mut host, 2), vec![0; 4096]);
+}
+
+#[test]
+fn a_flush_covers_what_had_completed_before_it() {
+    let forms = [cached as fn() -> Builder, || cached().jitter(Duration::ZERO)];
+    for (form, builder) in forms.into_iter().enumerate() {
+        let mut host = Host::with_queue(builder(), 16);
+        write(&mut host, 0, 1, false);
+        write(&mut host, 1, 2, false);
+        // Submitted together: that the write comes first, and completes first, promises nothing.
+        let page = host.buffer(4096);
+        page.memory.write(0, &pattern(3, 4096));
+        let cids = [Host::rw(NvmOpcode::WRITE, 1, 1, 1, page.iova), Sqe::new(NvmOpcode::FLUSH.0, 1)]
+            .map(|sqe| host.push(1, sqe));
+        host.ring(1);
+        assert!(cids.into_iter().all(|cid| host.completion(1, cid).status().is_success()));
+        assert_eq!(content(&mut host, 1), pattern(3, 4096));
+        assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 1, "{form}");
+        restart(&mut host);
+        assert_eq!([0, 1].map(|lba| content(&mut host, lba)), [1, 2].map(|seed| pattern(seed, 4096)), "{form}");
+    }
+}
+
+#[test]
+fn a_slow_flush_covers_nothing_written_meanwhile() {
+    for nsid in [1, NSID_ALL] {
+        let mut host = Host::with_queue(cached(), 16);
+        write(&mut host, 0, 1, false);
+        write(&mut host, 1, 2, false);
+        host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(1))).io(NvmOpcode::FLUSH));
+        let flush = host.submit(1, Sqe::new(NvmOpcode::FLUSH.0, nsid));
+        host.turn();
+        write(&mut host, 1, 3, false);
+        write(&mut host, 2, 4, false);
+        assert!(host.completion(1, flush).status().is_success());
+        assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 2);
+        restart(&mut host);
+        let after = [0, 1, 2].map(|lba| content(&mut host, lba));
+        assert_eq!(after, [pattern(1, 4096), pattern(2, 4096), vec![0; 4096]]);
+    }
+}
+
+#[test]
+fn a_flush_does_not_cover_what_never_completed() {
+    let mut host = Host::with_queue(cached(), 16);
+    let page = host.buffer(4096);
+    page.memory.write(0, &pattern(1, 4096));
+    host.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::WRITE));
+    host.submit(1, Host::rw(NvmOpcode::WRITE, 1, 0, 1, page.iova));
+    host.turns(3);
+    assert_eq!(content(&mut host, 0), pattern(1, 4096));
+    flush(&mut host);
+    assert_eq!(host.drive.volatile_writes(), 1);
+    // What completed on top of it is durable, and is not undone by it.
+    write(&mut host, 0, 2, false);
+    flush(&mut host);
+    host.drive.power_cut(Cut::KeepAll).unwrap();
+    restart(&mut host);
+    assert_eq!(content(&mut host, 0), pattern(2, 4096));
+}
+
+#[test]
+fn nothing_in_flight_makes_others_durable_while_the_power_fails() {
+    let page_of = |host: &Host| host.buffer(4096).iova;
+    for opcode in [NvmOpcode::COMPARE, NvmOpcode::FLUSH] {
+        let mut host = Host::with_queue(cached(), 16);
+        write(&mut host, 0, 1, false);
+        host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_secs(1))).io(opcode));
+        let page = page_of(&host);
+        let sqe = Host::rw(opcode, 1, 0, 1, page);
+        host.submit(1, if opcode == NvmOpcode::FLUSH { Sqe::new(opcode.0, 1) } else { Sqe { cdw12: 1 << 30, ..sqe } });
+        host.turns(3);
+        assert_eq!(host.drive.power_cut(Cut::KeepAll).unwrap(), 1, "{opcode:?}");
+    }
 }
 
 #[test]
