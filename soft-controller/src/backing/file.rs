@@ -6,25 +6,33 @@ use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, XFS_SUPER_MAGIC, fstatfs};
 use warprow_dma::{DmaMemory, FileMapping};
 
 use super::{Backing, MediaError, PREFETCHED};
 
-/// A file through the page cache: reads copy from a mapping of it, writes are `pwrite`, so that a full disk is an error
-/// and not a signal; a flush is `fdatasync`.
+/// File systems of local disks, on which reading a hole through a mapping needs no space. Elsewhere it may: a full tmpfs
+/// answers with SIGBUS, as a file system of a network does when that fails. Those of ext2 to ext4 are one.
+const MAPPED: [FsType; 5] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, ZFS];
+const ZFS: FsType = FsType(0x2fc1_2fc1);
+
+/// A file through the page cache: reads copy from a mapping of it where its file system is a local disk's (ext2 to ext4, XFS,
+/// Btrfs, F2FS, ZFS) and are `pread` elsewhere; writes are `pwrite`. So a full file system or a broken network is an error and
+/// not a signal. A flush is `fdatasync`.
 ///
 /// Nobody may shorten the file meanwhile. Whoever opens it takes a lock on it, as [`DriveUri::open`] does.
 ///
 /// [`DriveUri::open`]: crate::DriveUri::open
 pub struct File {
     file: StdFile,
-    mapping: FileMapping,
+    len: u64,
+    mapping: Option<FileMapping>,
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("mapping", &self.mapping).finish_non_exhaustive()
+        f.debug_struct("File").field("len", &self.len).field("mapping", &self.mapping).finish_non_exhaustive()
     }
 }
 
@@ -35,7 +43,9 @@ impl File {
         if len == 0 || !len.is_multiple_of(4096) {
             return Err(Error::new(ErrorKind::InvalidInput, "the size is not a positive multiple of 4096 bytes"));
         }
-        Ok(Self { mapping: FileMapping::new(&file, len)?, file, _kept: None })
+        let local = MAPPED.contains(&fstatfs(&file)?.filesystem_type());
+        let mapping = local.then(|| FileMapping::new(&file, len)).transpose()?;
+        Ok(Self { file, len, mapping, _kept: None })
     }
 
     /// Keeps something, such as a lock, for as long as this is used.
@@ -47,26 +57,29 @@ impl File {
 
 impl Backing for File {
     fn size(&self) -> u64 {
-        self.mapping.len() as u64
+        self.len
     }
 
     #[inline]
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
-        if (offset | len as u64) & 7 == 0 {
-            self.mapping.copy_to(offset as usize, to, at, len);
-            Ok(())
-        } else {
-            // A piece of a command that its page boundaries cut at a multiple of 4.
-            warprow_uring::read_at(&self.file, offset, to, at, len).map_err(MediaError::Read)
+        match &self.mapping {
+            Some(mapping) if (offset | len as u64) & 7 == 0 => {
+                mapping.copy_to(offset as usize, to, at, len);
+                Ok(())
+            }
+            // Also a piece of a command that its page boundaries cut at a multiple of 4.
+            _ => warprow_uring::read_at(&self.file, offset, to, at, len).map_err(MediaError::Read),
         }
     }
 
     fn prefetch(&self, offset: u64, len: usize) {
-        self.mapping.prefetch(offset as usize, len.min(PREFETCHED));
+        if let Some(mapping) = &self.mapping {
+            mapping.prefetch(offset as usize, len.min(PREFETCHED));
+        }
     }
 
     fn prefetches(&self) -> bool {
-        true
+        self.mapping.is_some()
     }
 
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
@@ -108,13 +121,39 @@ pub(super) fn punch(file: &StdFile, offset: u64, len: u64) -> Result<(), MediaEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
     use warprow_dma::PAGE;
+
+    /// A file of a tmpfs.
+    fn in_memory(len: u64) -> StdFile {
+        let file = StdFile::from(memfd_create(c"drive", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(len).unwrap();
+        file
+    }
 
     #[test]
     fn reads_what_was_written_at_any_dword() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        let backing = File::new(file).unwrap();
+        check_reads(&File::new(file).unwrap());
+        check_reads(&File::new(in_memory(1 << 20)).unwrap());
+    }
+
+    /// A mapping would answer this with a signal that ends the process, as on a tmpfs that is full.
+    #[test]
+    fn what_a_tmpfs_cannot_give_is_an_error() {
+        let file = in_memory(8192);
+        let backing = File::new(file.try_clone().unwrap()).unwrap();
+        assert!(!backing.prefetches());
+        backing.prefetch(4096, 4096);
+        file.set_len(4096).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        backing.read(0, &memory, 0, 4096).unwrap();
+        let error = backing.read(4096, &memory, 0, 4096).unwrap_err();
+        assert!(matches!(error, MediaError::Read(_)), "{error}");
+    }
+
+    fn check_reads(backing: &File) {
         let memory = DmaMemory::allocate(4 * PAGE, warprow_dma::Backing::Anonymous).unwrap();
         let data: Vec<u8> = (0..8192u32).map(|i| (i ^ i >> 7) as u8).collect();
         memory.write(20, &data);
