@@ -24,8 +24,8 @@ pub enum StoreError {
     /// A PCI function could not be opened.
     #[error(transparent)]
     Vfio(#[from] warprow_vfio::OpenError),
-    /// The same drive, or two namespaces of one controller.
-    #[error("drive {drive}: its controller is given twice; a store takes one namespace of each")]
+    /// The same namespace twice.
+    #[error("drive {drive} is given twice: give it once")]
     OpenedTwice {
         /// The drive.
         drive: String,

@@ -4,12 +4,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use uuid::Uuid;
-use warprow_driver::{Controller, DriverError, FormatProgress, FormatRequest, Loss, Namespace};
+use warprow_driver::{DriverError, FormatProgress, FormatRequest, Loss, Namespace};
 use warprow_layout::{Drive, FormatOptions, probe};
 use warprow_spec::admin::SecureErase;
 
-use crate::member::{self, Device, Member};
-use crate::store::refuse_twice;
+use crate::driven::{self, Driven};
+use crate::member::{Device, Member};
 use crate::{OpenOptions, Store, StoreError};
 
 /// Which LBA size a drive is to have.
@@ -141,7 +141,8 @@ impl DriveFormat {
 /// A look at drives that are to be formatted. Nothing has changed yet.
 pub struct FormatPlan {
     devices: Vec<Device>,
-    controllers: Vec<Arc<Controller>>,
+    /// In the order of `devices`.
+    driven: Vec<Arc<Driven>>,
     drives: Vec<DriveFormat>,
     settings: FormatSettings,
     token: String,
@@ -166,14 +167,11 @@ const PLACES: u64 = 30;
 impl FormatPlan {
     /// Looks at `devices`.
     pub fn new(devices: &[Device], settings: FormatSettings) -> Result<Self, StoreError> {
-        refuse_twice(devices)?;
-        let driving = settings.open.driving();
-        let (mut controllers, mut drives) = (Vec::new(), Vec::new());
-        for device in devices {
-            let controller = member::controller(device, &driving)?;
-            let namespace = controller.namespace(device.namespace())?;
-            drives.push(look(device, &controller, &namespace, &settings)?);
-            controllers.push(controller);
+        let driven = driven::open(devices, &settings.open.driving())?;
+        let mut drives = Vec::new();
+        for (device, driven) in devices.iter().zip(&driven) {
+            let namespace = driven.controller().namespace(device.namespace())?;
+            drives.push(look(device, driven, &namespace, &settings)?);
         }
         let mut identity = format!("{:?} {:?}", settings.lba, settings.erase);
         for (drive, device) in drives.iter().zip(devices) {
@@ -181,7 +179,7 @@ impl FormatPlan {
             let _ = write!(identity, "; {} {} {losses:?} {:?}", drive.serial, device.namespace(), drive.content);
         }
         let token = format!("{:08x}", crc32c::crc32c(identity.as_bytes()));
-        Ok(Self { devices: devices.to_vec(), controllers, drives, settings, token })
+        Ok(Self { devices: devices.to_vec(), driven, drives, settings, token })
     }
 
     /// What would happen to each drive, in the order given.
@@ -211,18 +209,20 @@ impl FormatPlan {
             return Err(StoreError::Refused { what, token: self.token });
         }
         let driving = self.settings.open.driving();
-        let mut members = Vec::new();
-        for ((device, controller), drive) in self.devices.iter().zip(self.controllers).zip(&self.drives) {
+        for ((device, driven), drive) in self.devices.iter().zip(&self.driven).zip(&self.drives) {
             if drive.formats {
                 let request = FormatRequest {
                     erase: self.settings.erase,
                     lose_all_namespaces: drive.losses.len() > 1,
                     ..FormatRequest::new(device.namespace(), drive.new_lba_bytes)
                 };
-                controller.format(&request, |done| progress(drive, done))?;
+                driven.controller().format(&request, |done| progress(drive, done))?;
             }
-            members.push(Member::on(device, controller, &driving)?);
         }
+        // A format may have reached other namespaces of its drive: all are as they are only now.
+        let opened = self.devices.iter().zip(self.driven);
+        let members: Vec<_> =
+            opened.map(|(device, driven)| Member::on(device, driven, &driving)).collect::<Result<_, _>>()?;
         let chunk_size = self.settings.chunk_size;
         warprow_layout::format(&members, &FormatOptions { chunk_size, overwrite: true, ..FormatOptions::default() })?;
         Store::on(members, &self.settings.open)
@@ -231,11 +231,11 @@ impl FormatPlan {
 
 fn look(
     device: &Device,
-    controller: &Arc<Controller>,
+    driven: &Arc<Driven>,
     namespace: &Namespace,
     settings: &FormatSettings,
 ) -> Result<DriveFormat, StoreError> {
-    let nsid = device.namespace();
+    let (nsid, controller) = (device.namespace(), driven.controller());
     let lba_bytes = namespace.lba_bytes();
     let new_lba_bytes = settings.lba.bytes(lba_bytes);
     let formats = new_lba_bytes != lba_bytes || namespace.metadata_bytes() != 0 || settings.erase != SecureErase::NONE;
@@ -264,7 +264,7 @@ fn look(
         content: match namespace.metadata_bytes() {
             // Its blocks cannot be read as they are.
             1.. => Content::Unknown,
-            0 => content(&*Member::on(device, controller.clone(), &settings.open.driving())?)?,
+            0 => content(&*Member::on(device, driven.clone(), &settings.open.driving())?)?,
         },
     })
 }

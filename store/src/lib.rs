@@ -31,6 +31,7 @@ mod batch;
 mod bulk;
 mod check;
 mod drive;
+mod driven;
 mod error;
 mod expand;
 mod feature;

@@ -1,15 +1,14 @@
 //! A drive of a store: its controller, its namespace, and who has queue pairs on it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warprow_dma::{Clock, Function};
-use warprow_driver::{
-    BlockIo, Controller, DriverError, Namespace, Options, PushError, QueueOptions, QueuePair, ResetKind,
-};
+use warprow_driver::{BlockIo, Controller, DriverError, Namespace, PushError, QueueOptions, QueuePair};
 use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
+use crate::driven::{Driven, MetadataIo};
 
 /// Most bytes that one command moves, MDTS permitting. Larger ones gain nothing, and cost room for their PRP lists.
 const MAX_TRANSFER: u64 = 1 << 20;
@@ -26,6 +25,13 @@ impl Device {
     /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
     pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
         Self { function, namespace, emulated: false }
+    }
+
+    /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
+    /// its namespaces.
+    #[must_use]
+    pub fn with_namespace(&self, namespace: u32) -> Self {
+        Self { namespace, ..self.clone() }
     }
 
     /// The function.
@@ -77,31 +83,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Member {
     name: String,
     serial: String,
-    controller: Arc<Controller>,
+    driven: Arc<Driven>,
     namespace: Namespace,
     timeout: Duration,
-    /// For metadata; made when needed, and given up when its queue is needed elsewhere.
-    io: Mutex<Option<BlockIo>>,
-    shared: Mutex<Vec<Weak<Mutex<QueuePair>>>>,
-    /// Held while a queue is brought back.
-    reviving: Mutex<()>,
-}
-
-/// Opens a device's controller.
-pub(crate) fn controller(device: &Device, driving: &Driving) -> Result<Arc<Controller>, DriverError> {
-    let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
-    Controller::open(device.function.clone(), driving.clock.clone(), options)
+    io: Arc<MetadataIo>,
 }
 
 impl Member {
-    /// Opens a device as it is formatted now.
-    pub(crate) fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, StoreError> {
-        Self::on(device, controller(device, driving)?, driving)
-    }
-
-    /// The same with its controller open already.
-    pub(crate) fn on(device: &Device, controller: Arc<Controller>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
-        let namespace = controller.namespace(device.namespace)?;
+    /// A device as it is formatted now, with its controller open.
+    pub(crate) fn on(device: &Device, driven: Arc<Driven>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
+        let namespace = driven.controller().namespace(device.namespace)?;
         let name = device.name();
         match namespace.metadata_bytes() {
             0 => {}
@@ -112,20 +103,19 @@ impl Member {
                 return Err(StoreError::LbaFormat { drive: name, reason });
             }
         }
+        let serial = driven.controller().info().serial().to_string();
         Ok(Arc::new(Self {
-            serial: controller.info().serial().to_string(),
+            serial: if device.namespace == 1 { serial } else { format!("{serial}/{}", device.namespace) },
             name,
-            controller,
             namespace,
             timeout: driving.timeout,
-            io: Mutex::default(),
-            shared: Mutex::default(),
-            reviving: Mutex::default(),
+            io: driven.metadata_io(),
+            driven,
         }))
     }
 
     pub(crate) fn controller(&self) -> &Arc<Controller> {
-        &self.controller
+        self.driven.controller()
     }
 
     pub(crate) fn namespace(&self) -> &Namespace {
@@ -134,16 +124,16 @@ impl Member {
 
     /// Most bytes of one command.
     pub(crate) fn transfer_limit(&self) -> u64 {
-        self.controller.max_transfer_bytes().unwrap_or(u64::MAX).min(MAX_TRANSFER)
+        self.controller().max_transfer_bytes().unwrap_or(u64::MAX).min(MAX_TRANSFER)
     }
 
     /// Makes a queue pair of `depth` commands, or as many as the controller allows. If there is none left, the metadata's
     /// is given up for it. A drive that may still carry out a write of a queue that it did not delete is reset first.
     pub(crate) fn queue_pair(&self, depth: u32, timeout: Duration) -> Result<QueuePair, DriverError> {
-        if self.controller.check_late_writes().is_err() {
-            self.revive(|| self.controller.check_late_writes())?;
+        if self.controller().check_late_writes().is_err() {
+            self.revive(|| self.controller().check_late_writes())?;
         }
-        let most = self.controller.cap().max_queue_entries();
+        let most = self.controller().cap().max_queue_entries();
         let entries = depth.saturating_add(1).clamp(2, most);
         let options = QueueOptions {
             entries,
@@ -151,57 +141,20 @@ impl Member {
             max_transfer: self.transfer_limit(),
             timeout,
         };
-        match self.controller.queue_pair(&options) {
-            Err(DriverError::NoQueueLeft { .. }) if self.release_io() => self.controller.queue_pair(&options),
+        match self.controller().queue_pair(&options) {
+            Err(DriverError::NoQueueLeft { .. }) if self.driven.release_io() => self.controller().queue_pair(&options),
             other => other,
         }
     }
 
     /// The same, where a reset can reach it.
     pub(crate) fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
-        let pair = Arc::new(Mutex::new(self.queue_pair(depth, timeout)?));
-        let mut shared = lock(&self.shared);
-        shared.retain(|pair| pair.strong_count() > 0);
-        shared.push(Arc::downgrade(&pair));
-        Ok(pair)
+        Ok(self.driven.share(self.queue_pair(depth, timeout)?))
     }
 
-    fn release_io(&self) -> bool {
-        self.io.try_lock().is_ok_and(|mut io| io.take().is_some())
-    }
-
-    /// Brings a queue back after a time-out or a reset: by `recreate`, which deletes it and makes it anew, or, if the drive does
-    /// not delete it, by a reset of the controller. Its owner has left it ([`QueuePair::leave`]). One queue at a time.
-    pub(crate) fn revive(&self, mut recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
-        let _one = lock(&self.reviving);
-        let mut failed = match recreate() {
-            Ok(()) => return Ok(()),
-            Err(error @ DriverError::NoQueueLeft { .. }) => return Err(error),
-            Err(error) => error,
-        };
-        for kind in [ResetKind::Controller, ResetKind::Function] {
-            tracing::warn!(drive = self.name, %failed, ?kind, "resetting the controller");
-            self.leave_idle();
-            match self.controller.reset(kind) {
-                Ok(()) => return recreate(),
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
-
-    /// Lets go of every queue that nobody is using at this moment. Whoever is using one lets go at its next access.
-    fn leave_idle(&self) {
-        for pair in lock(&self.shared).iter().filter_map(Weak::upgrade) {
-            if let Ok(mut pair) = pair.try_lock() {
-                pair.leave();
-            }
-        }
-        if let Ok(mut io) = self.io.try_lock()
-            && let Some(io) = &mut *io
-        {
-            io.leave();
-        }
+    /// See [`Driven::revive`].
+    pub(crate) fn revive(&self, recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
+        self.driven.revive(recreate)
     }
 
     fn with_io<T>(&self, mut access: impl FnMut(&mut BlockIo) -> Result<T, DriverError>) -> Result<T, DriverError> {
@@ -215,7 +168,7 @@ impl Member {
                     max_transfer: self.transfer_limit(),
                     timeout: self.timeout,
                 };
-                let make = || BlockIo::new(&self.controller, self.namespace.clone(), &options);
+                let make = || BlockIo::new(self.controller(), self.namespace.clone(), &options);
                 let made = match make() {
                     // A reset failed earlier; it may succeed now.
                     Err(DriverError::Down { .. }) => {
@@ -223,11 +176,12 @@ impl Member {
                         self.revive(|| make().map(|io| made = Some(io)))?;
                         made
                     }
+                    Err(DriverError::NoQueueLeft { .. }) if self.driven.release_io() => Some(make()?),
                     made => Some(made?),
                 };
                 match made {
                     Some(made) => empty.insert(made),
-                    None => return Err(DriverError::Down { function: self.controller.name().clone() }),
+                    None => return Err(DriverError::Down { function: self.controller().name().clone() }),
                 }
             }
         };
@@ -242,7 +196,7 @@ impl Member {
                 self.revive(|| {
                     io.recover()?;
                     // Another queue's, which nobody is left to delete: only a reset helps.
-                    self.controller.check_late_writes().inspect_err(|_| io.leave())
+                    self.controller().check_late_writes().inspect_err(|_| io.leave())
                 })?;
                 access(io)
             }
@@ -291,7 +245,7 @@ impl Drive for Member {
     }
 
     fn incarnation(&self) -> u64 {
-        self.controller.resets()
+        self.controller().resets()
     }
 }
 
@@ -319,7 +273,7 @@ mod tests {
         let drive = SoftController::builder().namespace(namespace).build().unwrap();
         let second = Duration::from_secs(1);
         let driving = Driving { clock: Arc::new(SystemClock::new()), timeout: second, admin_timeout: second };
-        let member = Member::open(&Device::new(drive.clone(), 1), &driving).unwrap();
+        let member = crate::store::open_members(&[Device::new(drive.clone(), 1)], &driving).unwrap().remove(0);
         (drive, member)
     }
 

@@ -140,18 +140,19 @@ impl Lane {
         Ok(Self { drive, pair, member: member.clone(), landing, broken: false, sent: 0..0, end: 0, outstanding: 0 })
     }
 
-    /// Makes sure that the queue can be used: brings it back if it failed, or if the controller was reset meanwhile.
-    pub(crate) fn ready(&mut self) -> Result<(), DriverError> {
+    /// Makes sure that the queue can be used: brings it back if it failed, or if the controller was reset meanwhile. Whether
+    /// that was needed.
+    pub(crate) fn ready(&mut self) -> Result<bool, DriverError> {
         let pair = &self.pair;
         if !self.broken && lock(pair).poll(|_| {}).is_ok() {
-            return Ok(());
+            return Ok(false);
         }
         self.broken = true;
         lock(pair).leave();
         self.member.revive(|| lock(pair).recreate(|_| {}))?;
         self.landing.reset();
         self.broken = false;
-        Ok(())
+        Ok(true)
     }
 
     fn is_done(&self) -> bool {

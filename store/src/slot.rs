@@ -179,8 +179,15 @@ impl State {
         let clock = &*plan.host.store.driving.clock;
         let mut watch = Watch { clock, last: clock.now() };
         let bags = check(plan, batch, out, &mut self.bags)?;
-        for lane in &mut self.lanes {
-            lane.ready()?;
+        // Bringing one back may reset the controller under others.
+        for _ in 0..=self.lanes.len() {
+            let mut revived = false;
+            for lane in &mut self.lanes {
+                revived |= lane.ready()?;
+            }
+            if !revived {
+                break;
+            }
         }
         let ids = batch.ids.len();
         let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };

@@ -10,10 +10,10 @@ use warprow_layout::{
     row_crc,
 };
 
-use crate::StoreError;
 use crate::bulk::{Bulk, Job};
 use crate::member::{Device, Driving, Member};
 use crate::report::{Metrics, Totals};
+use crate::{StoreError, driven};
 
 /// How a store is opened.
 #[derive(Clone)]
@@ -330,18 +330,8 @@ impl Store {
 }
 
 pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {
-    refuse_twice(devices)?;
-    devices.iter().map(|device| Member::open(device, driving)).collect()
-}
-
-/// One controller cannot be driven twice.
-pub(crate) fn refuse_twice(devices: &[Device]) -> Result<(), StoreError> {
-    for (index, device) in devices.iter().enumerate() {
-        if devices.iter().take(index).any(|other| Arc::ptr_eq(other.function(), device.function())) {
-            return Err(StoreError::OpenedTwice { drive: device.name() });
-        }
-    }
-    Ok(())
+    let driven = driven::open(devices, driving)?;
+    devices.iter().zip(driven).map(|(device, driven)| Member::on(device, driven, driving)).collect()
 }
 
 impl TableInfo {

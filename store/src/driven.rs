@@ -1,0 +1,112 @@
+//! A controller that is driven, with what the members on its namespaces share: a reset reaches the queues of all.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use warprow_driver::{BlockIo, Controller, DriverError, Options, QueuePair, ResetKind};
+
+use crate::StoreError;
+use crate::member::{Device, Driving, SharedPair, lock};
+
+/// A queue pair for metadata; made when needed, and given up when its queue is needed elsewhere.
+pub(crate) type MetadataIo = Mutex<Option<BlockIo>>;
+
+pub(crate) struct Driven {
+    controller: Arc<Controller>,
+    /// What a reset needs to be let go.
+    pairs: Mutex<Vec<Weak<Mutex<QueuePair>>>>,
+    metadata: Mutex<Vec<Weak<MetadataIo>>>,
+    /// Held while a queue is brought back.
+    reviving: Mutex<()>,
+}
+
+/// Opens the controllers of `devices`: one for all namespaces of a function, since nobody can drive it beside another.
+pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Driven>>, StoreError> {
+    let mut all: Vec<Arc<Driven>> = Vec::with_capacity(devices.len());
+    for device in devices {
+        let mut same = devices.iter().zip(&all).filter(|(other, _)| Arc::ptr_eq(other.function(), device.function()));
+        if same.clone().any(|(other, _)| other.namespace() == device.namespace()) {
+            return Err(StoreError::OpenedTwice { drive: device.name() });
+        }
+        let driven = match same.next() {
+            Some((_, driven)) => driven.clone(),
+            None => Driven::open(device, driving)?,
+        };
+        all.push(driven);
+    }
+    Ok(all)
+}
+
+impl Driven {
+    fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, DriverError> {
+        let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
+        let controller = Controller::open(device.function().clone(), driving.clock.clone(), options)?;
+        let (pairs, metadata, reviving) = Default::default();
+        Ok(Arc::new(Self { controller, pairs, metadata, reviving }))
+    }
+
+    pub(crate) fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// Puts a queue pair where a reset can reach it.
+    pub(crate) fn share(&self, pair: QueuePair) -> SharedPair {
+        let pair = Arc::new(Mutex::new(pair));
+        keep(&self.pairs, &pair);
+        pair
+    }
+
+    /// A place for a metadata queue pair, likewise.
+    pub(crate) fn metadata_io(&self) -> Arc<MetadataIo> {
+        let io = Arc::default();
+        keep(&self.metadata, &io);
+        io
+    }
+
+    /// Gives up a metadata queue pair that is not being used, if there is one.
+    pub(crate) fn release_io(&self) -> bool {
+        let ios = lock(&self.metadata);
+        ios.iter().filter_map(Weak::upgrade).any(|io| io.try_lock().is_ok_and(|mut io| io.take().is_some()))
+    }
+
+    /// Brings a queue back after a time-out or a reset: by `recreate`, which deletes it and makes it anew, or, if the drive does
+    /// not delete it, by a reset of the controller. Its owner has left it ([`QueuePair::leave`]). One queue at a time.
+    pub(crate) fn revive(&self, mut recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
+        let _one = lock(&self.reviving);
+        let mut failed = match recreate() {
+            Ok(()) => return Ok(()),
+            Err(error @ DriverError::NoQueueLeft { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        for kind in [ResetKind::Controller, ResetKind::Function] {
+            tracing::warn!(function = %self.controller.name(), %failed, ?kind, "resetting the controller");
+            self.leave_idle();
+            match self.controller.reset(kind) {
+                Ok(()) => return recreate(),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Lets go of every queue that nobody is using at this moment. Whoever is using one lets go at its next access.
+    fn leave_idle(&self) {
+        for pair in lock(&self.pairs).iter().filter_map(Weak::upgrade) {
+            if let Ok(mut pair) = pair.try_lock() {
+                pair.leave();
+            }
+        }
+        for io in lock(&self.metadata).iter().filter_map(Weak::upgrade) {
+            if let Ok(mut io) = io.try_lock()
+                && let Some(io) = &mut *io
+            {
+                io.leave();
+            }
+        }
+    }
+}
+
+fn keep<T>(list: &Mutex<Vec<Weak<T>>>, new: &Arc<T>) {
+    let mut list = lock(list);
+    list.retain(|kept| kept.strong_count() > 0);
+    list.push(Arc::downgrade(new));
+}
