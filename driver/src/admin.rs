@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use warprow_dma::{Doorbell, Mapped, PAGE};
-use warprow_spec::async_event::AsyncEvent;
+use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, NoticeEvent};
 use warprow_spec::{AdminOpcode, DataTransfer, Sqe, Status};
 
 use crate::DriverError;
@@ -35,7 +35,11 @@ pub(crate) struct Admin {
     /// Ended commands that their waiters have not fetched yet, with the data page if the device wrote one.
     ended: Vec<(Completion, Vec<u8>)>,
     /// Completed asynchronous event requests that nobody has looked at yet.
-    events: VecDeque<AsyncEvent>,
+    pub(crate) events: VecDeque<AsyncEvent>,
+    /// The event whose log page is being read while nobody waits for it, and the tag of that command.
+    pub(crate) reading: Option<(AsyncEvent, u64)>,
+    /// Events that said that attributes of a namespace changed.
+    pub(crate) namespace_notices: u64,
     /// Asynchronous event requests outstanding.
     armed: u32,
     /// The device refused the last asynchronous event request; no more are sent until a reset.
@@ -61,6 +65,8 @@ impl Admin {
             awaited: Vec::new(),
             ended: Vec::new(),
             events: VecDeque::new(),
+            reading: None,
+            namespace_notices: 0,
             armed: 0,
             refused: false,
         }
@@ -106,14 +112,17 @@ impl Admin {
     }
 
     /// Consumes what the device answered. Data is copied out before its page can be given to another command.
-    fn poll(&mut self, memory: &Mapped) {
+    pub(crate) fn poll(&mut self, memory: &Mapped) {
         let mut answered = Vec::new();
         self.ring.poll(|completion| answered.push(completion));
         for completion in answered {
             if completion.tag >= EVENT_TAG {
                 self.armed = self.armed.saturating_sub(1);
                 if completion.is_success() {
-                    self.events.push_back(AsyncEvent::from_bits(completion.result[0]));
+                    let event = AsyncEvent::from_bits(completion.result[0]);
+                    let changed = AsyncEventKind::Notice(NoticeEvent::NAMESPACE_ATTRIBUTE);
+                    self.namespace_notices += u64::from(event.kind() == changed);
+                    self.events.push_back(event);
                 } else {
                     self.refused = true;
                 }
@@ -132,7 +141,7 @@ impl Admin {
     }
 
     /// Returns how many of the commands that timed out change the media.
-    fn expire(&mut self, now: Duration) -> u32 {
+    pub(crate) fn expire(&mut self, now: Duration) -> u32 {
         let (awaited, ended) = (&self.awaited, &mut self.ended);
         let mut late = 0;
         self.ring.expire(now, |completion| {
@@ -144,10 +153,25 @@ impl Admin {
         late
     }
 
-    fn take(&mut self, tag: u64) -> Option<(Completion, Vec<u8>)> {
+    pub(crate) fn take(&mut self, tag: u64) -> Option<(Completion, Vec<u8>)> {
         let at = self.ended.iter().position(|(completion, _)| completion.tag == tag)?;
         self.awaited.retain(|&other| other != tag);
         Some(self.ended.swap_remove(at))
+    }
+
+    /// Submits a command that [`take`](Self::take) asks for by the tag returned; `None` when there is no free slot.
+    pub(crate) fn submit_awaited(
+        &mut self,
+        memory: &Mapped,
+        sqe: Sqe,
+        payload: &[u8],
+        deadline: Duration,
+    ) -> Option<u64> {
+        let tag = self.next_ticket;
+        self.submit(memory, sqe, payload, tag, deadline)?;
+        self.next_ticket += 1;
+        self.awaited.push(tag);
+        Some(tag)
     }
 
     /// Nobody waits for the command any more.
@@ -241,11 +265,8 @@ impl Controller {
                 return Err(DriverError::Down { function: self.name().clone() });
             }
             admin.poll(self.admin_memory());
-            let tag = admin.next_ticket;
             let deadline = clock.now().saturating_add(timeout);
-            if admin.submit(self.admin_memory(), sqe, payload, tag, deadline).is_some() {
-                admin.next_ticket += 1;
-                admin.awaited.push(tag);
+            if let Some(tag) = admin.submit_awaited(self.admin_memory(), sqe, payload, deadline) {
                 return Ok(tag);
             }
             drop(admin);
@@ -256,7 +277,12 @@ impl Controller {
         }
     }
 
-    fn answer(&self, completion: Completion, data: Vec<u8>, waited: Duration) -> Result<Answer, DriverError> {
+    pub(crate) fn answer(
+        &self,
+        completion: Completion,
+        data: Vec<u8>,
+        waited: Duration,
+    ) -> Result<Answer, DriverError> {
         let function = self.name().clone();
         let command = CommandName { queue: 0, issued: completion.issued };
         match completion.ended {

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use warprow_dma::{Clock, Function, Mapped};
@@ -263,6 +263,15 @@ impl Controller {
 
     pub(crate) fn lock_admin(&self) -> MutexGuard<'_, Admin> {
         self.admin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless somebody has it.
+    pub(crate) fn try_lock_admin(&self) -> Option<MutexGuard<'_, Admin>> {
+        match self.admin.try_lock() {
+            Ok(admin) => Some(admin),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     pub(crate) fn lock_queues(&self) -> MutexGuard<'_, Queues> {

@@ -1,7 +1,7 @@
-use warprow_spec::NSID_ALL;
 use warprow_spec::async_event::AsyncEvent;
 use warprow_spec::features::{AsyncEventConfig, FeatureId};
 use warprow_spec::log::{ChangedNamespaceList, CriticalWarning, ErrorLogEntry, FirmwareSlotLog, LogPageId, SmartLog};
+use warprow_spec::{FromBytes, NSID_ALL, Sqe};
 
 use crate::DriverError;
 use crate::controller::Controller;
@@ -35,7 +35,53 @@ pub enum Details {
     Unread(String),
 }
 
+/// What [`Controller::poll_events`] leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polled {
+    /// The log page of an event is being read: call again soon.
+    pub reading: bool,
+    /// How often the controller has reported that attributes of a namespace changed, those events included whose log page
+    /// is still to be read.
+    pub namespace_notices: u64,
+}
+
 impl Controller {
+    /// As [`take_events`](Self::take_events), without waiting for anything: a log page that is asked for by one call is there
+    /// in a later one, which gives the event to `on` ([`Details::Unread`] where the controller does not answer within the
+    /// time limit of admin commands). Allocates nothing while there is no event. `None`: the admin queue is in use.
+    pub fn poll_events(&self, mut on: impl FnMut(Event)) -> Option<Polled> {
+        let (memory, now) = (self.admin_memory(), self.clock().now());
+        let timeout = self.options().admin_timeout;
+        let mut admin = self.try_lock_admin()?;
+        admin.poll(memory);
+        if let Some((event, tag)) = admin.reading {
+            self.late.add(admin.expire(now));
+            match admin.take(tag) {
+                None => return Some(Polled { reading: true, namespace_notices: admin.namespace_notices }),
+                Some((completion, data)) => {
+                    admin.reading = None;
+                    admin.arm(memory, self.event_requests());
+                    let details = match self.answer(completion, data, timeout) {
+                        Ok(answer) => Details::of(event.log_page(), &answer.data),
+                        Err(error) => Details::Unread(error.to_string()),
+                    };
+                    on(Event { event, details });
+                }
+            }
+        }
+        if admin.up
+            && let Some(event) = admin.events.pop_front()
+        {
+            let dwords = (self.event_page_bytes(event) / 4 - 1) as u32;
+            let sqe = Sqe::get_log_page(event.log_page(), NSID_ALL, dwords, 0, false);
+            match admin.submit_awaited(memory, sqe, &[], now.saturating_add(timeout)) {
+                Some(tag) => admin.reading = Some((event, tag)),
+                None => admin.put_back_event(event),
+            }
+        }
+        Some(Polled { reading: admin.reading.is_some(), namespace_notices: admin.namespace_notices })
+    }
+
     /// The events that the controller has reported since the last call. For each, its log page is read and then a new
     /// request sent in its place. Requests stay outstanding without a deadline.
     pub fn take_events(&self) -> Result<Vec<Event>, DriverError> {
@@ -61,13 +107,17 @@ impl Controller {
     }
 
     fn event_details(&self, event: AsyncEvent) -> Result<Details, DriverError> {
-        Ok(match event.log_page() {
-            LogPageId::ERROR => Details::Errors(self.error_log(64)?),
-            LogPageId::SMART => Details::Health(self.smart_log()?.into()),
-            LogPageId::CHANGED_NAMESPACES => Details::ChangedNamespaces(self.changed_namespaces()?.into()),
-            LogPageId::FIRMWARE_SLOT => Details::Firmware(self.firmware_slots()?.into()),
-            other => Details::Other(self.log_page(other, NSID_ALL, 512)?),
-        })
+        let page = event.log_page();
+        Ok(Details::of(page, &self.log_page(page, NSID_ALL, self.event_page_bytes(event))?))
+    }
+
+    /// Bytes of the log page that an event names, as far as it is read.
+    fn event_page_bytes(&self, event: AsyncEvent) -> usize {
+        match event.log_page() {
+            LogPageId::ERROR => (usize::from(self.info().elpe_z) + 1).min(64) * size_of::<ErrorLogEntry>(),
+            LogPageId::CHANGED_NAMESPACES => size_of::<ChangedNamespaceList>(),
+            _ => 512,
+        }
     }
 
     fn event_requests(&self) -> u32 {
@@ -94,5 +144,25 @@ impl Controller {
         }
         self.lock_admin().arm(self.admin_memory(), self.event_requests());
         Ok(())
+    }
+}
+
+impl Details {
+    /// The content of log page `page`.
+    fn of(page: LogPageId, data: &[u8]) -> Self {
+        fn read<T: FromBytes>(data: &[u8]) -> Option<Box<T>> {
+            T::read_from_prefix(data).ok().map(|(page, _)| Box::new(page))
+        }
+        let details = match page {
+            LogPageId::ERROR => {
+                let entries = data.chunks_exact(size_of::<ErrorLogEntry>()).filter_map(read::<ErrorLogEntry>);
+                Some(Self::Errors(entries.map(|entry| *entry).filter(ErrorLogEntry::is_valid).collect()))
+            }
+            LogPageId::SMART => read(data).map(Self::Health),
+            LogPageId::CHANGED_NAMESPACES => read(data).map(Self::ChangedNamespaces),
+            LogPageId::FIRMWARE_SLOT => read(data).map(Self::Firmware),
+            _ => None,
+        };
+        details.unwrap_or_else(|| Self::Other(data.iter().copied().take(512).collect()))
     }
 }

@@ -37,7 +37,7 @@ pub use admin::Answer;
 pub use block_io::BlockIo;
 pub use controller::{Controller, Options};
 pub use error::DriverError;
-pub use events::{Details, Event};
+pub use events::{Details, Event, Polled};
 pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest, Loss};
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{Completion, Ended, PushError, QueueOptions, QueuePair};

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use warprow_dma::Clock;
-use warprow_driver::{BlockIo, Details, DriverError, FormatRequest, PushError, QueueOptions};
+use warprow_driver::{BlockIo, Details, DriverError, Event, FormatRequest, PushError, QueueOptions};
 use warprow_spec::admin::SecureErase;
-use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, HealthEvent};
+use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, HealthEvent, NoticeEvent};
 use warprow_spec::features::FeatureId;
 use warprow_spec::identify::{Cmic, Fna, Oacs};
 use warprow_spec::log::LogPageId;
@@ -118,6 +118,51 @@ fn events_are_armed_again_after_their_log_page() {
     device.clock().sleep(Duration::from_secs(1 << 20));
     controller.smart_log().unwrap();
     assert!(controller.take_events().unwrap().is_empty());
+}
+
+#[test]
+fn events_are_polled_for_without_waiting() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let mut events: Vec<Event> = Vec::new();
+    let mut poll = || {
+        let began = device.clock().now();
+        let polled = controller.poll_events(|event| events.push(event)).unwrap();
+        assert_eq!(device.clock().now(), began, "it waited");
+        (polled.reading, polled.namespace_notices, std::mem::take(&mut events))
+    };
+    let raise = |kind, page| {
+        let cid = device.state().pending_events.remove(0);
+        device.answer(0, cid, AsyncEvent::from_kind(kind, page).into_bits(), StatusCode::Success);
+    };
+    assert!(matches!(poll(), (false, 0, none) if none.is_empty()));
+    let hot = AsyncEventKind::Health(HealthEvent::TEMPERATURE);
+    for _ in 0..10 {
+        raise(hot, LogPageId::SMART);
+        assert!(matches!(poll(), (true, 0, none) if none.is_empty()));
+        // Admin commands go on meanwhile, and bring no confusion.
+        controller.namespace(1).unwrap();
+        let (reading, _, events) = poll();
+        assert_eq!((reading, events.len(), events[0].event.kind()), (false, 1, hot));
+        assert!(matches!(&events[0].details, Details::Health(log) if log.available_spare == 0x5a));
+        assert_eq!(device.state().pending_events.len(), 4);
+    }
+
+    // Notices count at once, whatever becomes of their log page.
+    device.script(|_, sqe| if is(sqe, AdminOpcode::GET_LOG_PAGE) { Reply::Silent } else { Reply::Default });
+    let changed = AsyncEventKind::Notice(NoticeEvent::NAMESPACE_ATTRIBUTE);
+    raise(changed, LogPageId::CHANGED_NAMESPACES);
+    assert!(matches!(poll(), (true, 1, none) if none.is_empty()));
+    device.clock().sleep(Duration::from_secs(31));
+    let (reading, notices, events) = poll();
+    assert_eq!((reading, notices, events[0].event.kind()), (false, 1, changed));
+    assert!(matches!(&events[0].details, Details::Unread(why) if why.contains("no answer")), "{events:?}");
+    // One that a reset ends is told of as well.
+    raise(hot, LogPageId::SMART);
+    assert!(poll().0);
+    device.obey();
+    controller.reset(Default::default()).unwrap();
+    assert!(matches!(&poll().2[0].details, Details::Unread(why) if why.contains("reset")));
 }
 
 #[test]
