@@ -208,13 +208,13 @@ impl Control {
     /// One round of the admin queue and of whatever is due.
     pub(crate) fn step(&mut self, core: &Core) -> Progress {
         let mut progress = Progress::default();
+        self.collect_events(core);
         if core.is_gone() {
             core.control_due.store(u64::MAX, Ordering::Relaxed);
             core.admin_seen.store(u32::from_le(core.doorbells.load_u32(0)), Ordering::Relaxed);
             return progress;
         }
         self.advance(core);
-        self.collect_events(core);
         self.finish_formats(core, &mut progress);
         let tail = u32::from_le(core.doorbells.load_u32(0));
         let mut blocked = false;
@@ -236,6 +236,8 @@ impl Control {
     }
 
     fn collect_events(&mut self, core: &Core) {
+        // Before looking: a shard that has some later says so again.
+        core.events_wait.store(false, Ordering::Relaxed);
         for mut shard in core.lock_shards() {
             for event in shard.events.drain(..) {
                 self.events.raise(AsyncEventKind::Error(event), LogPageId::ERROR);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use warprow_dma::{DmaMemory, Wake};
+use warprow_dma::{DmaMemory, Wake, order};
 use warprow_spec::registers::{cq_head_doorbell, offset, sq_tail_doorbell};
 
 use crate::config::Config;
@@ -45,6 +45,11 @@ pub(crate) fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Durati
         (a, b) => a.or(b),
     }
 }
+
+/// How long a worker sleeps when submitters cannot wake it.
+const NAP: Duration = Duration::from_millis(1);
+/// How long it sleeps otherwise, in case that something went past the wake-up.
+const SLEEP: Duration = Duration::from_millis(50);
 
 /// Where time comes from.
 #[derive(Debug)]
@@ -88,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) admin_seen: AtomicU32,
     /// When `Control` has something to do by itself, in nanoseconds; `u64::MAX` for never.
     pub(crate) control_due: AtomicU64,
+    /// Some shard has events for the admin queue. Apart from `control_due`, which `Control` sets anew at the end of a step.
+    pub(crate) events_wait: AtomicBool,
     /// Some submitter does not wake the workers after ringing.
     pub(crate) silent_submitters: AtomicBool,
     pub(crate) stop: AtomicBool,
@@ -109,6 +116,7 @@ impl Core {
             errors: AtomicU64::new(0),
             admin_seen: AtomicU32::new(0),
             control_due: AtomicU64::new(u64::MAX),
+            events_wait: AtomicBool::new(false),
             silent_submitters: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
@@ -179,7 +187,11 @@ impl Core {
             }
         }
         if !shard.events.is_empty() {
-            self.control_due.store(0, Ordering::Relaxed);
+            drop(shard);
+            self.events_wait.store(true, Ordering::Relaxed);
+            if worker != 0 {
+                self.wake(&self.seats[..1]);
+            }
         }
         progress
     }
@@ -199,13 +211,18 @@ impl Core {
         if self.doorbells.load_u32(0) != self.admin_seen.load(Ordering::Relaxed).to_le() {
             return true;
         }
-        let due = self.control_due.load(Ordering::Relaxed);
+        let due = self.control_due();
         due != u64::MAX && Duration::from_nanos(due) <= self.now()
+    }
+
+    #[inline]
+    fn control_due(&self) -> u64 {
+        if self.events_wait.load(Ordering::Relaxed) { 0 } else { self.control_due.load(Ordering::Relaxed) }
     }
 
     /// When something will happen by itself in this worker's share.
     pub(crate) fn next_due(&self, worker: usize) -> Option<Duration> {
-        let due = self.control_due.load(Ordering::Relaxed);
+        let due = self.control_due();
         let control = (worker == 0 && due != u64::MAX).then(|| Duration::from_nanos(due));
         let shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
         earlier(control, shard.next_due())
@@ -219,8 +236,23 @@ impl Core {
         !self.is_in_trouble() && self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner).has_work(self)
     }
 
+    /// Wakes all workers for something that was just stored.
     pub(crate) fn wake_all(&self) {
-        self.seats.iter().for_each(|seat| seat.parker.wake());
+        self.wake(&self.seats);
+    }
+
+    fn wake(&self, seats: &[Seat]) {
+        order::between_doorbell_and_sleep();
+        seats.iter().for_each(|seat| seat.parker.wake());
+    }
+
+    /// How long a worker may sleep if nobody wakes it; zero if it has something to do.
+    pub(crate) fn rest(&self, worker: usize) -> Duration {
+        if self.has_work(worker) {
+            return Duration::ZERO;
+        }
+        let limit = if self.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
+        self.next_due(worker).map_or(limit, |due| due.saturating_sub(self.now()).min(limit))
     }
 
     pub(crate) fn count_error(&self) -> u64 {

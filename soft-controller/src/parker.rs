@@ -20,11 +20,12 @@ impl Parker {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
     }
 
-    /// Sleeps for at most `limit`, unless `has_work` says, after sleep was announced, that there is something to do.
-    pub(crate) fn park(&self, limit: Duration, has_work: impl FnOnce() -> bool) {
+    /// Sleeps for at most what `limit` says after sleep was announced; zero is not at all.
+    pub(crate) fn park(&self, limit: impl FnOnce() -> Duration) {
         self.asleep.store(true, Ordering::Relaxed);
         order::between_sleep_and_doorbell();
-        if !has_work() {
+        let limit = limit();
+        if !limit.is_zero() {
             std::thread::park_timeout(limit);
         }
         self.asleep.store(false, Ordering::Relaxed);
@@ -69,7 +70,8 @@ mod tests {
                 parker.adopt();
                 for turn in 1..=2000 {
                     while work.load(Ordering::Relaxed) < turn {
-                        parker.park(Duration::from_secs(20), || work.load(Ordering::Relaxed) >= turn);
+                        let done = || work.load(Ordering::Relaxed) >= turn;
+                        parker.park(|| if done() { Duration::ZERO } else { Duration::from_secs(20) });
                     }
                 }
             }

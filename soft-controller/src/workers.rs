@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use warprow_dma::order;
+
 use crate::builder::BuildError;
 use crate::core::Core;
 
@@ -12,13 +14,13 @@ use crate::core::Core;
 const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the doorbells between two looks at the clock.
 const LOOKS: u32 = 64;
-/// How long a worker sleeps when submitters cannot wake it.
-const NAP: Duration = Duration::from_millis(1);
-/// How long it sleeps otherwise, in case that something went past the wake-up.
-const SLEEP: Duration = Duration::from_millis(50);
 
 /// Starts a thread for each worker.
 pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, BuildError> {
+    if core.config.workers > 0 {
+        // A process's first barrier of this kind takes milliseconds. No command shall wait for it.
+        order::between_sleep_and_doorbell();
+    }
     let spawn = |worker| {
         let core = core.clone();
         Builder::new().name(format!("nvme-{worker}")).spawn(move || run(&core, worker)).map_err(BuildError::Thread)
@@ -45,16 +47,8 @@ fn run(core: &Core, worker: usize) {
             core.lock_control().check_stray_doorbells(core);
         }
         // Sleep, with a glance now and then.
-        loop {
-            let limit = if core.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
-            let due = core.next_due(worker).map_or(limit, |due| due.saturating_sub(core.now()));
-            if due.is_zero() {
-                break;
-            }
-            core.seats[worker].parker.park(limit.min(due), || core.has_work(worker));
-            if core.has_work(worker) {
-                break;
-            }
+        while !core.rest(worker).is_zero() {
+            core.seats[worker].parker.park(|| core.rest(worker));
         }
     }
 }

@@ -3,13 +3,14 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Host, pattern, ram};
-use warprow_dma::PAGE;
+use warprow_dma::{Function, PAGE};
 use warprow_soft_controller::SoftController;
-use warprow_spec::registers::sq_tail_doorbell;
-use warprow_spec::{NvmOpcode, Sqe};
+use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent};
+use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
+use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe};
 
 /// Processor time of this process's controller threads, in ticks of 10 ms.
 fn ticks() -> u64 {
@@ -57,6 +58,32 @@ fn idle_threads_sleep_and_wake() {
         }
         assert_eq!(page.bytes(0, PAGE), pattern(5, PAGE));
     }
+}
+
+/// The first worker serves the admin queue, the second finds what is to be reported there.
+#[test]
+fn an_event_of_another_worker_does_not_wait_for_the_first_to_wake_by_itself() {
+    let after = (0..5).map(|_| {
+        let builder = SoftController::builder().namespace(ram(1 << 20)).workers(2);
+        let mut host = Host::new(builder.build().unwrap(), false);
+        host.enable();
+        host.create_pair(1, 4);
+        host.create_pair(2, 4);
+        let request = host.submit(0, Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0));
+        // A completion queue that is full, and a command that waits for it, keep the second worker awake.
+        (0..3).for_each(|_| drop(host.submit(2, Sqe::new(NvmOpcode::FLUSH.0, 1))));
+        host.wait("three completions", |host| Cqe::phase_of_word(host.pairs[2].cq.load_u64(2 * 16 + 8)));
+        host.submit(2, Sqe::new(NvmOpcode::FLUSH.0, 1));
+        std::thread::sleep(Duration::from_millis(5));
+        // A head that the queue cannot have. Heads wake nobody.
+        let start = Instant::now();
+        host.drive.doorbell(cq_head_doorbell(2, 0)).unwrap().ring(9);
+        let event = AsyncEvent::from_bits(host.completion(0, request).dw0);
+        assert_eq!(event.kind(), AsyncEventKind::Error(ErrorEvent::INVALID_DOORBELL_VALUE));
+        start.elapsed()
+    });
+    let best = after.min().unwrap();
+    assert!(best < Duration::from_millis(20), "{best:?}");
 }
 
 #[test]
