@@ -1,0 +1,91 @@
+/* What the host hands a kernel, and what both keep: gpu-queues/src/abi.rs, field by field. A test holds the two together.
+ * Plain C, for NVRTC as for any compiler; no includes. All pointers are device pointers, as numbers. */
+#ifndef WARPROW_QUEUE_ABI_H
+#define WARPROW_QUEUE_ABI_H
+
+#ifndef WARPROW_FIXED_WIDTHS
+#define WARPROW_FIXED_WIDTHS
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#endif
+
+/* Most batches in flight on a queue (K). */
+#define WR_MAX_BATCHES 8
+/* Bytes of a submission and of a completion queue entry. */
+#define WR_SQE_BYTES 64
+#define WR_CQE_BYTES 16
+
+/* QueueDescriptor.doorbell_kind: ordinary memory (`st.relaxed.sys`), or a device's register (`st.mmio.relaxed.sys`). */
+#define WR_DOORBELL_MEMORY 0
+#define WR_DOORBELL_MMIO 1
+
+/* Fault.kind, and QueueState.poison. */
+#define WR_FAULT_NONE 0
+/* Commands were not answered within timeout_ns. */
+#define WR_FAULT_TIMED_OUT 1
+/* The gate closed while commands were outstanding. */
+#define WR_FAULT_CLOSED 2
+
+/* Gate: byte offsets of its two words in pinned memory. `closed` is a u32, not zero while launches stay out; `inside` is a
+ * u64, the launch that is inside, or zero. */
+#define WR_GATE_CLOSED 0
+#define WR_GATE_INSIDE 128
+#define WR_GATE_BYTES 256
+
+/* One queue pair, for the thread block that drives it. Constant while the queue lives. */
+typedef struct QueueDescriptor {
+    u64 sq;             /* sq_size entries of 64 B */
+    u64 cq;             /* cq_size entries of 16 B */
+    u64 landing;        /* lanes * batches places of landing_stride bytes: what command (slot, lane) reads lands in place
+                           slot * lanes + lane */
+    u64 landing_iova;   /* where the controller sees the landing area: PRP1 is this + place * landing_stride */
+    u64 sq_tail;        /* doorbell, u32 */
+    u64 cq_head;        /* doorbell, u32 */
+    u64 state;          /* QueueState, GPU memory */
+    u64 fault;          /* Fault, pinned memory */
+    u64 timeout_ns;     /* from the doorbell of a batch to the last completion of it */
+    u32 landing_stride; /* a power of two from the LBA size to 8192: up to 4096 a place never crosses a page, and PRP2 is 0;
+                           with 8192, PRP2 is PRP1 + 4096 for commands of more than 4096 bytes */
+    u32 sq_size;        /* entries */
+    u32 cq_size;        /* entries */
+    u32 doorbell_kind;  /* WR_DOORBELL_* */
+    u32 queue_id;       /* NVMe queue identifier, from 1 */
+    u32 drive;          /* index of the drive in its queue set */
+    u32 nsid;           /* NVMe namespace identifier */
+    u32 lba_shift;      /* an LBA is 1 << lba_shift bytes */
+    u32 lanes;          /* T: threads of the block that submit */
+    u32 batches;        /* K: batches in flight; T * K < min(sq_size, cq_size) */
+    u32 cid_shift;      /* CID = generation << cid_shift | slot * lanes + lane; T * K <= 1 << cid_shift */
+    u32 generations;    /* a slot's generation counts modulo this, so that no CID is FFFFh */
+    u32 reserved[2];
+} QueueDescriptor;
+
+/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. */
+typedef struct QueueState {
+    u32 tail;                       /* index of the next SQ entry to write, < sq_size */
+    u32 head;                       /* index of the next CQ entry to look at, < cq_size */
+    u32 turn;                       /* times that head wrapped: the phase of a new entry is (turn + 1) & 1 */
+    u32 poison;                     /* not zero: a WR_FAULT_*, and no command until the host has recreated the queue */
+    u32 generation[WR_MAX_BATCHES]; /* of each batch slot, < generations */
+    u32 sqhd;                       /* latest believed SQ head */
+    u32 anomalies;                  /* completions that nobody waited for */
+    u64 commands;                   /* submitted since the queue was created */
+    u64 doorbells;                  /* stored since then */
+    u32 reserved[14];
+} QueueState;
+
+/* What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release. */
+typedef struct Fault {
+    u32 kind;      /* WR_FAULT_* */
+    u32 drive;     /* as in the descriptor */
+    u32 queue;     /* NVMe queue identifier */
+    u32 cid;       /* of a command that was outstanding */
+    u64 lba;       /* its first LBA */
+    u64 waited_ns; /* from its doorbell */
+    u64 launch;    /* of which launch */
+    u32 outstanding; /* commands outstanding when the block gave up */
+    u32 status;    /* status field of the launch's latest failed completion on this queue, or 0 */
+    u32 reserved[4];
+} Fault;
+
+#endif

@@ -1,0 +1,142 @@
+//! What the host hands a kernel, and what both keep. `include/queue_abi.h` says the same in C; a test holds the two
+//! together.
+
+use std::mem::offset_of;
+
+/// The C declarations of this module, for whoever compiles a kernel.
+pub const HEADER: &str = include_str!("../include/queue_abi.h");
+
+/// Most batches in flight on a queue (K).
+pub const MAX_BATCHES: usize = 8;
+
+/// [`QueueDescriptor::doorbell_kind`]: ordinary memory, stored to with `st.relaxed.sys`.
+pub const DOORBELL_MEMORY: u32 = 0;
+/// [`QueueDescriptor::doorbell_kind`]: a device's register, stored to with `st.mmio.relaxed.sys`.
+pub const DOORBELL_MMIO: u32 = 1;
+
+/// [`Fault::kind`]: nothing.
+pub const FAULT_NONE: u32 = 0;
+/// [`Fault::kind`]: commands were not answered in time.
+pub const FAULT_TIMED_OUT: u32 = 1;
+/// [`Fault::kind`]: the gate closed while commands were outstanding.
+pub const FAULT_CLOSED: u32 = 2;
+
+/// Offset of the gate's `closed` in its pinned memory: u32, not zero while launches stay out.
+pub const GATE_CLOSED: usize = 0;
+/// Offset of the gate's `inside`: u64, the launch that is inside, or zero. On a line of its own.
+pub const GATE_INSIDE: usize = 128;
+/// Bytes of a gate.
+pub const GATE_BYTES: usize = 256;
+
+/// One queue pair, for the thread block that drives it. Constant while the queue lives. Pointers are device pointers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueDescriptor {
+    /// The submission queue: `sq_size` entries of 64 B.
+    pub sq: u64,
+    /// The completion queue: `cq_size` entries of 16 B.
+    pub cq: u64,
+    /// `lanes` · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place slot · `lanes`
+    /// + lane.
+    pub landing: u64,
+    /// Where the controller sees the landing area: PRP1 is this + place · `landing_stride`.
+    pub landing_iova: u64,
+    /// SQ tail doorbell, u32.
+    pub sq_tail: u64,
+    /// CQ head doorbell, u32.
+    pub cq_head: u64,
+    /// [`QueueState`], in GPU memory.
+    pub state: u64,
+    /// [`Fault`], in pinned memory.
+    pub fault: u64,
+    /// Nanoseconds from the doorbell of a batch to the last completion of it.
+    pub timeout_ns: u64,
+    /// Bytes of a place: a power of two from the LBA size to 8192. Up to 4096 a place never crosses a page, and PRP2 is 0;
+    /// with 8192, PRP2 is PRP1 + 4096 for commands of more than 4096 bytes.
+    pub landing_stride: u32,
+    /// Entries of the submission queue.
+    pub sq_size: u32,
+    /// Entries of the completion queue.
+    pub cq_size: u32,
+    /// [`DOORBELL_MEMORY`] or [`DOORBELL_MMIO`].
+    pub doorbell_kind: u32,
+    /// NVMe queue identifier, from 1.
+    pub queue_id: u32,
+    /// Index of the drive in its queue set.
+    pub drive: u32,
+    /// NVMe namespace identifier.
+    pub nsid: u32,
+    /// An LBA is 1 << this many bytes.
+    pub lba_shift: u32,
+    /// T: threads of the block that submit.
+    pub lanes: u32,
+    /// K: batches in flight; T · K < min(`sq_size`, `cq_size`).
+    pub batches: u32,
+    /// CID = generation << this | slot · `lanes` + lane.
+    pub cid_shift: u32,
+    /// A slot's generation counts modulo this, so that no CID is FFFFh.
+    pub generations: u32,
+    /// Zero.
+    pub reserved: [u32; 2],
+}
+
+/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Index of the next SQ entry to write, below `sq_size`.
+    pub tail: u32,
+    /// Index of the next CQ entry to look at, below `cq_size`.
+    pub head: u32,
+    /// Times that `head` wrapped: the phase of a new entry is (`turn` + 1) & 1.
+    pub turn: u32,
+    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue.
+    pub poison: u32,
+    /// Uses of each batch slot, modulo `generations`.
+    pub generation: [u32; MAX_BATCHES],
+    /// Latest believed SQ head.
+    pub sqhd: u32,
+    /// Completions that nobody waited for.
+    pub anomalies: u32,
+    /// Commands submitted since the queue was created.
+    pub commands: u64,
+    /// Doorbells stored since then.
+    pub doorbells: u64,
+    /// Zero.
+    pub reserved: [u32; 14],
+}
+
+/// What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// A `FAULT_*`.
+    pub kind: u32,
+    /// As in the descriptor.
+    pub drive: u32,
+    /// NVMe queue identifier.
+    pub queue: u32,
+    /// Of a command that was outstanding.
+    pub cid: u32,
+    /// Its first LBA.
+    pub lba: u64,
+    /// Nanoseconds from its doorbell.
+    pub waited_ns: u64,
+    /// Of which launch.
+    pub launch: u64,
+    /// Commands outstanding when the block gave up.
+    pub outstanding: u32,
+    /// Status field of the launch's latest failed completion on this queue, or 0.
+    pub status: u32,
+    /// Zero.
+    pub reserved: [u32; 4],
+}
+
+const _: () = {
+    assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
+    assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
+    assert!(size_of::<Fault>() == 64 && align_of::<Fault>() == 8);
+    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 120);
+    assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
+    assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
+};

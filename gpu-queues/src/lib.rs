@@ -1,0 +1,3 @@
+//! NVMe queue pairs that a CUDA kernel drives.
+
+pub mod abi;
