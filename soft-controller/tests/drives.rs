@@ -77,8 +77,25 @@ fn a_new_file_is_sparse_and_an_old_one_keeps_its_size() {
     let error = SoftController::open(&format!("emulated:{path}?size=32G")).unwrap_err();
     assert!(matches!(error, UriError::Size { actual: 0x10_0000_0000, .. }), "{error}");
     let error = SoftController::open(&format!("emulated:{path}?lba=512")).unwrap_err();
-    assert!(error.to_string().contains("4096"), "{error}");
+    assert!(matches!(&error, UriError::Contradicts { given, kept, .. } if given == "512" && kept == "4096"), "{error}");
     drop(open(&format!("emulated:{path}?size=64G&lba=4096")));
+}
+
+#[test]
+fn a_serial_number_is_not_overridden() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path}?size=1M&serial=ONE")));
+    let sidecar = fs::read(format!("{path}.nvme.toml")).unwrap();
+    let error = SoftController::open(&format!("emulated:{path}?serial=TWO")).unwrap_err();
+    assert!(matches!(error, UriError::Contradicts { property: "serial", .. }), "{error}");
+    for hint in ["ONE", "TWO", "leave serial= out", "drive.raw.nvme.toml"] {
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    assert_eq!(fs::read(format!("{path}.nvme.toml")).unwrap(), sidecar);
+    for uri in [format!("emulated:{path}?serial=ONE"), format!("emulated:{path}")] {
+        assert_eq!(identity(&mut open(&uri)).0, "ONE");
+    }
 }
 
 #[test]

@@ -48,6 +48,20 @@ pub enum UriError {
         /// The values accepted.
         accepted: String,
     },
+    /// The drive is another than the URI says.
+    #[error("{}: the drive's {property} is {kept}, not {given}; leave {property}= out, or {remedy}", .path.display())]
+    Contradicts {
+        /// The file.
+        path: PathBuf,
+        /// The property.
+        property: &'static str,
+        /// What the URI says.
+        given: String,
+        /// What the drive has.
+        kept: String,
+        /// How to give it what the URI says.
+        remedy: String,
+    },
     /// A property is missing or does not go with another.
     #[error("{uri}: {reason}")]
     Properties {

@@ -44,7 +44,7 @@ impl Store {
 /// | `profile` | none, p5800x, gen5-tlc: whose timing to have | none |
 /// | `workers` | 1 to 64 threads | 1 |
 /// | `seed` | 0 to 2^64 - 1: of the timing, and of procedural content | 0 |
-/// | `serial` | 1 to 20 printable ASCII characters | a random one, kept with the file |
+/// | `serial` | 1 to 20 printable ASCII characters: of a new drive | a random one, kept with the file |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveUri {
     /// The file or block device; of other backings no more than a name.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use super::sidecar::Sidecar;
+use super::sidecar::{self, Sidecar};
 use super::{DriveUri, Store, UriError};
 use crate::backing::{self, Direct, Null, Procedural, Ram};
 use crate::builder::Builder;
@@ -43,6 +43,17 @@ impl DriveUri {
         UriError::Properties { uri: self.to_string(), reason: reason.to_owned() }
     }
 
+    fn contradicts(
+        &self,
+        property: &'static str,
+        given: impl ToString,
+        kept: impl ToString,
+        remedy: String,
+    ) -> UriError {
+        let (given, kept) = (given.to_string(), kept.to_string());
+        UriError::Contradicts { path: self.path.clone(), property, given, kept, remedy }
+    }
+
     fn io(&self, what: &'static str) -> impl Fn(std::io::Error) -> UriError {
         let path = self.path.clone();
         move |source| UriError::Io { what, path: path.clone(), source }
@@ -68,15 +79,14 @@ impl DriveUri {
         let file = self.lock(file)?;
         let size = self.settle_size(&file, created)?;
         let sidecar = match Sidecar::read(path)?.filter(|_| !created) {
-            Some(mut sidecar) => {
+            Some(sidecar) => {
                 if let Some(lba) = self.lba.filter(|&lba| lba != sidecar.lba) {
-                    return Err(self.wrong(&format!(
-                        "the drive is formatted with LBAs of {} bytes, not {lba}; leave lba= out, or format it anew",
-                        sidecar.lba
-                    )));
+                    return Err(self.contradicts("lba", lba, sidecar.lba, "format it anew".to_owned()));
                 }
-                if let Some(serial) = &self.serial {
-                    sidecar.serial.clone_from(serial);
+                if let Some(serial) = self.serial.as_ref().filter(|&serial| *serial != sidecar.serial) {
+                    let remedy =
+                        format!("set serial in {} while the drive is closed", sidecar::path_of(path).display());
+                    return Err(self.contradicts("serial", serial, &sidecar.serial, remedy));
                 }
                 sidecar
             }
