@@ -121,6 +121,7 @@ fn of_emulated(error: &UriError) -> Meaning {
             (Class::Store, at(path), "look at the path, or make a drive: warprow format -d emulated:PATH,size=64G")
         }
         UriError::Size { path, .. } => (Class::Input, at(path), "give another file, or a size that fits it"),
+        UriError::Contradicts { path, .. } => (Class::Input, at(path), "leave that property out"),
         UriError::InUse { path } => (Class::Refused, at(path), "end the process that has it open"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
         UriError::Io { path, source, .. } if lacks_resources(source) => (Class::Resources, at(path), ROOM),
