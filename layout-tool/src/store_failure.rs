@@ -19,6 +19,7 @@ const FORMAT: &str = "make a store on it with `warprow format`, or look whether 
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
+const CHANGED: &str = "find out who changed it; `warprow inspect` shows what is left";
 const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
 
 impl From<StoreError> for Failure {
@@ -57,6 +58,7 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
         LookupError::RowsFailed { source: RowError::MemberMissing { .. }, .. } => {
             (Class::Store, table.to_owned(), ALL_DRIVES)
         }
+        LookupError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
         LookupError::Unavailable { source } => of_driver(source),
         _ => (Class::Drive, table.to_owned(), DRIVE),
     };
@@ -79,6 +81,7 @@ fn of_store(error: &StoreError) -> Meaning {
             drive.clone(),
             "set an LBA format of 512 or 4096 B without metadata, with `warprow format --lba`",
         ),
+        StoreError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
         StoreError::Refused { .. } => (
             Class::Refused,
             String::new(),

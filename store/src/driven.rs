@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use warprow_driver::{BlockIo, Controller, DriverError, Options, QueuePair, ResetKind};
 
 use crate::StoreError;
+use crate::events::Watch;
 use crate::member::{Device, Driving, SharedPair, lock};
 
 /// A queue pair for metadata; made when needed, and given up when its queue is needed elsewhere.
@@ -17,6 +18,7 @@ pub(crate) struct Driven {
     metadata: Mutex<Vec<Weak<MetadataIo>>>,
     /// Held while a queue is brought back.
     reviving: Mutex<()>,
+    watch: Watch,
 }
 
 /// Opens the controllers of `devices`: one for all namespaces of a function, since nobody can drive it beside another.
@@ -40,12 +42,21 @@ impl Driven {
     fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, DriverError> {
         let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
         let controller = Controller::open(device.function().clone(), driving.clock.clone(), options)?;
-        let (pairs, metadata, reviving) = Default::default();
-        Ok(Arc::new(Self { controller, pairs, metadata, reviving }))
+        let (pairs, metadata, reviving, watch) = Default::default();
+        Ok(Arc::new(Self { controller, pairs, metadata, reviving, watch }))
     }
 
     pub(crate) fn controller(&self) -> &Arc<Controller> {
         &self.controller
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// A number that changes whenever a namespace may have: it was reported, or a reset took events that nobody had seen.
+    pub(crate) fn changes(&self) -> u64 {
+        self.watch.namespace_notices() + self.controller.resets()
     }
 
     /// Puts a queue pair where a reset can reach it.

@@ -4,7 +4,7 @@ use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 use warprow_layout::{DType, DriveError, FormatError, OpenError, VolumeError};
 
-use crate::Report;
+use crate::{NamespaceChanged, Report};
 
 /// What can go wrong with a store, except in a look-up ([`LookupError`]).
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +58,9 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// A drive's namespace is not what it was.
+    #[error(transparent)]
+    NamespaceChanged(#[from] NamespaceChanged),
     /// Nothing was changed, because it would destroy what nobody agreed to lose.
     #[error("{what}; nothing was changed. To agree, give the consent token {token}")]
     Refused {
@@ -175,6 +178,9 @@ pub enum LookupError {
         /// The first failure.
         source: RowError,
     },
+    /// A drive's namespace is not what it was when the store was opened. The output is untouched.
+    #[error(transparent)]
+    NamespaceChanged(#[from] NamespaceChanged),
     /// A drive is out of order since an earlier look-up, and could not be brought back. The output is untouched.
     #[error("a drive that failed earlier does not come back: {source}")]
     Unavailable {

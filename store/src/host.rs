@@ -112,6 +112,7 @@ impl Store {
         if options.depth == 0 {
             return Err(out_of_range("a depth of 0 reads nothing"));
         }
+        self.shared.watch()?;
         let volume = &self.shared.volume;
         let located = self.located();
         let hot = share(located.iter().map(Located::table), options.dram_bytes);

@@ -1,6 +1,7 @@
 //! A drive of a store: its controller, its namespace, and who has queue pairs on it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warprow_dma::{Clock, Function};
@@ -9,6 +10,7 @@ use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
 use crate::driven::{Driven, MetadataIo};
+use crate::events::{DriveEvents, NamespaceChanged, describe};
 
 /// Most bytes that one command moves, MDTS permitting. Larger ones gain nothing, and cost room for their PRP lists.
 const MAX_TRANSFER: u64 = 1 << 20;
@@ -85,6 +87,9 @@ pub(crate) struct Member {
     serial: String,
     driven: Arc<Driven>,
     namespace: Namespace,
+    /// [`Driven::changes`] when the namespace was last found to be as it was.
+    unchanged: AtomicU64,
+    changed: OnceLock<NamespaceChanged>,
     timeout: Duration,
     io: Arc<MetadataIo>,
 }
@@ -92,6 +97,7 @@ pub(crate) struct Member {
 impl Member {
     /// A device as it is formatted now, with its controller open.
     pub(crate) fn on(device: &Device, driven: Arc<Driven>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
+        let unchanged = driven.changes().into();
         let namespace = driven.controller().namespace(device.namespace)?;
         let name = device.name();
         match namespace.metadata_bytes() {
@@ -108,6 +114,8 @@ impl Member {
             serial: if device.namespace == 1 { serial } else { format!("{serial}/{}", device.namespace) },
             name,
             namespace,
+            unchanged,
+            changed: OnceLock::new(),
             timeout: driving.timeout,
             io: driven.metadata_io(),
             driven,
@@ -116,6 +124,11 @@ impl Member {
 
     pub(crate) fn controller(&self) -> &Arc<Controller> {
         self.driven.controller()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn driven(&self) -> &Driven {
+        &self.driven
     }
 
     pub(crate) fn namespace(&self) -> &Namespace {
@@ -150,6 +163,49 @@ impl Member {
     /// The same, where a reset can reach it.
     pub(crate) fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
         Ok(self.driven.share(self.queue_pair(depth, timeout)?))
+    }
+
+    /// Looks for events if it is time, and fails once the namespace is not what it was.
+    #[inline]
+    pub(crate) fn watch<E>(&self, now: Duration) -> Result<(), E>
+    where
+        E: From<DriverError> + From<NamespaceChanged>,
+    {
+        self.driven.watch().look(self.controller(), now);
+        match self.driven.changes() {
+            changes if changes == self.unchanged.load(Ordering::Relaxed) => Ok(()),
+            changes => self.check_namespace(changes),
+        }
+    }
+
+    #[cold]
+    fn check_namespace<E>(&self, changes: u64) -> Result<(), E>
+    where
+        E: From<DriverError> + From<NamespaceChanged>,
+    {
+        if let Some(changed) = self.changed.get() {
+            return Err(changed.clone().into());
+        }
+        let was = describe(&self.namespace);
+        let is = match self.controller().namespace(self.namespace.nsid()) {
+            Ok(namespace) => describe(&namespace),
+            Err(DriverError::NoSuchNamespace { .. }) => "none".to_owned(),
+            Err(error) => return Err(error.into()),
+        };
+        if is == was {
+            self.unchanged.store(changes, Ordering::Relaxed);
+            return Ok(());
+        }
+        let changed = NamespaceChanged { drive: self.name.clone(), was, is };
+        tracing::error!("{changed}");
+        // Not even if it changes back: what was on it is gone.
+        Err(self.changed.get_or_init(|| changed).clone().into())
+    }
+
+    /// What the drive has reported by itself.
+    pub(crate) fn events(&self) -> DriveEvents {
+        self.driven.watch().look_well(self.controller());
+        self.driven.watch().events(self.name.clone())
     }
 
     /// See [`Driven::revive`].

@@ -8,6 +8,7 @@ use warprow_dma::{Clock, DmaMemory, Mapped, PAGE};
 use warprow_driver::prp::Data;
 use warprow_driver::{Completion, DriverError, Ended, PushError};
 
+use crate::LookupError;
 use crate::member::{Member, SharedPair, lock};
 use crate::stage::Command;
 
@@ -140,19 +141,19 @@ impl Lane {
         Ok(Self { drive, pair, member: member.clone(), landing, broken: false, sent: 0..0, end: 0, outstanding: 0 })
     }
 
-    /// Makes sure that the queue can be used: brings it back if it failed, or if the controller was reset meanwhile. Whether
-    /// that was needed.
-    pub(crate) fn ready(&mut self) -> Result<bool, DriverError> {
+    /// Makes sure that the queue can be used, and that it leads to what it did: brings it back if it failed, or if the
+    /// controller was reset meanwhile. Whether that was needed.
+    pub(crate) fn ready(&mut self, now: Duration) -> Result<bool, LookupError> {
         let pair = &self.pair;
         if !self.broken && lock(pair).poll(|_| {}).is_ok() {
-            return Ok(false);
+            return self.member.watch(now).map(|()| false);
         }
         self.broken = true;
         lock(pair).leave();
         self.member.revive(|| lock(pair).recreate(|_| {}))?;
         self.landing.reset();
         self.broken = false;
-        Ok(true)
+        self.member.watch(now).map(|()| true)
     }
 
     fn is_done(&self) -> bool {

@@ -183,7 +183,7 @@ impl State {
         for _ in 0..=self.lanes.len() {
             let mut revived = false;
             for lane in &mut self.lanes {
-                revived |= lane.ready()?;
+                revived |= lane.ready(watch.last)?;
             }
             if !revived {
                 break;

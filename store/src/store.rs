@@ -11,6 +11,7 @@ use warprow_layout::{
 };
 
 use crate::bulk::{Bulk, Job};
+use crate::events::DriveEvents;
 use crate::member::{Device, Driving, Member};
 use crate::report::{Metrics, Totals};
 use crate::{StoreError, driven};
@@ -104,6 +105,13 @@ pub(crate) struct Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("volume", &self.volume).field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Looks at what drives report, and fails where a namespace is not what it was.
+    pub(crate) fn watch(&self) -> Result<(), StoreError> {
+        self.members.iter().flatten().try_for_each(|member| member.watch(self.driving.clock.now()))
     }
 }
 
@@ -214,6 +222,14 @@ impl Store {
         self.shared.members.iter().map(|member| member.as_ref().map(name)).collect()
     }
 
+    /// What each drive has reported by itself since the store was opened: warnings about its health, errors, changes of its
+    /// namespaces. Look-ups look for that too, every 10 ms at most, and `tracing` warns of each event; so this is for what
+    /// has come, whether anybody looks rows up or not. It waits for the log pages of new events, at most as long as an
+    /// administrative command may take.
+    pub fn drive_events(&self) -> Vec<DriveEvents> {
+        self.shared.members.iter().flatten().map(|member| member.events()).collect()
+    }
+
     /// Bytes of chunks that no generation has.
     pub fn free_bytes(&self) -> u64 {
         let volume = &self.shared.volume;
@@ -228,6 +244,7 @@ impl Store {
     /// A table's id → rank permutation; `None`: ids are ranks.
     pub fn ranks(&self, table: &str) -> Result<Option<Ranks>, StoreError> {
         let located = self.locate(table)?;
+        self.shared.watch()?;
         Ok(self.shared.volume.read_ranks(&located.generation, located.index)?)
     }
 
@@ -255,6 +272,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let generation = &located.generation;
         let Some(reader) = RowReader::new(generation.clone(), located.index, ranks) else { return Ok(()) };
+        self.shared.watch()?;
         let stripe = generation.placement.stripe_bytes() as usize;
         let mut bulk = Bulk::new(&self.shared.members, stripe, &self.shared.driving)?;
         let extents = reader.extents(bulk.extent_bytes());
@@ -281,6 +299,7 @@ impl Store {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Verified, StoreError> {
         let located = self.locate(table)?;
+        self.shared.watch()?;
         let volume = &self.shared.volume;
         volume.read_ranks(&located.generation, located.index)?;
         let crcs = volume.read_row_crcs(&located.generation, located.index)?;

@@ -130,6 +130,7 @@ impl Store {
         let mut spec = GenerationSpec::new(model, tables.iter().map(|table| table.spec.clone()).collect());
         (spec.span, spec.stripe_unit) = (options.span, options.stripe_unit);
         let volume = &self.shared.volume;
+        self.shared.watch()?;
         let mut transaction = volume.begin(&spec)?;
         let placed = transaction.generation().clone();
         let placement = &*placed.placement;
@@ -183,6 +184,7 @@ impl Store {
         let mut superseded: Vec<u64> = volume.generations().iter().map(|generation| generation.id).collect();
         superseded.retain(|&id| !survives(id));
         superseded.iter().for_each(|&id| transaction.supersede(id));
+        self.shared.watch()?;
         let generation = transaction.commit()?;
         let elapsed = clock.now().saturating_sub(began);
         Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
