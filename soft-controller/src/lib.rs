@@ -41,7 +41,7 @@ pub use builder::{BuildError, Builder};
 pub use controller::SoftController;
 pub use core::Progress;
 pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
-pub use namespace::{Namespace, OnFormat};
+pub use namespace::{FormatStep, Namespace, OnFormat};
 pub use timing::{Placement, Profile, Timing};
 pub use uri::{DriveUri, Store, UriError};
 pub use write_cache::Cut;

@@ -15,8 +15,24 @@ use crate::write_cache::WriteCache;
 /// LBA sizes that every namespace offers, by format index.
 pub(crate) const LBA_BYTES: [u32; 2] = [512, 4096];
 
-/// Told of a new LBA size after Format NVM, before the command completes. An error fails the command.
-pub type OnFormat = Arc<dyn Fn(u32) -> std::io::Result<()> + Send + Sync>;
+/// The LBA size of a format, bytes.
+pub(crate) fn lba_bytes(format: u8) -> u32 {
+    LBA_BYTES.get(usize::from(format)).copied().unwrap_or(512)
+}
+
+/// Where a Format NVM stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatStep {
+    /// The data is about to be erased. From now on it may be lost, and the namespace is of no use until the format has ended.
+    Begins,
+    /// The data is erased, durably. Also told, with the LBA size as it was, of a format that did not begin because an
+    /// error was returned.
+    Ended,
+}
+
+/// Told of each step of Format NVM with the new LBA size in bytes, before the command completes. An error fails the
+/// command.
+pub type OnFormat = Arc<dyn Fn(FormatStep, u32) -> std::io::Result<()> + Send + Sync>;
 
 /// A namespace to be built into a controller.
 pub struct Namespace {
@@ -28,6 +44,8 @@ pub struct Namespace {
     pub(crate) metadata_format: bool,
     pub(crate) uuid: [u8; 16],
     pub(crate) on_format: Option<OnFormat>,
+    /// A format began and failed: the data is partly gone, and another format has to follow.
+    pub(crate) half_formatted: bool,
 }
 
 impl fmt::Debug for Namespace {
@@ -50,6 +68,7 @@ impl Namespace {
             metadata_format: false,
             uuid: [0; 16],
             on_format: None,
+            half_formatted: false,
         }
     }
 
@@ -98,7 +117,7 @@ impl Namespace {
         self
     }
 
-    /// Calls `hook` with the new LBA size in bytes when the namespace has been formatted.
+    /// Calls `hook` when the namespace is formatted, before and after.
     pub fn on_format(mut self, hook: OnFormat) -> Self {
         self.on_format = Some(hook);
         self
@@ -116,7 +135,7 @@ impl Namespace {
     }
 
     pub(crate) fn lba_shift(&self) -> u32 {
-        LBA_BYTES.get(usize::from(self.format)).map_or(9, |bytes| bytes.ilog2())
+        lba_bytes(self.format).ilog2()
     }
 
     /// Size in LBAs of the current format.
@@ -132,6 +151,7 @@ impl Namespace {
             lba_shift: self.lba_shift(),
             blocks: self.blocks(),
             formatting,
+            half_formatted: self.half_formatted,
             write_through: !write_cache && self.backing.is_volatile(),
             whole: self.backing.wants_whole_commands(),
         }

@@ -26,6 +26,8 @@ pub(crate) struct View {
     pub(crate) blocks: u64,
     /// A Format NVM is under way.
     pub(crate) formatting: bool,
+    /// One has failed, and none has succeeded since.
+    pub(crate) half_formatted: bool,
     /// The volatile write cache is off: a completed write is durable.
     pub(crate) write_through: bool,
     /// The backing wants each command's data in one piece.
@@ -425,7 +427,15 @@ fn find(namespaces: &[Option<View>], nsid: u32) -> Result<&View, Failure> {
 
 #[inline]
 fn ready(view: &View) -> Result<&View, Failure> {
-    if view.formatting { Err(StatusCode::FormatInProgress.into()) } else { Ok(view) }
+    match view {
+        View { formatting: true, .. } => Err(StatusCode::FormatInProgress.into()),
+        View { half_formatted: true, .. } => {
+            // Trying again does not help.
+            let failure = Failure::at(StatusCode::NamespaceNotReady, 4);
+            Err(Failure { status: failure.status.with_dnr(true), ..failure })
+        }
+        _ => Ok(view),
+    }
 }
 
 /// The namespace of a command, and the byte offset and length of the LBAs it names.

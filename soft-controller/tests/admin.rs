@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Host, ram, stepped};
-use warprow_dma::{Function, PAGE};
+use warprow_dma::{DmaMemory, Function, PAGE};
+use warprow_soft_controller::{Backing, FormatStep, MediaError, Namespace, Ram};
 use warprow_spec::admin::FormatCdw10;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent, HealthEvent};
 use warprow_spec::features::{FeatureId, NumberOfQueues};
@@ -292,6 +296,68 @@ fn a_format_takes_its_time_and_erases() {
     }
     assert!(host.admin(format(1, 2)).status().is_success());
     assert_eq!(namespace(&mut host, 1).format().unwrap().ms(), 8);
+}
+
+/// Memory whose erasure fails a number of times, and which notes it.
+#[derive(Debug)]
+struct Stubborn(Ram, Mutex<u32>, Arc<Mutex<Vec<String>>>);
+
+impl Backing for Stubborn {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.0.read(offset, to, at, len)
+    }
+    fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.0.write(offset, from, at, len)
+    }
+    fn zero(&self, offset: u64, len: u64, deallocate: bool) -> Result<(), MediaError> {
+        let mut left = self.1.lock().unwrap();
+        self.2.lock().unwrap().push(format!("erase, {left} failures to come"));
+        if *left > 0 {
+            *left -= 1;
+            return Err(MediaError::Write(ErrorKind::Other.into()));
+        }
+        self.0.zero(offset, len, deallocate)
+    }
+    fn flush(&self) -> Result<(), MediaError> {
+        self.2.lock().unwrap().push("flush".to_owned());
+        Ok(())
+    }
+}
+
+#[test]
+fn a_format_that_failed_must_be_done_again() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let backing = Stubborn(Ram::new(1 << 20).unwrap(), Mutex::new(1), log.clone());
+    let refused = Arc::new(AtomicBool::new(true));
+    let hook = {
+        let (log, refused) = (log.clone(), refused.clone());
+        move |step: FormatStep, lba| {
+            log.lock().unwrap().push(format!("{step:?} {lba}"));
+            if refused.swap(false, Ordering::Relaxed) { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    };
+    let namespace = Namespace::new(backing).on_format(Arc::new(hook));
+    let mut host = Host::with_queue(stepped().namespace(namespace), 16);
+    let page = host.buffer(PAGE);
+    page.memory.fill(0, PAGE, 7);
+    host.write(0, 8, page.iova);
+    // Not begun: as if there had been no format.
+    assert_eq!(host.admin(format(1, 1)).status().code(), StatusCode::CapacityExceeded);
+    page.memory.fill(0, PAGE, 0);
+    host.read(0, 8, page.iova);
+    assert_eq!(page.bytes(0, PAGE), vec![7; PAGE]);
+    // Begun, and not ended.
+    assert_eq!(host.admin(format(1, 1)).status().code(), StatusCode::WriteFault);
+    let read = Host::rw(NvmOpcode::READ, 1, 0, 1, page.iova);
+    assert_eq!(host.io(read).status().code(), StatusCode::NamespaceNotReady);
+    assert!(host.admin(format(1, 1)).status().is_success());
+    assert!(host.io(read).status().is_success());
+    assert_eq!(page.bytes(0, PAGE), vec![0; PAGE]);
+    let begun = "Begins 4096, erase, 1 failures to come, Begins 4096, erase, 0 failures to come, flush, Ended 4096";
+    assert_eq!(log.lock().unwrap().join(", "), format!("Begins 4096, Ended 512, {begun}"));
 }
 
 #[test]

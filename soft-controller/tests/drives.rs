@@ -3,10 +3,13 @@
 mod common;
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::{Host, pattern};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use warprow_dma::PAGE;
 use warprow_soft_controller::{Procedural, SoftController, UriError};
 use warprow_spec::admin::FormatCdw10;
@@ -79,6 +82,48 @@ fn a_new_file_is_sparse_and_an_old_one_keeps_its_size() {
     let error = SoftController::open(&format!("emulated:{path}?lba=512")).unwrap_err();
     assert!(matches!(&error, UriError::Contradicts { given, kept, .. } if given == "512" && kept == "4096"), "{error}");
     drop(open(&format!("emulated:{path}?size=64G&lba=4096")));
+}
+
+/// What a process leaves behind that ends while it formats.
+#[test]
+fn a_format_cut_short_is_finished_when_the_drive_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    // A file that can be sealed: nothing is written to it from then on, and nothing is erased.
+    let image = memfd_create(c"drive", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", image.as_raw_fd()), &path).unwrap();
+    let sidecar = || fs::read_to_string(format!("{path}.nvme.toml")).unwrap();
+    let mut host = open(&format!("emulated:{path}?size=1M&serial=KEPT"));
+    let page = host.buffer(PAGE);
+    page.memory.write(0, &pattern(3, PAGE));
+    host.write(8, 8, page.iova);
+    assert!(!sidecar().contains("formatting"));
+    fcntl(&image, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)).unwrap();
+    let cdw10 = FormatCdw10::new().with_lbafl(1).into_bits();
+    let format = Sqe { cdw10, ..Sqe::new(AdminOpcode::FORMAT_NVM.0, 1) };
+    assert_eq!(host.admin(format).status().code(), StatusCode::WriteFault);
+    assert!(sidecar().contains("formatting = true") && sidecar().contains("lba = 4096"), "{}", sidecar());
+    // What is partly erased is not shown as if it were data.
+    let cqe = host.io(Host::rw(NvmOpcode::READ, 1, 8, 8, page.iova));
+    assert_eq!((cqe.status().code(), cqe.status().dnr()), (StatusCode::NamespaceNotReady, true));
+    drop(host);
+    let left = fs::read(&path).unwrap();
+    assert_eq!(left[8 * 512..][..PAGE], pattern(3, PAGE));
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, left).unwrap();
+    let error = SoftController::open(&format!("emulated:{path}?lba=512")).unwrap_err();
+    assert!(matches!(error, UriError::Contradicts { property: "lba", .. }), "{error}");
+    assert!(sidecar().contains("formatting = true"));
+    let mut host = open(&format!("emulated:{path}"));
+    let (serial, _, lba, size) = identity(&mut host);
+    assert_eq!((serial.as_str(), lba, size), ("KEPT", 4096, 1 << 20));
+    let page = host.buffer(PAGE);
+    page.memory.fill(0, PAGE, 7);
+    host.read(1, 1, page.iova);
+    assert_eq!(page.bytes(0, PAGE), vec![0; PAGE]);
+    drop(host);
+    assert!(!sidecar().contains("formatting"));
+    assert_eq!(fs::read(&path).unwrap(), vec![0; 1 << 20]);
 }
 
 #[test]

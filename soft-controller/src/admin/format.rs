@@ -10,6 +10,7 @@ use crate::backing::MediaError;
 use crate::control::Control;
 use crate::core::{Core, Progress};
 use crate::failure::Failure;
+use crate::namespace::{FormatStep, lba_bytes};
 
 /// A format under way.
 #[derive(Debug)]
@@ -93,16 +94,21 @@ impl Control {
 
     fn format(&mut self, namespace: usize, format: u8) -> Result<(), MediaError> {
         let Some(namespace) = self.namespaces.get_mut(namespace) else { return Ok(()) };
-        namespace.backing.zero(0, namespace.backing.size(), true)?;
-        namespace.backing.flush()?;
-        let before = namespace.format;
-        namespace.set_format(format);
-        if let Some(hook) = &namespace.on_format
-            && let Err(error) = hook(1 << namespace.lba_shift())
-        {
-            namespace.set_format(before);
-            return Err(MediaError::of_write(error));
+        let tell = |step, format| match &namespace.on_format {
+            Some(hook) => hook(step, lba_bytes(format)).map_err(MediaError::of_write),
+            None => Ok(()),
+        };
+        let erase = || namespace.backing.zero(0, namespace.backing.size(), true);
+        if let Err(error) = tell(FormatStep::Begins, format) {
+            // Nothing was erased, and all is as before, as far as whoever failed can say so.
+            let _ = tell(FormatStep::Ended, namespace.format);
+            return Err(error);
         }
-        Ok(())
+        let result = erase().and_then(|()| namespace.backing.flush()).and_then(|()| tell(FormatStep::Ended, format));
+        namespace.half_formatted = result.is_err();
+        if result.is_ok() {
+            namespace.set_format(format);
+        }
+        result
     }
 }

@@ -12,7 +12,7 @@ use super::{DriveUri, Store, UriError};
 use crate::backing::{self, Direct, Null, Procedural, Ram};
 use crate::builder::Builder;
 use crate::controller::SoftController;
-use crate::namespace::Namespace;
+use crate::namespace::{FormatStep, Namespace};
 
 impl DriveUri {
     /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives; it is
@@ -128,7 +128,14 @@ impl DriveUri {
             return Ok((namespace, Some(serial)));
         }
         let path = path.clone();
-        let on_format = move |lba| sidecar.with_lba(lba).write(&path);
+        let formatting = sidecar.formatting;
+        let on_format = move |step, lba| sidecar.at(step, lba).write(&path);
+        if formatting {
+            // A format was cut short. What it has left is neither the old data nor none.
+            let erased = namespace.backing.zero(0, size, true).and_then(|()| namespace.backing.flush());
+            let ended = erased.map_err(std::io::Error::other).and_then(|()| on_format(FormatStep::Ended, lba));
+            ended.map_err(self.io("finish the format of"))?;
+        }
         Ok((namespace.on_format(Arc::new(on_format)), Some(serial)))
     }
 

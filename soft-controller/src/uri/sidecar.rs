@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::UriError;
-use crate::namespace::LBA_BYTES;
+use crate::namespace::{FormatStep, LBA_BYTES};
 
 /// The version of the sidecar that is written, and the only one that is read.
 const VERSION: u32 = 1;
@@ -25,6 +25,9 @@ pub(super) struct Sidecar {
     pub(super) uuid: Uuid,
     /// LBA size that the namespace is formatted with, bytes.
     pub(super) lba: u32,
+    /// A format with these LBAs has begun; whether any data is left is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) formatting: bool,
 }
 
 /// Where the sidecar of a drive lies.
@@ -39,19 +42,19 @@ impl Sidecar {
     pub(super) fn new(serial: Option<&str>, lba: u32) -> Self {
         let uuid = Uuid::new_v4();
         let serial = serial.map_or_else(|| format!("WP{:016X}", uuid.as_u64_pair().0), str::to_owned);
-        Self { version: VERSION, serial, uuid, lba }
+        Self { version: VERSION, serial, uuid, lba, formatting: false }
     }
 
     /// Of a file that has none: a serial number and a UUID that stay as long as the file does, without being written.
     pub(super) fn of(file: &fs::Metadata) -> Self {
         let bytes = *Uuid::from_u64_pair(file.dev(), file.ino()).as_bytes();
         let uuid = uuid::Builder::from_custom_bytes(bytes).into_uuid();
-        Self { version: VERSION, serial: format!("WP{:016X}", file.ino()), uuid, lba: 512 }
+        Self { version: VERSION, serial: format!("WP{:016X}", file.ino()), uuid, lba: 512, formatting: false }
     }
 
-    /// The same after a format.
-    pub(super) fn with_lba(&self, lba: u32) -> Self {
-        Self { lba, ..self.clone() }
+    /// The same at a step of a format.
+    pub(super) fn at(&self, step: FormatStep, lba: u32) -> Self {
+        Self { lba, formatting: step == FormatStep::Begins, ..self.clone() }
     }
 
     /// Reads the sidecar of a drive, if it has one.
