@@ -104,6 +104,8 @@ fn of_store(error: &StoreError) -> Meaning {
             table.clone(),
             "find out what is damaged with `warprow verify`, then load the table again",
         ),
+        StoreError::LoadReset { drive } => (Class::Drive, drive.clone(), "load again"),
+        StoreError::ReadReset { drive } => (Class::Drive, drive.clone(), DRIVE),
         StoreError::Interrupted => (Class::Interrupted, String::new(), ""),
         _ => (Class::Bug, String::new(), "please report it"),
     }

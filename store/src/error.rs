@@ -138,6 +138,18 @@ pub enum StoreError {
         /// The row.
         rank: u64,
     },
+    /// A drive was reset during a load: somebody brought it back after a failure. What had been written may be lost.
+    #[error("the load was interrupted by a reset of drive {drive}; nothing of it was committed: load again")]
+    LoadReset {
+        /// The drive.
+        drive: String,
+    },
+    /// A drive was reset again, after what was being read from it had been repeated.
+    #[error("reading was interrupted by several resets of drive {drive}: look after the drive, then read again")]
+    ReadReset {
+        /// The drive.
+        drive: String,
+    },
     /// The caller's callback said stop.
     #[error("interrupted; nothing was committed")]
     Interrupted,

@@ -10,7 +10,7 @@ use warprow_layout::{
     row_crc,
 };
 
-use crate::bulk::{Bulk, Job};
+use crate::bulk::{Bulk, Job, Purpose};
 use crate::events::DriveEvents;
 use crate::member::{Device, Driving, Member};
 use crate::report::{Metrics, Totals};
@@ -274,7 +274,7 @@ impl Store {
         let Some(reader) = RowReader::new(generation.clone(), located.index, ranks) else { return Ok(()) };
         self.shared.watch()?;
         let stripe = generation.placement.stripe_bytes() as usize;
-        let mut bulk = Bulk::new(&self.shared.members, stripe, &self.shared.driving)?;
+        let mut bulk = Bulk::new(Purpose::Read, &self.shared.members, stripe, &self.shared.driving)?;
         let extents = reader.extents(bulk.extent_bytes());
         let mut take = |extent: &warprow_layout::Extent, bytes: &[u8]| {
             let mut flow = ControlFlow::Continue(());

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use warprow_layout::{
-    Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, VolumeError, row_crc,
+    Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, VolumeError,
+    WritesLost, row_crc,
 };
 
-use crate::bulk::{Bulk, Job};
+use crate::bulk::{Bulk, Job, Purpose};
 use crate::store::Located;
 use crate::{Store, StoreError};
 use buckets::Buckets;
@@ -137,7 +138,8 @@ impl Store {
 
         let clock = &self.shared.driving.clock;
         let began = clock.now();
-        let mut bulk = Bulk::new(&self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
+        let mut bulk =
+            Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
         let mut pace = Pace { progress, at: LoadProgress { table: 0, gathered: 0, written: 0, total: 0 } };
         for (table, load) in placed.tables.iter().zip(tables) {
             let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
@@ -185,7 +187,12 @@ impl Store {
         superseded.retain(|&id| !survives(id));
         superseded.iter().for_each(|&id| transaction.supersede(id));
         self.shared.watch()?;
-        let generation = transaction.commit()?;
+        let generation = transaction.commit().map_err(|error| match error {
+            VolumeError::Drive(error) if error.source.is::<WritesLost>() => {
+                StoreError::LoadReset { drive: error.drive }
+            }
+            error => error.into(),
+        })?;
         let elapsed = clock.now().saturating_sub(began);
         Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
     }
