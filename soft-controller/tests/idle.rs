@@ -71,7 +71,9 @@ fn an_event_of_another_worker_does_not_wait_for_the_first_to_wake_by_itself() {
         host.create_pair(2, 4);
         let request = host.submit(0, Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0));
         // A completion queue that is full, and a command that waits for it, keep the second worker awake.
-        (0..3).for_each(|_| drop(host.submit(2, Sqe::new(NvmOpcode::FLUSH.0, 1))));
+        for _ in 0..3 {
+            host.submit(2, Sqe::new(NvmOpcode::FLUSH.0, 1));
+        }
         host.wait("three completions", |host| Cqe::phase_of_word(host.pairs[2].cq.load_u64(2 * 16 + 8)));
         host.submit(2, Sqe::new(NvmOpcode::FLUSH.0, 1));
         std::thread::sleep(Duration::from_millis(5));
