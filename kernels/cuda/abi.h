@@ -1,0 +1,146 @@
+// What the host hands to the kernels. src/abi.rs has the same structures; a test compares sizes and offsets.
+// Addresses are device addresses, held as u64. Everything is little endian, fields are naturally aligned.
+#pragma once
+
+enum IdType : u32 { ID_I32, ID_I64, ID_U32, ID_U64 };
+enum Element : u32 { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I8, ELEMENT_U8 };
+enum Pooling : u32 { POOLING_NONE, POOLING_SUM, POOLING_MEAN };
+enum Missing : u32 { MISSING_DEFAULT, MISSING_ZERO, MISSING_SKIP };
+enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
+
+// Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.
+struct Table {
+    u64 rows;
+    u64 hbm_rows;
+    u64 dram_end;
+    u64 dram_key;     // key of rank hbm_rows, a multiple of 1024
+    u64 ssd_key;      // key of rank dram_end, a multiple of 1024
+    u64 hbm;          // where rank 0 lies; stride row_stride
+    u64 dram;         // where rank hbm_rows lies; the same stride
+    u64 default_row;  // in GPU memory
+    u64 ranks;        // id -> rank, rank_bytes each; 0: the id is the rank
+    u32 rank_bytes;
+    u32 element;
+    u32 dim;
+    u32 row_bytes;
+    u32 row_stride;   // a multiple of 16
+    // How rows lie on drives: RowPacking and Placement of the layout.
+    u32 row_lbas;
+    u64 group_rows;
+    u32 group_lbas;
+    u32 step_lbas;
+    u32 step_bytes;
+    u32 stripe_shift;
+    u64 first_lba;
+    u64 chunks;       // entries of the map
+    u64 map;          // u32 each: drive in the upper 8 bits, chunk in the lower 24
+    u64 base_lba;
+    u32 chunk_shift;
+    u32 unused;
+};
+
+// A range of keys: the part of one table that one tier holds. Ascending by first_key; ranges do not overlap.
+struct Segment {
+    u64 first_key;
+    u64 first_rank;
+    u64 rows;
+    u32 table;
+    u32 tier;
+};
+
+struct Feature {
+    u32 table;
+    u32 pooling;
+    u32 missing;
+    u32 weighted;
+    u32 column;       // its first element in a pooled output row
+    u32 has_padding;
+    u64 padding;      // sign-extended
+};
+
+// What became of a launch's ids.
+enum Outcome : u32 { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_BUSY };
+// What was wrong with a batch that only the device could see; what it concerns was read as empty.
+enum Flaw : u32 { FLAW_TOO_MANY_IDS = 1, FLAW_OFFSETS = 2, FLAW_TOO_MANY_BAGS = 4 };
+
+struct Counters {
+    u64 ids, missing, padding, ids_hbm, ids_dram, ids_ssd, failed;
+    u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
+};
+
+// Pinned memory; `sequence` is stored last, with release.
+struct Ticket {
+    u64 sequence;     // launches of this ticket that have ended
+    u32 outcome;
+    u32 flaws;
+    u32 gate_was_closed;
+    u32 faults;       // queues of the slot that are poisoned
+    Counters counters;
+    u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
+};
+
+// GPU memory, one for each slot.
+struct SlotState {
+    u32 lease;        // 0: free
+    u32 flaws;
+    u32 gate_was_closed;
+    u32 faults;
+    u64 ids;
+    u64 bags;         // of one feature
+    u32 uniques;
+    u32 dram_uniques;
+    u32 expand_left, finish_left;  // blocks that have not ended
+    Counters counters;
+    u64 began, prepared, fetched;
+    u64 launches[16]; // by ticket
+    u32 admitted[16];
+};
+
+// A launch, by value.
+struct Lookup {
+    u64 ids;
+    u64 offsets;      // 0: all bags are of one length
+    u64 weights;
+    u64 mask;
+    u64 out;
+    u64 out_stride;   // elements
+    u64 counts;       // u64 ids, u64 bags in device memory; 0: as below
+    u64 id_count;
+    u64 bag_count;
+    u64 max_ids;
+    u64 max_bags;
+    u32 id_type;
+    u32 offset_type;
+    u32 has_end;      // offsets has an entry past the last bag
+    u32 out_element;
+    u32 width;        // elements of an output row
+    u32 pooled;
+    u32 features;
+    u32 segments;
+    u32 ticket;       // index
+    u32 lanes;        // log2 of the lanes that share a row
+    u64 feature;      // Feature[features]
+    u64 table;        // Table[]
+    u64 segment;      // Segment[segments]
+    u64 slot;         // SlotState
+    u64 tickets;      // Ticket[16], pinned
+    u64 gate;         // Gate, pinned
+    u64 queues;       // QueueDescriptor[sets * drives]
+    u32 sets;
+    u32 drives;
+    u64 keys;         // keys there are, a multiple of 1024
+    u64 ssd_key;      // the first key of a row on drives
+    u64 bitmap;       // u32[keys / 32]
+    u64 summary;      // u32[keys / 32768, rounded up]
+    u64 base;         // u32[keys / 1024]
+    u64 parts;        // u32[parts of the summary]
+    u64 place;        // u64[max_ids]: Place
+    u64 unique;       // u64[max unique]: keys, ascending
+    u64 status;       // u8[max unique]: of rows on drives
+    u64 staging;      // staging_stride bytes for each unique
+    u64 staging_stride;
+};
+
+static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 32, "src/abi.rs");
+static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 160 && sizeof(SlotState) == 368, "src/abi.rs");
+static_assert(sizeof(Lookup) == 280, "src/abi.rs");

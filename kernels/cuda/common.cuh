@@ -1,0 +1,91 @@
+// What all kernels share: addresses, where a row lies, sums over a block.
+#pragma once
+#include "order.cuh"
+#include "abi.h"
+
+#ifndef WARPROW_HOST
+#define SHARED __shared__
+#define KERNEL extern "C" __global__ void
+#define DEVICE __device__ __forceinline__
+#define FULL 0xffffffffu
+#endif
+
+template <class T> DEVICE T* at(u64 address) { return reinterpret_cast<T*>(address); }
+
+DEVICE u64 min_of(u64 a, u64 b) { return a < b ? a : b; }
+
+// What `place` holds for a position. Below PLACE_STAGED: a key, whose row is found through the bitmap.
+constexpr u64 PLACE_MISSING = ~0ull;
+constexpr u64 PLACE_PADDING = ~0ull - 1;
+constexpr u64 PLACE_HERE = 1ull << 63;    // the lower bits are the row's address in GPU memory
+constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among the uniques
+
+// Of a unique row on drives.
+enum RowStatus : u8 { ROW_READ, ROW_FAILED };
+
+DEVICE u32* gate_closed(const Lookup& p) { return at<u32>(p.gate + WR_GATE_CLOSED); }
+DEVICE u64* gate_inside(const Lookup& p) { return at<u64>(p.gate + WR_GATE_INSIDE); }
+
+DEVICE bool is_admitted(const Lookup& p) { return at<SlotState>(p.slot)->admitted[p.ticket] != 0; }
+
+// Adds `value` of all threads of the block; every thread gets the sum. `room` has a word for each warp.
+template <u32 THREADS> DEVICE u32 block_sum(u32 value, u32* room) {
+    for (u32 step = 16; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+    __syncthreads();
+    u32 sum = 0;
+    for (u32 warp = 0; warp < THREADS / 32; ++warp) sum += room[warp];
+    return sum;
+}
+
+// The sum of `value` of the threads before this one; `total` is that of all.
+template <u32 THREADS> DEVICE u32 block_scan(u32 value, u32* room, u32& total) {
+    u32 lane = threadIdx.x % 32, inclusive = value;
+    for (u32 step = 1; step < 32; step *= 2) {
+        u32 other = __shfl_up_sync(FULL, inclusive, step);
+        if (lane >= step) inclusive += other;
+    }
+    __syncthreads();
+    if (lane == 31) room[threadIdx.x / 32] = inclusive;
+    __syncthreads();
+    u32 before = 0, sum = 0;
+    for (u32 warp = 0; warp < THREADS / 32; ++warp) {
+        if (warp == threadIdx.x / 32) before = sum;
+        sum += room[warp];
+    }
+    total = sum;
+    return before + inclusive - value;
+}
+
+// The segment of a key.
+DEVICE const Segment& segment_of(const Lookup& p, u64 key) {
+    const Segment* segment = at<Segment>(p.segment);
+    u32 low = 0, high = p.segments;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (segment[middle].first_key <= key) low = middle; else high = middle;
+    }
+    return segment[low];
+}
+
+// Where a row on drives lies: drive (16 bits) and LBA (48 bits), and the byte in that LBA.
+struct Home {
+    u64 at;
+    u32 byte;
+    u32 lbas;
+    u32 row_bytes;
+};
+
+DEVICE Home home_of(const Lookup& p, u64 key) {
+    const Segment& segment = segment_of(p, key);
+    const Table& table = at<Table>(p.table)[segment.table];
+    u64 rank = segment.first_rank + (key - segment.first_key);
+    u64 group = rank / table.group_rows, row = rank % table.group_rows;
+    u64 lba = table.first_lba + group * table.group_lbas + row * table.step_lbas;
+    u64 unit = lba >> table.stripe_shift;
+    u32 chunk = at<u32>(table.map)[unit % table.chunks];
+    u64 within = (unit / table.chunks) << table.stripe_shift | (lba & ((1ull << table.stripe_shift) - 1));
+    u64 on_drive = table.base_lba + ((u64)(chunk & 0xffffff) << table.chunk_shift) + within;
+    return Home{(u64)(chunk >> 24) << 48 | on_drive, (u32)row * table.step_bytes, table.row_lbas, table.row_bytes};
+}

@@ -1,0 +1,95 @@
+// Ordered accesses: the only code that touches memory which a device or the host may write while a kernel runs.
+//
+// Scope is .sys throughout: the other side is a drive, a host thread, or another GPU. A fence of .sys scope by one thread covers
+// what other threads of its block stored before a block barrier that both passed (causality order is transitive over bar.sync).
+// On a host (tests) the same functions are C++ atomics; x86 is stronger than what they ask for.
+#pragma once
+
+#include "queue_abi.h"
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+
+struct Quad {
+    u32 x, y, z, w;
+};
+
+#ifdef __CUDA_ARCH__
+
+__device__ __forceinline__ u32 load_relaxed(const u32* at) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ u64 load_relaxed(const u64* at) {
+    u64 value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+// 16 bytes, aligned; each of the four words is atomic, the whole is not.
+__device__ __forceinline__ Quad load_relaxed(const Quad* at) {
+    Quad value;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(at)
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_relaxed(u32* at, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_release(u64* at, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+// A store to a device's register: exactly one, never merged, of this width.
+__device__ __forceinline__ void store_mmio(u32* at, u32 value) {
+    asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+// ptxas splits fences by semantics from sm_90 on; before, it accepts the spelling and emits what the hardware cannot decode.
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void fence_release() { asm volatile("fence.release.sys;" ::: "memory"); }
+__device__ __forceinline__ void fence_acquire() { asm volatile("fence.acquire.sys;" ::: "memory"); }
+#else
+__device__ __forceinline__ void fence_release() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ __forceinline__ void fence_acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+#endif
+__device__ __forceinline__ void fence_sequential() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
+// Nanoseconds of a clock that all SMs share; its step may be a microsecond.
+__device__ __forceinline__ u64 now() {
+    u64 value;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value)::"memory");
+    return value;
+}
+
+// Between two looks at something that has not come.
+__device__ __forceinline__ void pause(u32 nanoseconds) { __nanosleep(nanoseconds); }
+
+#else  // The host's twin.
+
+static inline u32 load_relaxed(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+static inline u64 load_relaxed(const u64* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+static inline Quad load_relaxed(const Quad* at) {
+    return Quad{load_relaxed(&at->x), load_relaxed(&at->y), load_relaxed(&at->z), load_relaxed(&at->w)};
+}
+static inline void store_relaxed(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_relaxed(u64* at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_release(u64* at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static inline void store_mmio(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
+static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+static inline void fence_sequential() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+u64 now();
+void pause(u32 nanoseconds);
+
+#endif

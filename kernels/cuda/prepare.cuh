@@ -1,0 +1,333 @@
+// Ids to unique keys in ascending order: begin, mark, count, place; or all of it by one block.
+#pragma once
+#include "common.cuh"
+
+// An id as an unsigned number: signed ones sign-extended, so that negative ones are beyond every table.
+DEVICE u64 id_at(u64 ids, u32 type, u64 index) {
+    switch (type) {
+        case ID_I32: return (u64)(long long)at<const int>(ids)[index];
+        case ID_U32: return at<const u32>(ids)[index];
+        default: return at<const u64>(ids)[index];
+    }
+}
+
+// Where bag `bag` of all F * B bags begins; `bag` = F * B gives the end of the last. Never past the ids.
+DEVICE u64 bag_begin(const Lookup& p, const SlotState& slot, u64 bag) {
+    u64 bags = p.features * slot.bags;
+    if (bag >= bags && (p.offsets == 0 || !p.has_end)) return slot.ids;
+    if (p.offsets == 0) return bags == 0 ? 0 : bag * (slot.ids / bags);
+    return min_of(id_at(p.offsets, p.offset_type, bag), slot.ids);
+}
+
+// The feature that position `index` belongs to.
+DEVICE u32 feature_of(const Lookup& p, const SlotState& slot, u64 index) {
+    u32 low = 0, high = p.features;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (bag_begin(p, slot, middle * slot.bags) <= index) low = middle; else high = middle;
+    }
+    return low;
+}
+
+// One thread: may this launch run, and on what? Takes the lease and passes the gate.
+DEVICE void admit(const Lookup& p) {
+    SlotState& slot = *at<SlotState>(p.slot);
+    Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
+    if (atomicCAS(&slot.lease, 0u, 1u) != 0) {
+        slot.admitted[p.ticket] = 0;
+        store_relaxed(&ticket.outcome, OUTCOME_BUSY);
+        store_release(&ticket.sequence, atomicAdd(&slot.launches[p.ticket], 1ull) + 1);
+        return;
+    }
+    // The launch before gave the lease back behind a release.
+    fence_acquire();
+    slot.admitted[p.ticket] = 1;
+    slot.began = now();
+    slot.flaws = 0;
+    slot.faults = 0;
+    slot.uniques = 0;
+    slot.dram_uniques = 0;
+    slot.counters = Counters{};
+    u64 ids = p.id_count, bags = p.bag_count;
+    if (p.counts != 0) {
+        ids = at<const u64>(p.counts)[0];
+        bags = at<const u64>(p.counts)[1];
+    }
+    if (ids > p.max_ids) slot.flaws |= FLAW_TOO_MANY_IDS;
+    if (bags > p.max_bags) slot.flaws |= FLAW_TOO_MANY_BAGS;
+    if (slot.flaws != 0) ids = bags = 0;
+    slot.ids = ids;
+    slot.bags = bags;
+    slot.counters.ids = ids;
+    // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
+    store_relaxed(gate_inside(p), slot.launches[p.ticket] + 1);
+    fence_sequential();
+    slot.gate_was_closed = load_relaxed(gate_closed(p));
+    // What the host did before it opened the gate is seen by whoever finds it open.
+    fence_acquire();
+}
+
+struct Marked {
+    u32 missing, padding, hbm, dram, ssd;
+};
+
+// What becomes of one id: its place, which is a key where it has one.
+DEVICE u64 place_of(const Lookup& p, const SlotState& slot, u64 index, Marked& marked) {
+    const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
+    const Table& table = at<Table>(p.table)[feature.table];
+    u64 id = id_at(p.ids, p.id_type, index);
+    bool is_padding = feature.has_padding && id == feature.padding;
+    if (is_padding && (p.pooled || id >= table.rows)) {
+        ++marked.padding;
+        return PLACE_PADDING;
+    }
+    if (id >= table.rows) {
+        ++marked.missing;
+        return PLACE_MISSING;
+    }
+    u64 rank = id;
+    if (table.ranks != 0) rank = table.rank_bytes == 4 ? at<const u32>(table.ranks)[id] : at<const u64>(table.ranks)[id];
+    if (rank < table.hbm_rows) {
+        ++marked.hbm;
+        return PLACE_HERE | (table.hbm + rank * table.row_stride);
+    }
+    if (rank < table.dram_end) {
+        ++marked.dram;
+        return table.dram_key + (rank - table.hbm_rows);
+    }
+    ++marked.ssd;
+    return table.ssd_key + (rank - table.dram_end);
+}
+
+DEVICE void add_marked(Counters& counters, const Marked& marked) {
+    Marked sum = marked;
+    for (u32 step = 16; step > 0; step /= 2) {
+        sum.missing += __shfl_xor_sync(FULL, sum.missing, step);
+        sum.padding += __shfl_xor_sync(FULL, sum.padding, step);
+        sum.hbm += __shfl_xor_sync(FULL, sum.hbm, step);
+        sum.dram += __shfl_xor_sync(FULL, sum.dram, step);
+        sum.ssd += __shfl_xor_sync(FULL, sum.ssd, step);
+    }
+    if (threadIdx.x % 32 != 0) return;
+    if (sum.missing) atomicAdd(&counters.missing, (u64)sum.missing);
+    if (sum.padding) atomicAdd(&counters.padding, (u64)sum.padding);
+    if (sum.hbm) atomicAdd(&counters.ids_hbm, (u64)sum.hbm);
+    if (sum.dram) atomicAdd(&counters.ids_dram, (u64)sum.dram);
+    if (sum.ssd) atomicAdd(&counters.ids_ssd, (u64)sum.ssd);
+}
+
+// 1 where the table has the row and the id is no padding. A row that fails later is cleared by `expand`.
+DEVICE void mask_at(const Lookup& p, const SlotState& slot, u64 index, u64 place) {
+    if (p.mask == 0) return;
+    const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
+    bool padding = feature.has_padding && id_at(p.ids, p.id_type, index) == feature.padding;
+    at<u8>(p.mask)[index] = place != PLACE_MISSING && !padding;
+}
+
+// Offsets that do not ascend, or that pass the ids: noted; what they mean is then whatever bag_begin makes of them.
+DEVICE void check_offsets(const Lookup& p, SlotState& slot, u64 thread, u64 threads) {
+    if (p.offsets == 0) return;
+    u64 bags = p.features * slot.bags, entries = bags + (p.has_end ? 1 : 0);
+    bool bad = false;
+    for (u64 i = thread; i < entries; i += threads) {
+        u64 here = id_at(p.offsets, p.offset_type, i);
+        u64 before = i == 0 ? 0 : id_at(p.offsets, p.offset_type, i - 1);
+        bad |= i == 0 ? here != 0 : here < before;
+        bad |= here > slot.ids || (i == bags && here != slot.ids);
+    }
+    if (bad) atomicOr(&slot.flaws, FLAW_OFFSETS);
+}
+
+// --- Any number of ids ---------------------------------------------------------------------------------------------------------
+
+constexpr u32 MARK_THREADS = 256;
+constexpr u32 WALK_THREADS = 256;
+
+// grid 1, block 1.
+KERNEL warprow_begin(const Lookup p) { admit(p); }
+
+// Sets the bit of each id's key. grid: any. Reads ids once, writes 8 B an id; a bit costs an atomic only if it is not yet set.
+KERNEL warprow_mark(const Lookup p) {
+    if (!is_admitted(p)) return;
+    SlotState& slot = *at<SlotState>(p.slot);
+    u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
+    check_offsets(p, slot, thread, threads);
+    Marked marked{};
+    for (u64 i = thread; i < slot.ids; i += threads) {
+        u64 place = place_of(p, slot, i, marked);
+        at<u64>(p.place)[i] = place;
+        mask_at(p, slot, i, place);
+        if (place >= PLACE_STAGED) continue;
+        u32* word = at<u32>(p.bitmap) + place / 32;
+        u32 bit = 1u << place % 32;
+        // Bits are only ever set here, so that a stale word costs an atomic and nothing else.
+        if (*word & bit) continue;
+        if (atomicOr(word, bit) == 0) {
+            u32* summary = at<u32>(p.summary) + place / 32768;
+            u32 block = 1u << place / 1024 % 32;
+            if (!(*summary & block)) atomicOr(summary, block);
+        }
+    }
+    add_marked(slot.counters, marked);
+}
+
+// The words of the summary that a warp walks.
+struct Walk {
+    u64 begin, end;
+};
+
+DEVICE Walk walk_of(const Lookup& p, u32 warp, u32 warps) {
+    u64 words = (p.keys + 32767) / 32768;
+    return Walk{words * warp / warps, words * (warp + 1) / warps};
+}
+
+// Calls visit(first key, this lane's word) for every 1,024 keys of which one is set, in ascending order. By a whole warp.
+template <class Visit> DEVICE void walk(const Lookup& p, const Walk& range, Visit visit) {
+    u32 lane = threadIdx.x % 32;
+    for (u64 first = range.begin; first < range.end; first += 32) {
+        u32 mine = first + lane < range.end ? at<const u32>(p.summary)[first + lane] : 0;
+        for (u32 set = __ballot_sync(FULL, mine != 0); set != 0; set &= set - 1) {
+            u32 word = __ffs(set) - 1;
+            for (u32 bits = __shfl_sync(FULL, mine, word); bits != 0; bits &= bits - 1) {
+                u64 key = (first + word) * 32768 + (u64)(__ffs(bits) - 1) * 1024;
+                visit(key, at<const u32>(p.bitmap)[key / 32 + lane]);
+            }
+        }
+    }
+}
+
+// Counts the keys of each warp's part. grid: fixed; `place` has the same.
+KERNEL warprow_count(const Lookup p) {
+    if (!is_admitted(p)) return;
+    u32 warp = blockIdx.x * (WALK_THREADS / 32) + threadIdx.x / 32, warps = gridDim.x * (WALK_THREADS / 32);
+    u32 sum = 0, dram = 0;
+    walk(p, walk_of(p, warp, warps), [&](u64 key, u32 word) {
+        sum += __popc(word);
+        if (key < p.ssd_key) dram += __popc(word);
+    });
+    for (u32 step = 16; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(FULL, sum, step);
+        dram += __shfl_xor_sync(FULL, dram, step);
+    }
+    if (threadIdx.x % 32 != 0) return;
+    SlotState& slot = *at<SlotState>(p.slot);
+    at<u32>(p.parts)[warp] = sum;
+    if (sum) atomicAdd(&slot.uniques, sum);
+    if (dram) atomicAdd(&slot.dram_uniques, dram);
+}
+
+// Writes the unique keys in ascending order, and how many lie before each 1,024.
+KERNEL warprow_place(const Lookup p) {
+    if (!is_admitted(p)) return;
+    SHARED u32 room[WALK_THREADS / 32];
+    SHARED u32 totals[WALK_THREADS / 32];
+    SlotState& slot = *at<SlotState>(p.slot);
+    u32 lane = threadIdx.x % 32, mine = threadIdx.x / 32, per_block = WALK_THREADS / 32;
+    u32 before = 0;
+    for (u32 i = threadIdx.x; i < blockIdx.x * per_block; i += WALK_THREADS) before += at<const u32>(p.parts)[i];
+    before = block_sum<WALK_THREADS>(before, room);
+    if (threadIdx.x < per_block) totals[threadIdx.x] = at<const u32>(p.parts)[blockIdx.x * per_block + threadIdx.x];
+    __syncthreads();
+    for (u32 warp = 0; warp < mine; ++warp) before += totals[warp];
+    walk(p, walk_of(p, blockIdx.x * per_block + mine, gridDim.x * per_block), [&](u64 key, u32 word) {
+        u32 inclusive = __popc(word);
+        for (u32 step = 1; step < 32; step *= 2) {
+            u32 other = __shfl_up_sync(FULL, inclusive, step);
+            if (lane >= step) inclusive += other;
+        }
+        if (lane == 0) at<u32>(p.base)[key / 1024] = before;
+        u32 to = before + inclusive - __popc(word);
+        for (u32 bits = word; bits != 0; bits &= bits - 1, ++to) {
+            at<u64>(p.unique)[to] = key + lane * 32 + (__ffs(bits) - 1);
+            at<u8>(p.status)[to] = ROW_FAILED;
+        }
+        before += __shfl_sync(FULL, inclusive, 31);
+    });
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        slot.counters.rows_dram = slot.dram_uniques;
+        slot.counters.rows_ssd = slot.uniques - slot.dram_uniques;
+        slot.prepared = now();
+    }
+}
+
+// --- Up to SMALL ids, by one block ---------------------------------------------------------------------------------------------
+
+constexpr u32 SMALL_THREADS = 1024;
+constexpr u32 SMALL = 8192;
+constexpr u32 POSITION_BITS = 13;
+constexpr u64 NO_KEY = ~0ull;
+
+// Sorts `size` (a power of two) words ascending, in shared memory: Batcher's bitonic network.
+DEVICE void block_sort(u64* words, u32 size) {
+    for (u32 run = 2; run <= size; run *= 2) {
+        for (u32 step = run / 2; step > 0; step /= 2) {
+            for (u32 i = threadIdx.x; i < size / 2; i += SMALL_THREADS) {
+                u32 low = 2 * i - (i & (step - 1)), high = low + step;
+                u64 a = words[low], b = words[high];
+                if ((a > b) == ((low & run) == 0)) {
+                    words[low] = b;
+                    words[high] = a;
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
+// All of begin, mark, count and place. grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
+KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
+    extern __shared__ u64 words[];
+    SHARED u32 room[SMALL_THREADS / 32];
+    SHARED u32 admitted;
+    SlotState& slot = *at<SlotState>(p.slot);
+    if (threadIdx.x == 0) {
+        admit(p);
+        admitted = slot.admitted[p.ticket];
+    }
+    __syncthreads();
+    if (!admitted) return;
+    u32 ids = (u32)slot.ids, size = 1;
+    while (size < ids) size *= 2;
+    check_offsets(p, slot, threadIdx.x, SMALL_THREADS);
+    Marked marked{};
+    for (u32 i = threadIdx.x; i < size; i += SMALL_THREADS) {
+        u64 place = i < ids ? place_of(p, slot, i, marked) : PLACE_MISSING;
+        if (i < ids) {
+            at<u64>(p.place)[i] = place;
+            mask_at(p, slot, i, place);
+        }
+        words[i] = place < PLACE_STAGED ? place << POSITION_BITS | i : NO_KEY;
+    }
+    __syncthreads();
+    add_marked(slot.counters, marked);
+    block_sort(words, size);
+    // Each thread's share is contiguous, so that one scan numbers them all.
+    u32 share = (size + SMALL_THREADS - 1) / SMALL_THREADS, first = threadIdx.x * share;
+    u32 last = first + share < size ? first + share : size;
+    u32 heads = 0, dram = 0;
+    for (u32 i = first; i < last; ++i) {
+        u64 word = words[i], key = word >> POSITION_BITS;
+        if (word == NO_KEY || (i > 0 && words[i - 1] >> POSITION_BITS == key)) continue;
+        ++heads;
+        if (key < p.ssd_key) ++dram;
+    }
+    u32 total, ignored = block_sum<SMALL_THREADS>(dram, room);
+    u32 number = block_scan<SMALL_THREADS>(heads, room, total);
+    for (u32 i = first; i < last; ++i) {
+        u64 word = words[i], key = word >> POSITION_BITS;
+        if (word == NO_KEY) break;
+        if (i == 0 || words[i - 1] >> POSITION_BITS != key) {
+            at<u64>(p.unique)[number] = key;
+            at<u8>(p.status)[number] = ROW_FAILED;
+            ++number;
+        }
+        at<u64>(p.place)[word & ((1u << POSITION_BITS) - 1)] = PLACE_STAGED | (number - 1);
+    }
+    if (threadIdx.x == 0) {
+        slot.uniques = total;
+        slot.dram_uniques = ignored;
+        slot.counters.rows_dram = ignored;
+        slot.counters.rows_ssd = total - ignored;
+        slot.prepared = now();
+    }
+}

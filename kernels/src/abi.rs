@@ -1,0 +1,381 @@
+//! What the host hands to the kernels: `cuda/abi.h`, field by field. Addresses are device addresses. Types without a padding byte,
+//! so that they are copied as bytes.
+
+/// Most tickets of a slot.
+pub const TICKETS: usize = 16;
+/// Keys that share a word of the summary's bits: bases of keys are multiples of it.
+pub const KEY_ALIGN: u64 = 1024;
+
+/// Types of ids and offsets.
+pub mod id {
+    /// Signed, 32 bits.
+    pub const I32: u32 = 0;
+    /// Signed, 64 bits.
+    pub const I64: u32 = 1;
+    /// Unsigned, 32 bits.
+    pub const U32: u32 = 2;
+    /// Unsigned, 64 bits.
+    pub const U64: u32 = 3;
+}
+
+/// Types of elements.
+pub mod element {
+    /// IEEE 754, 32 bits.
+    pub const F32: u32 = 0;
+    /// IEEE 754, 16 bits.
+    pub const F16: u32 = 1;
+    /// The upper half of an F32.
+    pub const BF16: u32 = 2;
+    /// Signed, 8 bits.
+    pub const I8: u32 = 3;
+    /// Unsigned, 8 bits.
+    pub const U8: u32 = 4;
+}
+
+/// How rows of a bag become one.
+pub mod pooling {
+    /// They do not.
+    pub const NONE: u32 = 0;
+    /// Their sum.
+    pub const SUM: u32 = 1;
+    /// Their mean.
+    pub const MEAN: u32 = 2;
+}
+
+/// What an id stands for that its table does not have.
+pub mod missing {
+    /// The default row.
+    pub const DEFAULT: u32 = 0;
+    /// A row of zeros.
+    pub const ZERO: u32 = 1;
+    /// Nothing.
+    pub const SKIP: u32 = 2;
+}
+
+/// Tiers of a segment.
+pub mod tier {
+    /// Pinned memory.
+    pub const DRAM: u32 = 1;
+    /// Drives.
+    pub const SSD: u32 = 2;
+}
+
+/// What became of a launch.
+pub mod outcome {
+    /// It has not ended.
+    pub const NONE: u32 = 0;
+    /// It ran.
+    pub const DONE: u32 = 1;
+    /// Its slot was in use: it did nothing.
+    pub const BUSY: u32 = 2;
+}
+
+/// What was wrong with a batch, as bits.
+pub mod flaw {
+    /// More ids than planned: none was read.
+    pub const TOO_MANY_IDS: u32 = 1;
+    /// Offsets that do not ascend from 0 to the number of ids.
+    pub const OFFSETS: u32 = 2;
+    /// More bags than planned: none was read.
+    pub const TOO_MANY_BAGS: u32 = 4;
+}
+
+macro_rules! plain {
+    ($(#[$doc:meta])* $name:ident, $size:literal { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+        const _: () = {
+            // No padding: what is copied is all initialised.
+            assert!(size_of::<$name>() == $size && $size == 0 $(+ size_of::<$type>())*);
+        };
+
+        impl $name {
+            /// As bytes.
+            pub fn as_bytes(&self) -> &[u8] {
+                // SAFETY: a plain structure of integers without padding.
+                unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), $size) }
+            }
+        }
+    };
+}
+
+plain!(
+    /// Where a table's rows lie.
+    Table, 160 {
+        /// Rows it has.
+        rows: u64,
+        /// Ranks below this are in GPU memory.
+        hbm_rows: u64,
+        /// Ranks below this, and not in GPU memory, are in DRAM.
+        dram_end: u64,
+        /// Key of rank `hbm_rows`.
+        dram_key: u64,
+        /// Key of rank `dram_end`.
+        ssd_key: u64,
+        /// Where rank 0 lies in GPU memory.
+        hbm: u64,
+        /// Where rank `hbm_rows` lies in pinned memory.
+        dram: u64,
+        /// The row of ids that the table lacks, in GPU memory.
+        default_row: u64,
+        /// id → rank; 0: ids are ranks.
+        ranks: u64,
+        /// Bytes of an entry of `ranks`: 4 or 8.
+        rank_bytes: u32,
+        /// See [`element`].
+        element: u32,
+        /// Elements of a row.
+        dim: u32,
+        /// Bytes of a row.
+        row_bytes: u32,
+        /// Bytes from a row to the next in memory, a multiple of 16.
+        row_stride: u32,
+        /// LBAs to read for a row.
+        row_lbas: u32,
+        /// Rows of a group.
+        group_rows: u64,
+        /// LBAs of a group.
+        group_lbas: u32,
+        /// LBAs from a row to the next in its group.
+        step_lbas: u32,
+        /// Bytes from a row to the next in its group.
+        step_bytes: u32,
+        /// log₂ of the LBAs in a stripe unit.
+        stripe_shift: u32,
+        /// First LBA of the rows in their generation.
+        first_lba: u64,
+        /// Entries of `map`.
+        chunks: u64,
+        /// Chunk map: u32, drive in the upper 8 bits.
+        map: u64,
+        /// LBA at which chunk 0 begins.
+        base_lba: u64,
+        /// log₂ of the LBAs in a chunk.
+        chunk_shift: u32,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// The part of a table that one tier holds, as a range of keys.
+    Segment, 32 {
+        /// Its first key, a multiple of [`KEY_ALIGN`].
+        first_key: u64,
+        /// The rank of that.
+        first_rank: u64,
+        /// Rows it has.
+        rows: u64,
+        /// Index of the table.
+        table: u32,
+        /// See [`tier`].
+        tier: u32,
+    }
+);
+
+plain!(
+    /// A feature of the plan.
+    Feature, 32 {
+        /// Index of its table.
+        table: u32,
+        /// See [`pooling`].
+        pooling: u32,
+        /// See [`missing`].
+        missing: u32,
+        /// Not zero: rows are multiplied by weights.
+        weighted: u32,
+        /// Its first element in a pooled output row.
+        column: u32,
+        /// Not zero: `padding` counts.
+        has_padding: u32,
+        /// The padding id, sign-extended.
+        padding: u64,
+    }
+);
+
+plain!(
+    /// What a launch counts.
+    Counters, 104 {
+        /// Ids.
+        ids: u64,
+        /// Ids that their tables lack.
+        missing: u64,
+        /// Padding ids that were not read.
+        padding: u64,
+        /// Ids of rows in GPU memory.
+        ids_hbm: u64,
+        /// Ids of rows in DRAM.
+        ids_dram: u64,
+        /// Ids of rows on drives, failed ones included.
+        ids_ssd: u64,
+        /// Ids whose row could not be read.
+        failed: u64,
+        /// Different rows in DRAM.
+        rows_dram: u64,
+        /// Different rows on drives.
+        rows_ssd: u64,
+        /// Commands sent.
+        commands: u64,
+        /// Doorbell stores.
+        doorbells: u64,
+        /// Bytes asked of drives.
+        bytes: u64,
+        /// Completions that nobody waited for.
+        anomalies: u64,
+    }
+);
+
+plain!(
+    /// The end of a launch, in pinned memory.
+    Ticket, 160 {
+        /// Launches of this ticket that have ended; stored last.
+        sequence: u64,
+        /// See [`outcome`].
+        outcome: u32,
+        /// See [`flaw`].
+        flaws: u32,
+        /// Not zero: the gate was closed, so that nothing was read from drives.
+        gate_was_closed: u32,
+        /// Queues of the slot that take no more commands.
+        faults: u32,
+        /// What it counted.
+        counters: Counters,
+        /// When it began, in nanoseconds of the GPU's clock.
+        began: u64,
+        /// When its uniques were known.
+        prepared: u64,
+        /// When its rows were there.
+        fetched: u64,
+        /// When it ended.
+        ended: u64,
+    }
+);
+
+plain!(
+    /// What a slot keeps in GPU memory; zero to begin with.
+    SlotState, 368 {
+        /// Not zero: a launch runs.
+        lease: u32,
+        /// Of the launch.
+        flaws: u32,
+        /// Of the launch.
+        gate_was_closed: u32,
+        /// Of the launch.
+        faults: u32,
+        /// Ids of the launch.
+        ids: u64,
+        /// Bags of each feature.
+        bags: u64,
+        /// Different rows in DRAM and on drives.
+        uniques: u32,
+        /// Those in DRAM.
+        dram_uniques: u32,
+        /// Blocks of `expand` that have ended.
+        expand_left: u32,
+        /// Blocks of `finish` that have ended.
+        finish_left: u32,
+        /// Of the launch.
+        counters: Counters,
+        /// Of the launch.
+        began: u64,
+        /// Of the launch.
+        prepared: u64,
+        /// Of the launch.
+        fetched: u64,
+        /// Launches that have ended, by ticket.
+        launches: [u64; TICKETS],
+        /// Not zero: the launch of that ticket runs.
+        admitted: [u32; TICKETS],
+    }
+);
+
+plain!(
+    /// A launch.
+    Lookup, 280 {
+        /// Ids.
+        ids: u64,
+        /// Where bags begin; 0: all bags are of one length.
+        offsets: u64,
+        /// One f32 an id; 0: none.
+        weights: u64,
+        /// One byte an id; 0: none.
+        mask: u64,
+        /// Output rows.
+        out: u64,
+        /// Elements from one to the next.
+        out_stride: u64,
+        /// Two u64 in device memory, ids and bags of a feature; 0: the next two.
+        counts: u64,
+        /// Ids.
+        id_count: u64,
+        /// Bags of a feature.
+        bag_count: u64,
+        /// Most ids that the slot has room for.
+        max_ids: u64,
+        /// Most bags of a feature.
+        max_bags: u64,
+        /// See [`id`].
+        id_type: u32,
+        /// See [`id`].
+        offset_type: u32,
+        /// Not zero: `offsets` has an entry past the last bag.
+        has_end: u32,
+        /// See [`element`].
+        out_element: u32,
+        /// Elements of an output row.
+        width: u32,
+        /// Not zero: rows of bags become one.
+        pooled: u32,
+        /// Features.
+        features: u32,
+        /// Segments.
+        segments: u32,
+        /// Index of the ticket.
+        ticket: u32,
+        /// log₂ of the lanes that share a row.
+        lanes: u32,
+        /// [`Feature`]s.
+        feature: u64,
+        /// [`Table`]s.
+        table: u64,
+        /// [`Segment`]s, ascending.
+        segment: u64,
+        /// [`SlotState`].
+        slot: u64,
+        /// [`Ticket`]s, pinned.
+        tickets: u64,
+        /// The gate, pinned.
+        gate: u64,
+        /// `QueueDescriptor`s, drives of set 0 first.
+        queues: u64,
+        /// Queue sets.
+        sets: u32,
+        /// Drives.
+        drives: u32,
+        /// Keys there are, a multiple of [`KEY_ALIGN`].
+        keys: u64,
+        /// The first key of a row on drives.
+        ssd_key: u64,
+        /// One bit a key, zero.
+        bitmap: u64,
+        /// One bit for each [`KEY_ALIGN`] keys, zero.
+        summary: u64,
+        /// One u32 for each [`KEY_ALIGN`] keys.
+        base: u64,
+        /// One u32 for each warp that counts.
+        parts: u64,
+        /// One u64 an id.
+        place: u64,
+        /// One u64 a unique key.
+        unique: u64,
+        /// One byte a unique key.
+        status: u64,
+        /// Rows of unique keys.
+        staging: u64,
+        /// Bytes from one to the next, a multiple of 16.
+        staging_stride: u64,
+    }
+);

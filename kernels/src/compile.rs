@@ -1,0 +1,185 @@
+//! Sources to machine code, by NVRTC.
+
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::ptr;
+
+use cudarc::nvrtc::sys::{self, nvrtcResult};
+
+use crate::KernelError;
+use crate::cache::Cache;
+
+const MAIN: &str = include_str!("../cuda/lookup.cu");
+/// What it includes, by name.
+const HEADERS: [(&str, &str); 7] = [
+    ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
+    ("abi.h", include_str!("../cuda/abi.h")),
+    ("order.cuh", include_str!("../cuda/order.cuh")),
+    ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
+    ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
+    ("expand.cuh", include_str!("../cuda/expand.cuh")),
+];
+/// Sums must be those of the host: nothing is fused, nothing flushed to zero.
+const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-lineinfo"];
+
+/// A GPU architecture: compute capability 9.0 is `sm_90`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Arch {
+    /// Major version.
+    pub major: u32,
+    /// Minor version.
+    pub minor: u32,
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+/// A program of NVRTC, destroyed in the end.
+struct Program(sys::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: it was created and is destroyed once.
+        unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+/// The machine code of the kernels for `arch`: from the cache on disk, else compiled (about a second) and put there. Nothing
+/// but a missing NVRTC stands in the way of a machine without a GPU.
+pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
+    if arch.major < 8 {
+        return Err(KernelError::TooOld { major: arch.major, minor: arch.minor });
+    }
+    // SAFETY: it looks for a library and calls nothing in it.
+    let nvrtc = unsafe { sys::is_culib_present() };
+    let version = if nvrtc { version() } else { "none".to_owned() };
+    let arch_name = arch.to_string();
+    let sources = HEADERS.iter().flat_map(|(name, text)| [*name, *text]).chain([MAIN]).chain(OPTIONS);
+    let driver = driver_version.to_string();
+    let cache = Cache::of(sources.chain([arch_name.as_str(), &driver]), &arch_name);
+    if let Some(code) = cache.as_ref().and_then(Cache::get) {
+        return Ok(code);
+    }
+    if !nvrtc {
+        return Err(KernelError::NoNvrtc { arch: arch_name, cache: crate::cache_directory() });
+    }
+    let code = run(&arch_name, &version)?;
+    if let Some(cache) = cache {
+        cache.put(&code);
+    }
+    Ok(code)
+}
+
+fn version() -> String {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: NVRTC is there; it stores two numbers.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    format!("{major}.{minor}")
+}
+
+fn run(arch: &str, version: &str) -> Result<Vec<u8>, KernelError> {
+    let failed = |reason: String| KernelError::Compile { arch: arch.to_owned(), version: version.to_owned(), reason };
+    let text = |text: &str| CString::new(text).map_err(|_| failed("a source has a zero byte".to_owned()));
+    let check = |what: &str, result: nvrtcResult| {
+        if result == nvrtcResult::NVRTC_SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: NVRTC answers with a constant string, whatever the result.
+        let why = unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(result)) };
+        Err(failed(format!("{what}: {}", why.to_string_lossy())))
+    };
+    let main = text(MAIN)?;
+    let names = HEADERS.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
+    let bodies = HEADERS.iter().map(|(_, body)| text(body)).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let bodies: Vec<*const c_char> = bodies.iter().map(|body| body.as_ptr()).collect();
+    let options = OPTIONS.iter().map(|option| text(option)).chain([text(&format!("--gpu-architecture={arch}"))]);
+    let options = options.collect::<Result<Vec<_>, _>>()?;
+    let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+
+    let mut program = Program(ptr::null_mut());
+    // SAFETY: all strings end with a zero and outlive the call; the counts are those of the arrays.
+    check("creating the program", unsafe {
+        sys::nvrtcCreateProgram(
+            &mut program.0,
+            main.as_ptr(),
+            c"lookup.cu".as_ptr(),
+            bodies.len() as i32,
+            bodies.as_ptr(),
+            names.as_ptr(),
+        )
+    })?;
+    // SAFETY: as above; the program exists.
+    let compiled = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+    if compiled != nvrtcResult::NVRTC_SUCCESS {
+        return Err(failed(log(&program)));
+    }
+    let mut size = 0;
+    // SAFETY: the program was compiled for a real architecture, so that there is machine code.
+    check("asking for the size of the code", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
+    let mut code = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    check("taking the code", unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
+    Ok(code)
+}
+
+/// What the compiler said.
+fn log(program: &Program) -> String {
+    let mut size = 0;
+    // SAFETY: the program exists.
+    if unsafe { sys::nvrtcGetProgramLogSize(program.0, &mut size) } != nvrtcResult::NVRTC_SUCCESS {
+        return "it gives no reason".to_owned();
+    }
+    let mut text = vec![0u8; size.max(1)];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    unsafe { sys::nvrtcGetProgramLog(program.0, text.as_mut_ptr().cast()) };
+    String::from_utf8_lossy(&text).trim_end_matches('\0').trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_include_is_embedded() {
+        for (name, text) in HEADERS.iter().chain(&[("lookup.cu", MAIN)]) {
+            for line in text.lines() {
+                let Some(included) = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) else {
+                    assert!(!line.starts_with("#include"), "{name}: {line}");
+                    continue;
+                };
+                assert!(HEADERS.iter().any(|(header, _)| *header == included), "{name} includes {included}");
+            }
+        }
+    }
+
+    #[test]
+    fn ordered_accesses_are_in_one_header() {
+        for (name, text) in HEADERS.iter().chain(&[("lookup.cu", MAIN)]) {
+            assert!(*name == "order.cuh" || !text.contains("asm"), "{name} has assembly of its own");
+            assert!(!text.contains("volatile") || *name == "order.cuh", "{name} uses volatile");
+        }
+    }
+
+    #[test]
+    fn old_gpus_are_refused() {
+        let error = compile(Arch { major: 7, minor: 5 }, 0).unwrap_err().to_string();
+        assert!(error.contains("7.5") && error.contains("8.0"), "{error}");
+    }
+
+    #[test]
+    fn compiles_for_every_architecture() {
+        // SAFETY: it looks for a library and calls nothing in it.
+        if !unsafe { sys::is_culib_present() } {
+            return eprintln!("skipped: compiling the kernels needs libnvrtc");
+        }
+        for (major, minor) in [(8, 0), (9, 0), (10, 0)] {
+            let code = run(&Arch { major, minor }.to_string(), &version()).unwrap();
+            assert_eq!(code[..4], *b"\x7fELF");
+        }
+    }
+}

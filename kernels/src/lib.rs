@@ -1,0 +1,13 @@
+//! The look-up's CUDA kernels: their sources, embedded; their compilation for the device that is there, once; their launches.
+//! `docs/gpu.md` says how they work together, `cuda/` holds them.
+
+pub mod abi;
+mod cache;
+mod compile;
+mod error;
+mod lookup;
+
+pub use cache::cache_directory;
+pub use compile::{Arch, compile};
+pub use error::KernelError;
+pub use lookup::{Kernels, SMALL_IDS, Shape};
