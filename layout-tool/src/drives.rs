@@ -82,7 +82,11 @@ impl Drop for NewFiles {
 
 /// The drives, which must exist.
 pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
-    args.parse()?.iter().map(|address| Ok(Device::open(address, Create::Never)?)).collect()
+    let mut devices = Vec::new();
+    for address in &args.parse()? {
+        devices.push(Device::open_beside(&devices, address, Create::Never)?);
+    }
+    Ok(devices)
 }
 
 /// The store on the drives.

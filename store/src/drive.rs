@@ -63,6 +63,18 @@ pub enum Create {
 }
 
 impl Device {
+    /// As [`open`](Self::open), beside drives that are open already: another namespace of one's controller shares it, since a
+    /// function cannot be opened twice.
+    pub fn open_beside(opened: &[Self], address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
+        if let DriveAddress::Pci { address, namespace } = address {
+            let name = address.to_string();
+            if let Some(same) = opened.iter().find(|device| device.function().name() == name) {
+                return Ok(same.with_namespace(*namespace));
+            }
+        }
+        Self::open(address, create)
+    }
+
     /// Opens the drive at `address`, for this process alone.
     pub fn open(address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
         match address {
@@ -90,6 +102,17 @@ mod tests {
             assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
         }
         assert_eq!("41:00.0/1".parse::<DriveAddress>().unwrap().to_string(), "0000:41:00.0");
+    }
+
+    #[test]
+    fn namespaces_of_one_function_share_it() {
+        let function = warprow_soft_controller::SoftController::builder().name("0000:41:00.0").build().unwrap();
+        let opened = [Device::new(function, 1)];
+        let second = Device::open_beside(&opened, &"41:00.0/2".parse().unwrap(), Create::Never).unwrap();
+        assert!(std::sync::Arc::ptr_eq(second.function(), opened[0].function()));
+        assert_eq!((second.namespace(), second.name()), (2, "0000:41:00.0/2".to_owned()));
+        // Another function is opened for itself, and there is none.
+        Device::open_beside(&opened, &"ffff:42:00.0".parse().unwrap(), Create::Never).unwrap_err();
     }
 
     #[test]

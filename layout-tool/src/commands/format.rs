@@ -70,7 +70,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
                 made.push(path);
                 devices.push(Device::open(address, Create::IfMissing)?);
             }
-            None => devices.push(Device::open(address, Create::Never)?),
+            None => devices.push(Device::open_beside(&devices, address, Create::Never)?),
         }
     }
     let lba = match (args.row_bytes, args.lba) {
