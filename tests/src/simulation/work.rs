@@ -20,6 +20,7 @@ use crate::simulation::{Options, Outcome};
 const NO_QUEUE: &str = "queue pairs of this controller are in use";
 const LATE_WRITES: &str = "timed out and may still be carried out";
 const RESET: &str = "was reset or lost power while it was being written";
+const LOAD_RESET: &str = "load was interrupted by a reset";
 
 /// Operations of a seed.
 const OPERATIONS: u32 = 32;
@@ -180,7 +181,7 @@ impl Work {
             Ended::Badly(why) if disturbed => self.note(format_args!("{name}: {why}")),
             Ended::Badly(why)
                 if self.incidents_met != 0
-                    && [NO_QUEUE, LATE_WRITES, RESET].iter().any(|words| why.contains(words)) =>
+                    && [NO_QUEUE, LATE_WRITES, RESET, LOAD_RESET].iter().any(|words| why.contains(words)) =>
             {
                 self.note(format_args!("{name}: {why}"));
                 self.close();
