@@ -226,6 +226,14 @@ pub enum DriverError {
         /// Most entries the controller takes.
         max: u32,
     },
+    /// Memory that cannot hold the rings of a queue pair.
+    #[error("{function}: this memory cannot hold a queue pair: {why}")]
+    QueueMemory {
+        /// The function's name.
+        function: Arc<str>,
+        /// What it is, and what would be needed.
+        why: String,
+    },
     /// The controller was reset since this queue pair was made.
     #[error("{function}: queue {queue} is stale: the controller was reset; call QueuePair::recreate")]
     Stale {
@@ -249,10 +257,10 @@ pub enum DriverError {
         /// Commands that had not ended when an error ended the wait for them.
         outstanding: u32,
     },
-    /// Queue pairs whose owners did not let go of them.
+    /// Queue pairs whose owners, or submitters, did not let go of them.
     #[error(
-        "{function}: queue pairs {queues:?} are still in use; drop them, or have their owners call QueuePair::leave, \
-         then try again"
+        "{function}: queue pairs {queues:?} are still in use; drop them, have their owners call QueuePair::leave, or wait \
+         for what submits to them (a kernel) to end, then try again"
     )]
     QueuesInUse {
         /// The function's name.

@@ -40,5 +40,5 @@ pub use error::DriverError;
 pub use events::{Details, Event, Polled};
 pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest, Loss};
 pub use namespace::{Namespace, NamespaceIds};
-pub use queue::{Completion, Ended, PushError, QueueOptions, QueuePair};
+pub use queue::{Completion, Ended, ExternalQueue, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
 pub use reset::ResetKind;

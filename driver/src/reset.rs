@@ -1,5 +1,6 @@
 //! Reset and shutdown of a controller (NVMe Base 2.0, 3.6 and 3.7; NVMe 1.4, 7.3 and 7.6.2).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use warprow_dma::FunctionError;
 use crate::DriverError;
 use crate::controller::Controller;
 use crate::enable;
-use crate::queue::Queues;
+use crate::queue::{Link, Queues};
 
 /// RTD3E can say more than an hour.
 const MOST_SHUTDOWN: Duration = Duration::from_secs(300);
@@ -31,7 +32,8 @@ impl Controller {
     /// First the owners of queue pairs must let go: each does at its next call into its queue pair (which answers
     /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not
     /// within [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing
-    /// reset. Afterwards each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate). Any other error leaves the
+    /// reset. The submitters of [external queues](crate::ExternalQueue) are closed, and have to leave likewise. Afterwards each
+    /// owner calls [`QueuePair::recreate`](crate::QueuePair::recreate). Any other error leaves the
     /// controller down ([`DriverError::Down`]), with quarantined memory still withheld; another reset, of this kind or a
     /// deeper one, may bring it back.
     pub fn reset(&self, kind: ResetKind) -> Result<(), DriverError> {
@@ -40,8 +42,10 @@ impl Controller {
         }
         let mut queues = self.lock_queues();
         self.gate.close();
+        let closed = queues.close_submitters();
         if let Err(error) = self.await_owners(&queues, self.options().leave_timeout) {
             self.gate.reopen();
+            closed.iter().for_each(|link| link.open());
             return Err(error);
         }
 
@@ -135,8 +139,13 @@ impl Queues {
         self.links.iter().filter(|(_, link)| !link.dropped.load(Ordering::Acquire)).map(|(&id, _)| id)
     }
 
-    /// Queue pairs whose owners may still ring their doorbells.
+    /// Queue pairs whose doorbells may still be rung.
     fn staying(&self) -> impl Iterator<Item = u16> {
-        self.links.iter().filter(|(_, link)| !link.left.load(Ordering::Acquire)).map(|(&id, _)| id)
+        self.links.iter().filter(|(_, link)| !link.has_left()).map(|(&id, _)| id)
+    }
+
+    /// Closes the submitters of external queues; those that this closed.
+    fn close_submitters(&self) -> Vec<Arc<Link>> {
+        self.links.values().filter(|link| link.close()).cloned().collect()
     }
 }

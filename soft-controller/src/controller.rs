@@ -204,6 +204,14 @@ impl Function for SoftController {
         Doorbell::memory(core.doorbells.clone(), at, reader).ok_or_else(outside)
     }
 
+    fn doorbell_memory(&self) -> Option<DmaMemory> {
+        Some(Self::doorbell_memory(self))
+    }
+
+    fn wake(&self) {
+        self.core.wake_all();
+    }
+
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
         let core = &*self.core;
         let mut control = core.lock_control();

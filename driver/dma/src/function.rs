@@ -75,6 +75,16 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// The doorbell register at `offset` of BAR0, for writing without further checks.
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError>;
 
+    /// The memory that holds the doorbells, where they are ordinary memory: its first byte is BAR0 + 1000h. For submitters
+    /// that store to them by other means than [`Doorbell::ring`] and so wake nobody, such as a GPU: whoever reads them looks
+    /// by itself from now on, and is told with [`wake`](Self::wake) when that is worth while.
+    fn doorbell_memory(&self) -> Option<DmaMemory> {
+        None
+    }
+
+    /// Wakes whoever reads [`doorbell_memory`](Self::doorbell_memory), because a doorbell will be stored soon.
+    fn wake(&self) {}
+
     /// Allocates zeroed memory of a kind that this function can reach, at least `len` bytes.
     fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
         DmaMemory::allocate(len, Backing::Auto)
@@ -115,6 +125,11 @@ impl Mapped {
     /// The memory.
     pub fn memory(&self) -> &DmaMemory {
         &self.memory
+    }
+
+    /// The function it is mapped for.
+    pub fn function(&self) -> &Arc<dyn Function> {
+        &self.function
     }
 
     /// Where the device sees its first byte.

@@ -1,30 +1,26 @@
-use warprow_dma::{DmaMemory, Doorbell, PAGE};
-use warprow_spec::{Cqe, Sqe};
+use warprow_dma::{DmaMemory, Doorbell};
 
+use super::device::RingSizes;
 use super::ring::{Bell, Words};
 use crate::prp;
 
-/// Where things lie in the memory of a queue pair, in bytes: the submission queue at 0, the completion queue at a page,
-/// then a list area for each CID.
+/// Where the list areas of the CIDs lie in the memory of a queue pair, in bytes: behind the rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    pub(crate) cq: usize,
     pub(crate) lists: usize,
     /// Bytes of one list area.
     pub(crate) list: usize,
-    /// Bytes of all.
+    /// Bytes of all, rings and lists.
     pub(crate) len: usize,
 }
 
 impl Places {
     /// For queues of so many entries and commands of at most `max_transfer` bytes.
-    pub(crate) fn new(sq_size: u32, cq_size: u32, max_transfer: u64) -> Self {
-        let (sq_size, cq_size) = (sq_size as usize, cq_size as usize);
+    pub(crate) fn new(sizes: RingSizes, max_transfer: u64) -> Self {
         // Dataset Management puts its ranges where lists go.
         let list = prp::list_bytes(max_transfer).max(512) as usize;
-        let cq = (sq_size * size_of::<Sqe>()).next_multiple_of(PAGE);
-        let lists = cq + (cq_size * size_of::<Cqe>()).next_multiple_of(PAGE);
-        Self { cq, lists, list, len: lists + (sq_size.min(cq_size) - 1) * list }
+        let (lists, cids) = (sizes.bytes(), sizes.entries.min(sizes.completion_entries) as usize - 1);
+        Self { lists, list, len: lists + cids * list }
     }
 }
 

@@ -1,13 +1,10 @@
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use warprow_dma::{Doorbell, Mapped, PAGE};
 use warprow_spec::Sqe;
-use warprow_spec::admin::QueuePriority;
-use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
 
-use super::registry::Link;
+use super::device::{DeviceQueue, RingSizes};
 use super::{Anomalies, CommandName, Completion, Ended, NEVER, Places, PushError, Ring, RingMemory};
 use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
@@ -53,32 +50,21 @@ const SPIN: Duration = Duration::from_millis(20);
 /// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
 #[derive(Debug)]
 pub struct QueuePair {
-    // Before `controller`, so that a queue pair's memory goes before the last reference to its controller.
+    // Before `device`, so that a queue pair's memory goes before the last reference to its controller.
     pub(super) ring: Ring<RingMemory, Doorbell>,
     /// Rings, then the list areas of the CIDs.
     memory: Arc<Mapped>,
     pub(super) places: Places,
     kept: Vec<Arc<Mapped>>,
-    id: u16,
     options: QueueOptions,
-    link: Arc<Link>,
-    /// The gate when the queue was made on the device.
-    made: u64,
-    /// The same while the owner may use the queue; never equal to a gate once it has left.
-    pass: u64,
-    /// What exists on the device.
-    has_sq: bool,
-    has_cq: bool,
     /// When the batch that is being pushed ends at the latest.
     batch_deadline: Duration,
     /// No outstanding command's deadline is earlier.
     earliest: Duration,
     /// The clock at the start of the latest batch.
     now: Duration,
-    /// Commands in quarantine that change the media: this queue's share of the controller's late writes.
-    late: u32,
     pub(super) optional: Optional,
-    pub(super) controller: Arc<Controller>,
+    device: DeviceQueue,
 }
 
 /// Commands that the controller says it has.
@@ -96,9 +82,6 @@ const _: () = {
     is_shared::<Controller>();
 };
 
-/// A gate value that never occurs.
-const LEFT: u64 = u64::MAX;
-
 impl Controller {
     /// Makes a queue pair: memory, Create I/O Completion Queue, Create I/O Submission Queue (physically contiguous,
     /// without interrupts; NVMe Base 2.0, 5.4 and 5.5; NVMe 1.4, 5.3 and 5.4).
@@ -106,73 +89,56 @@ impl Controller {
     /// Fails with [`DriverError::QueueSize`], [`DriverError::NoQueueLeft`], [`DriverError::Allocate`], if the transport
     /// cannot map the memory ([`DriverError::Function`]), or as [`Controller::admin`] does.
     pub fn queue_pair(self: &Arc<Self>, options: &QueueOptions) -> Result<QueuePair, DriverError> {
-        let name = self.name();
-        let max = self.cap().max_queue_entries();
-        let (sq_size, cq_size) = (options.entries, options.completion_entries.min(max));
-        for asked in [sq_size, cq_size] {
-            if !(2..=max).contains(&asked) {
-                return Err(DriverError::QueueSize { function: name.clone(), asked, max });
-            }
-        }
+        let completion_entries = options.completion_entries.min(self.cap().max_queue_entries());
+        let sizes = RingSizes { entries: options.entries, completion_entries };
+        sizes.check(self)?;
         let max_transfer =
             options.max_transfer.min(self.max_transfer_bytes().unwrap_or(u64::MAX)).clamp(PAGE as u64, 1 << 28);
-        let places = Places::new(sq_size, cq_size, max_transfer);
+        let places = Places::new(sizes, max_transfer);
         let memory = self.allocate(places.len)?;
 
         let mut queues = self.lock_queues();
-        let Some((id, link)) = queues.take_id() else {
-            return Err(DriverError::NoQueueLeft { function: name.clone(), granted: queues.granted });
-        };
-        let (sq_bell, cq_bell) = self.doorbells(id).inspect_err(|_| drop(queues.links.remove(&id)))?;
+        let device = DeviceQueue::new(self, &mut queues, sizes, memory.iova(), None)?;
+        let (tail, head) = device.doorbells().inspect_err(|_| drop(queues.links.remove(&device.id())))?;
         let words = |at| RingMemory::new(memory.memory().clone(), at);
-        let ring = Ring::new(id, (words(0), sq_size, sq_bell), (words(places.cq), cq_size, cq_bell));
+        let ring = Ring::new(
+            device.id(),
+            (words(0), sizes.entries, tail),
+            (words(sizes.cq_offset()), sizes.completion_entries, head),
+        );
         let oncs = self.info().oncs;
         let mut pair = QueuePair {
             ring,
             memory,
             places,
             kept: Vec::new(),
-            id,
-            options: QueueOptions { max_transfer, completion_entries: cq_size, ..options.clone() },
-            link,
-            made: self.gate.now(),
-            pass: LEFT,
-            has_sq: false,
-            has_cq: false,
+            options: QueueOptions { max_transfer, completion_entries, ..options.clone() },
             batch_deadline: NEVER,
             earliest: NEVER,
             now: Duration::ZERO,
-            late: 0,
             optional: Optional {
                 compare: oncs.compare(),
                 deallocate: oncs.dataset_management(),
                 write_zeroes: oncs.write_zeroes(),
             },
-            controller: self.clone(),
+            device,
         };
-        let made = pair.create();
+        let made = pair.device.create(&queues);
         // Dropping a queue pair takes the lock.
         drop(queues);
         made.map(|()| pair)
-    }
-
-    /// The doorbells of a submission and a completion queue.
-    fn doorbells(&self, id: u16) -> Result<(Doorbell, Doorbell), DriverError> {
-        let dstrd = self.cap().dstrd();
-        let bell = |offset| self.function().doorbell(offset);
-        Ok((bell(sq_tail_doorbell(id, dstrd))?, bell(cq_head_doorbell(id, dstrd))?))
     }
 }
 
 impl QueuePair {
     /// Queue identifier, from 1.
     pub fn id(&self) -> u16 {
-        self.id
+        self.device.id()
     }
 
     /// The controller it belongs to.
     pub fn controller(&self) -> &Arc<Controller> {
-        &self.controller
+        &self.device.controller
     }
 
     /// Most commands that can be outstanding.
@@ -218,65 +184,16 @@ impl QueuePair {
         self.kept.push(memory);
     }
 
-    /// Creates the queues on the device. The registry is locked, so that no reset comes between.
-    fn create(&mut self) -> Result<(), DriverError> {
-        let timeout = self.controller.options().admin_timeout;
-        let iova = self.memory.iova();
-        self.made = self.controller.gate.now();
-        let size_z = |entries: u32| (entries - 1) as u16;
-        let cq = Sqe::create_io_cq(self.id, size_z(self.options.completion_entries))
-            .with_prps(iova + self.places.cq as u64, 0);
-        // A command without an answer may yet be carried out.
-        self.has_cq = true;
-        self.admin(cq, timeout).inspect_err(|error| self.has_cq = !is_refusal(error))?;
-        let sq = Sqe::create_io_sq(self.id, size_z(self.options.entries), self.id, QueuePriority::URGENT);
-        self.has_sq = true;
-        self.admin(sq.with_prps(iova, 0), timeout).inspect_err(|error| self.has_sq = !is_refusal(error))?;
-        self.pass = self.made;
-        self.link.left.store(false, Ordering::Release);
-        Ok(())
-    }
-
-    /// Deletes the submission queue from the device, which completes or aborts its commands. After success it no longer
-    /// touches the queue's memory, nor that of the commands, nor carries any of them out.
-    fn delete_sq(&mut self) -> Result<(), DriverError> {
-        if self.has_sq {
-            self.admin(Sqe::delete_io_sq(self.id), self.controller.options().admin_timeout)?;
-            self.has_sq = false;
-        }
-        self.controller.late.end(std::mem::take(&mut self.late));
-        Ok(())
-    }
-
-    /// Deletes the completion queue, after the submission queue.
-    fn delete_cq(&mut self) -> Result<(), DriverError> {
-        if self.has_cq {
-            self.admin(Sqe::delete_io_cq(self.id), self.controller.options().admin_timeout)?;
-            self.has_cq = false;
-        }
-        Ok(())
-    }
-
-    fn admin(&self, sqe: Sqe, timeout: Duration) -> Result<(), DriverError> {
-        self.controller.admin(sqe, &[], timeout).map(drop)
-    }
-
     /// Lets go of the queue, so that the controller can be reset. Every other call then answers
     /// [`DriverError::Stale`] until [`recreate`](Self::recreate).
     pub fn leave(&mut self) {
-        self.pass = LEFT;
-        self.link.left.store(true, Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn is_stale(&self) -> bool {
-        self.pass != self.controller.gate.now()
+        self.device.leave();
     }
 
     #[cold]
     fn stale(&mut self) -> DriverError {
         self.leave();
-        DriverError::Stale { function: self.controller.name().clone(), queue: self.id }
+        DriverError::Stale { function: self.device.controller.name().clone(), queue: self.id() }
     }
 
     /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command
@@ -288,28 +205,18 @@ impl QueuePair {
     /// reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
         self.leave();
-        let controller = self.controller.clone();
+        let controller = self.device.controller.clone();
         let queues = controller.lock_queues();
-        self.forget_if_reset();
-        self.delete_sq()?;
-        if self.has_cq {
+        self.device.forget_if_reset();
+        self.device.delete_sq()?;
+        if self.device.has_cq() {
             // While there is still a completion queue: this may ring its doorbell.
             self.ring.poll(&mut on);
         }
-        self.delete_cq()?;
+        self.device.delete_cq()?;
         self.ring.restart(on);
         self.earliest = NEVER;
-        if self.id > queues.granted {
-            return Err(DriverError::NoQueueLeft { function: controller.name().clone(), granted: queues.granted });
-        }
-        self.create()
-    }
-
-    /// After a reset there is nothing left on the device. Called with the registry locked.
-    fn forget_if_reset(&mut self) {
-        if self.controller.gate.now() & !1 != self.made {
-            (self.has_sq, self.has_cq, self.late) = (false, false, 0);
-        }
+        self.device.create(&queues)
     }
 
     /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
@@ -320,7 +227,7 @@ impl QueuePair {
     #[inline]
     pub fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
         if changes_media(sqe.opcode()) {
-            let count = self.controller.late.count();
+            let count = self.device.controller.late.count();
             if count != 0 {
                 return Err(PushError::LateWrites { count });
             }
@@ -333,7 +240,7 @@ impl QueuePair {
 
     #[inline]
     fn begin_batch(&mut self) {
-        self.now = self.controller.clock().now();
+        self.now = self.device.controller.clock().now();
         self.batch_deadline = self.now.saturating_add(self.options.timeout);
         self.earliest = self.earliest.min(self.batch_deadline);
     }
@@ -347,7 +254,7 @@ impl QueuePair {
     /// Tells the device of everything that was pushed, with one store of the tail doorbell.
     #[inline]
     pub fn ring(&mut self) -> Result<(), DriverError> {
-        if self.is_stale() {
+        if self.device.is_stale() {
             return Err(self.stale());
         }
         self.ring.ring();
@@ -358,7 +265,7 @@ impl QueuePair {
     /// not look at deadlines: call [`expire`](Self::expire) now and then, or [`wait`](Self::wait).
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Completion)) -> Result<u32, DriverError> {
-        if self.is_stale() {
+        if self.device.is_stale() {
             return Err(self.stale());
         }
         Ok(self.ring.poll(on))
@@ -367,12 +274,12 @@ impl QueuePair {
     /// Puts the commands whose time is up into quarantine and gives them to `on` as [`Ended::TimedOut`]; completions
     /// that have arrived in the meantime come first. Returns how many timed out.
     pub fn expire(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
-        self.now = self.controller.clock().now();
+        self.now = self.device.controller.clock().now();
         if self.now < self.earliest {
             return Ok(0);
         }
         self.poll(&mut on)?;
-        let (late, controller) = (&mut self.late, &self.controller);
+        let (late, controller) = (&mut self.device.late, &self.device.controller);
         let (expired, earliest) = self.ring.expire(self.now, |completion| {
             if changes_media(completion.issued.opcode) {
                 *late += 1;
@@ -429,21 +336,21 @@ impl QueuePair {
                 let waited = self.now.saturating_sub(*began.get_or_insert(self.now));
                 if waited >= looked + HEALTH_INTERVAL {
                     looked = waited;
-                    self.controller.registers().health("an I/O command")?;
+                    self.device.controller.registers().health("an I/O command")?;
                 }
                 if waited >= SPIN {
-                    self.controller.clock().sleep(Duration::from_micros(100));
+                    self.device.controller.clock().sleep(Duration::from_micros(100));
                 }
             }
-            self.controller.clock().relax(turn);
+            self.device.controller.clock().relax(turn);
             turn = turn.wrapping_add(1);
         }
     }
 
     pub(crate) fn stuck(&self) -> DriverError {
         DriverError::Stuck {
-            function: self.controller.name().clone(),
-            queue: self.id,
+            function: self.device.controller.name().clone(),
+            queue: self.id(),
             quarantined: self.ring.quarantined(),
             outstanding: self.ring.outstanding(),
         }
@@ -451,13 +358,13 @@ impl QueuePair {
 
     /// The error that a completion stands for; `None` for success and for [`Ended::Released`].
     pub fn error(&self, completion: &Completion) -> Option<DriverError> {
-        let function = self.controller.name().clone();
-        let command = CommandName { queue: self.id, issued: completion.issued };
+        let function = self.device.controller.name().clone();
+        let command = CommandName { queue: self.id(), issued: completion.issued };
         match completion.ended {
             Ended::Answered(status) if status.is_success() => None,
             Ended::Answered(status) => Some(DriverError::Command { function, command, status }),
             Ended::TimedOut => {
-                let (waited, csts) = (self.options.timeout, self.controller.registers().csts_or_absent());
+                let (waited, csts) = (self.options.timeout, self.device.controller.registers().csts_or_absent());
                 Some(DriverError::TimedOut { function, command, waited, csts })
             }
             Ended::Lost => Some(DriverError::Lost { function, command }),
@@ -467,7 +374,7 @@ impl QueuePair {
 
     /// A refusal with the names of the function and the queue.
     pub fn refused(&self, source: PushError) -> DriverError {
-        DriverError::Push { function: self.controller.name().clone(), queue: self.id, source }
+        DriverError::Push { function: self.device.controller.name().clone(), queue: self.id(), source }
     }
 
     pub(super) fn memory(&self) -> &Mapped {
@@ -475,33 +382,23 @@ impl QueuePair {
     }
 }
 
-/// Whether the device said no, so that the command certainly had no effect.
-fn is_refusal(error: &DriverError) -> bool {
-    matches!(error, DriverError::Command { .. } | DriverError::Down { .. } | DriverError::AdminQueueFull { .. })
-}
-
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.leave();
-        let controller = self.controller.clone();
+        let controller = self.device.controller.clone();
         let mut queues = controller.lock_queues();
-        self.forget_if_reset();
-        match self.delete_sq().and_then(|()| self.delete_cq()) {
-            Ok(()) => {
-                queues.links.remove(&self.id);
-            }
-            Err(error) => {
-                if self.has_sq {
-                    // Nobody is left to wait for what is outstanding.
-                    let writes = self.ring.unended().filter(|issued| changes_media(issued.opcode)).count() as u32;
-                    controller.late.add(writes.saturating_sub(self.late));
-                }
-                tracing::warn!(%error, queue = self.id, "queue not deleted; its memory is kept until a reset");
-                self.link.dropped.store(true, Ordering::Release);
-                let mut retained = std::mem::take(&mut self.kept);
-                retained.push(self.memory.clone());
-                queues.retained.push(retained);
-            }
+        self.device.forget_if_reset();
+        let deleted = self.device.delete_sq().and_then(|()| self.device.delete_cq());
+        if self.device.has_sq() {
+            // Nobody is left to wait for what is outstanding.
+            let writes = self.ring.unended().filter(|issued| changes_media(issued.opcode)).count() as u32;
+            controller.late.add(writes.saturating_sub(self.device.late));
         }
+        let kept = &mut self.kept;
+        self.device.retire(&mut queues, deleted, || {
+            let mut retained = std::mem::take(kept);
+            retained.push(self.memory.clone());
+            retained
+        });
     }
 }

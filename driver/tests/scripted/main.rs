@@ -3,6 +3,7 @@
 mod admin;
 mod bring_up;
 mod device;
+mod external;
 mod io;
 mod reset;
 
