@@ -1,0 +1,71 @@
+use cudarc::driver::sys::CUresult;
+use warprow_dma::{AllocateError, FunctionError};
+use warprow_driver::DriverError;
+
+/// A GPU, its memory, or queues for it could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// There is no CUDA driver.
+    #[error("libcuda cannot be found: install NVIDIA's driver, 580 or later")]
+    NoDriver,
+    /// The driver is too old.
+    #[error("the CUDA driver is of version {}.{}: 13.0 is needed, which driver 580 and later have", .version / 1000, .version % 1000 / 10)]
+    DriverTooOld {
+        /// CUDA version times 1000, as `cuDriverGetVersion` has it.
+        version: i32,
+    },
+    /// There is no such GPU.
+    #[error("there is no GPU {ordinal}: {count} are there (CUDA_VISIBLE_DEVICES may hide others)")]
+    NoDevice {
+        /// The number asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: i32,
+    },
+    /// Memory could not be pinned for the GPU.
+    #[error(
+        "{bytes} bytes cannot be pinned for the GPU ({code:?}): pinned memory counts against RLIMIT_MEMLOCK where the process is not \
+         privileged (ulimit -l) and must fit into free memory; raise the one or ask for less"
+    )]
+    Pin {
+        /// Bytes.
+        bytes: u64,
+        /// CUDA's answer.
+        code: CUresult,
+    },
+    /// GPU memory could not be had.
+    #[error("{bytes} bytes of GPU memory cannot be had ({code:?}, {free} are free): ask for less, or free some")]
+    DeviceMemory {
+        /// Bytes.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// CUDA's answer.
+        code: CUresult,
+    },
+    /// CUDA refuses a call.
+    #[error("CUDA refuses {what}: {code:?}")]
+    Cuda {
+        /// The call.
+        what: &'static str,
+        /// Its answer.
+        code: CUresult,
+    },
+    /// Memory of the host could not be had.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// The transport to a drive failed.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+    /// A drive's controller failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A queue set cannot be as asked for.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(GpuError::Cuda { what, code }) }
+}

@@ -1,0 +1,144 @@
+//! Memory that kernels reach: on the GPU, and pinned.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUresult};
+use warprow_dma::{Backing, DmaMemory};
+
+use crate::error::cuda;
+use crate::{Gpu, GpuError};
+
+/// Memory of a GPU, zeroed to begin with. Freed when dropped: nothing may use it any more then.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    address: u64,
+    bytes: u64,
+    gpu: Arc<Gpu>,
+}
+
+impl DeviceMemory {
+    /// `bytes` of zeros, aligned to 256.
+    pub fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let mut address = 0;
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: the context is current; it stores an address.
+        let code = unsafe { sys::cuMemAlloc_v2(&mut address, len) };
+        if code != CUresult::CUDA_SUCCESS {
+            let free = gpu.memory().map_or(0, |(free, _)| free);
+            return Err(GpuError::DeviceMemory { bytes, free, code });
+        }
+        let memory = Self { address, bytes, gpu: gpu.clone() };
+        memory.zero()?;
+        Ok(memory)
+    }
+
+    /// Its address on the GPU.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Sets all of it to zero, and waits until it is.
+    pub fn zero(&self) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the memory is this one's, all of it.
+        cuda("clearing memory", unsafe { sys::cuMemsetD8_v2(self.address, 0, self.bytes as usize) })?;
+        // SAFETY: the context is current. The default stream is that of the calls above.
+        cuda("clearing memory", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
+    }
+
+    fn check(&self, offset: u64, len: usize) {
+        let end = offset.checked_add(len as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes), "{len} bytes at {offset} of {} on the GPU", self.bytes);
+    }
+
+    /// Copies `from` to byte `offset`, and waits until it is there. Panics outside the memory, as a slice does.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
+        self.check(offset, from.len());
+        if from.is_empty() {
+            return Ok(());
+        }
+        let _current = self.gpu.enter()?;
+        // SAFETY: inside the memory (checked), from a slice of that length.
+        let copied = unsafe { sys::cuMemcpyHtoD_v2(self.address + offset, from.as_ptr().cast(), from.len()) };
+        cuda("copying to the GPU", copied)
+    }
+
+    /// Copies from byte `offset` on, after everything launched before on the default stream. Panics outside the memory.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
+        self.check(offset, into.len());
+        if into.is_empty() {
+            return Ok(());
+        }
+        let _current = self.gpu.enter()?;
+        // SAFETY: inside the memory (checked), to a slice of that length.
+        let copied = unsafe { sys::cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address + offset, into.len()) };
+        cuda("copying from the GPU", copied)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.gpu.enter() {
+            // SAFETY: allocated once, freed once.
+            unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Memory of this process that the GPU reaches too: pinned, for as long as this lives.
+#[derive(Debug)]
+pub struct Registered {
+    address: u64,
+    memory: DmaMemory,
+    gpu: Arc<Gpu>,
+}
+
+impl Registered {
+    /// Registers `memory` with CUDA, for all contexts. A piece of memory is registered once at a time.
+    pub fn new(gpu: &Arc<Gpu>, memory: DmaMemory) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let host = memory.as_ptr().cast();
+        // SAFETY: the memory is mapped, and stays so: `memory` is kept.
+        let code = unsafe { sys::cuMemHostRegister_v2(host, memory.len(), flags) };
+        if code != CUresult::CUDA_SUCCESS {
+            return Err(GpuError::Pin { bytes: memory.len() as u64, code });
+        }
+        let mut registered = Self { address: 0, memory, gpu: gpu.clone() };
+        // SAFETY: the memory was registered with a device mapping; it stores an address.
+        let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut registered.address, host, 0) };
+        cuda("the address of pinned memory", code)?;
+        Ok(registered)
+    }
+
+    /// `bytes` of zeros, on huge pages where there are any.
+    pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuError> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self::new(gpu, DmaMemory::allocate(len, Backing::Auto)?)
+    }
+
+    /// Its address on the GPU.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &DmaMemory {
+        &self.memory
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.gpu.enter() {
+            // SAFETY: registered once, unregistered once.
+            unsafe { sys::cuMemHostUnregister(self.memory.as_ptr().cast()) };
+        }
+    }
+}
