@@ -6,6 +6,8 @@ enum IdType : u32 { ID_I32, ID_I64, ID_U32, ID_U64 };
 enum Element : u32 { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I8, ELEMENT_U8 };
 enum Pooling : u32 { POOLING_NONE, POOLING_SUM, POOLING_MEAN };
 enum Missing : u32 { MISSING_DEFAULT, MISSING_ZERO, MISSING_SKIP };
+// Which ids a padding id is compared with: negative ones are no unsigned id, those past 2^63 no signed one.
+enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
 
 // Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.

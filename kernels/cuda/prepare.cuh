@@ -11,6 +11,12 @@ DEVICE u64 id_at(u64 ids, u32 type, u64 index) {
     }
 }
 
+DEVICE bool is_padding(const Lookup& p, const Feature& feature, u64 id) {
+    if (feature.has_padding == PADDING_NONE || id != feature.padding) return false;
+    if (feature.has_padding == PADDING_SIGNED) return p.id_type == ID_I32 || p.id_type == ID_I64;
+    return feature.has_padding == PADDING_ANY || p.id_type == ID_U64;
+}
+
 // Where bag `bag` of all F * B bags begins; `bag` = F * B gives the end of the last. Never past the ids.
 DEVICE u64 bag_begin(const Lookup& p, const SlotState& slot, u64 bag) {
     u64 bags = p.features * slot.bags;
@@ -42,6 +48,8 @@ DEVICE void admit(const Lookup& p) {
     // The launch before gave the lease back behind a release.
     fence_acquire();
     slot.admitted[p.ticket] = 1;
+    // Whoever reads the ticket meanwhile sees that it is being written.
+    store_relaxed(&ticket.outcome, OUTCOME_NONE);
     slot.began = now();
     slot.flaws = 0;
     slot.faults = 0;
@@ -76,8 +84,7 @@ DEVICE u64 place_of(const Lookup& p, const SlotState& slot, u64 index, Marked& m
     const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
     const Table& table = at<Table>(p.table)[feature.table];
     u64 id = id_at(p.ids, p.id_type, index);
-    bool is_padding = feature.has_padding && id == feature.padding;
-    if (is_padding && (p.pooled || id >= table.rows)) {
+    if (is_padding(p, feature, id) && (p.pooled || id >= table.rows)) {
         ++marked.padding;
         return PLACE_PADDING;
     }
@@ -120,7 +127,7 @@ DEVICE void add_marked(Counters& counters, const Marked& marked) {
 DEVICE void mask_at(const Lookup& p, const SlotState& slot, u64 index, u64 place) {
     if (p.mask == 0) return;
     const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
-    bool padding = feature.has_padding && id_at(p.ids, p.id_type, index) == feature.padding;
+    bool padding = is_padding(p, feature, id_at(p.ids, p.id_type, index));
     at<u8>(p.mask)[index] = place != PLACE_MISSING && !padding;
 }
 

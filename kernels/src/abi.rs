@@ -52,6 +52,18 @@ pub mod missing {
     pub const SKIP: u32 = 2;
 }
 
+/// Which ids a padding id is compared with.
+pub mod padding {
+    /// None.
+    pub const NONE: u32 = 0;
+    /// Those of all types.
+    pub const ANY: u32 = 1;
+    /// Signed ones: it is negative.
+    pub const SIGNED: u32 = 2;
+    /// Unsigned ones of 64 bits: it is beyond all signed ones.
+    pub const U64: u32 = 3;
+}
+
 /// Tiers of a segment.
 pub mod tier {
     /// Pinned memory.
@@ -189,7 +201,7 @@ plain!(
         weighted: u32,
         /// Its first element in a pooled output row.
         column: u32,
-        /// Not zero: `padding` counts.
+        /// See [`padding`].
         has_padding: u32,
         /// The padding id, sign-extended.
         padding: u64,
