@@ -57,7 +57,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 fn execute(cli: Cli) -> Result<Done, Failure> {
     let caught = |error: io::Error| Failure::new(Class::Resources, "", format!("signals cannot be caught: {error}"));
     let interrupt = interrupt::Interrupt::install().map_err(caught)?;
-    let context = Context { screen: screen::Screen::new(cli.quiet), interrupt };
+    let context = Context { screen: screen::Screen::new(cli.quiet), interrupt, json: cli.json };
     match &cli.command {
         Command::Demo(args) => commands::demo::run(args, &context),
         Command::Format(args) => commands::format::run(args, &context),

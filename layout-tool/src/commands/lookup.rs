@@ -25,6 +25,8 @@ use crate::{tally, units};
 
 /// Ids of one look-up, at most; more are looked up one after another.
 const CHUNK: usize = 1 << 16;
+/// Bytes that the rows of one look-up take, about, at most: wide rows are looked up in smaller numbers.
+const CHUNK_BYTES: u64 = 64 << 20;
 /// Rows and elements that are shown to people.
 const SHOWN: (usize, usize) = (20, 8);
 
@@ -137,7 +139,8 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
     let out = if request.bags.is_some() { DType::F32 } else { info.dtype };
-    let chunks = request.chunks();
+    let most = CHUNK_BYTES / (u64::from(info.dim) * 4).max(1);
+    let chunks = request.chunks(usize::try_from(most).unwrap_or(CHUNK).clamp(1, CHUNK));
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
     let most_bags = chunks.iter().map(|chunk| chunk.bags.len()).max().unwrap_or(0);
     let host = store.attach_host(HostOptions::default())?;
@@ -158,7 +161,12 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         Some(path) => Some((path, TableWriter::create(path, args.force, &name, rows, info.dim, out)?)),
         None => None,
     };
-    let mut shown = Shown { keep: writer.is_none(), dim: info.dim as usize, rows: Vec::new(), mask: Vec::new() };
+    let most_shown = match (&writer, context.json) {
+        (Some(_), _) => 0,
+        (None, true) => usize::MAX,
+        (None, false) => SHOWN.0,
+    };
+    let mut shown = Shown { most: most_shown, dim: info.dim as usize, rows: Vec::new(), mask: Vec::new() };
     let mut report = Report::default();
     let bar = context.screen.bar("looking up", rows, Unit::Things);
     let mut first_row = 0;
@@ -230,13 +238,13 @@ impl Request {
         Ok(Self { ids, bags, weights })
     }
 
-    /// Whole bags, or ids, that are looked up together.
-    fn chunks(&self) -> Vec<Chunk> {
+    /// Whole bags, or ids, that are looked up together: up to `most`, but for a single bag of more.
+    fn chunks(&self, most: usize) -> Vec<Chunk> {
         let ids = self.ids.len();
         let Some(bags) = &self.bags else {
-            let starts = (0..ids).step_by(CHUNK);
+            let starts = (0..ids).step_by(most);
             return starts
-                .map(|start| start..ids.min(start + CHUNK))
+                .map(|start| start..ids.min(start + most))
                 .map(|ids| Chunk { bags: ids.clone(), ids })
                 .collect();
         };
@@ -244,7 +252,7 @@ impl Request {
         for (bag, ends) in bags.windows(2).enumerate() {
             let &[begin, end] = ends else { continue };
             match chunks.last_mut() {
-                Some(chunk) if end - chunk.ids.start <= CHUNK && chunk.bags.len() < CHUNK => {
+                Some(chunk) if end - chunk.ids.start <= most && chunk.bags.len() < most => {
                     (chunk.bags.end, chunk.ids.end) = (bag + 1, end);
                 }
                 _ => chunks.push(Chunk { bags: bag..bag + 1, ids: begin..end }),
@@ -344,7 +352,8 @@ fn read_weights(path: &Path) -> Result<Vec<f32>, Failure> {
 
 /// Rows to be printed.
 struct Shown {
-    keep: bool,
+    /// How many; later ones are only counted.
+    most: usize,
     dim: usize,
     rows: Vec<Vec<f32>>,
     /// One byte a row, if not pooled.
@@ -353,9 +362,10 @@ struct Shown {
 
 impl Shown {
     fn take(&mut self, buffer: &RowBuffer, mask: &[u8], by_id: bool) {
-        if self.keep {
-            self.rows.extend(buffer.values().chunks_exact(self.dim).map(<[f32]>::to_vec));
-            self.mask.extend(mask.iter().filter(|_| by_id));
+        let more = self.most.saturating_sub(self.rows.len());
+        if more > 0 {
+            self.rows.extend(buffer.values().chunks_exact(self.dim).take(more).map(<[f32]>::to_vec));
+            self.mask.extend(mask.iter().filter(|_| by_id).take(more));
         }
     }
 }
@@ -434,9 +444,9 @@ fn describe(
     });
     let head = if request.bags.is_some() { [">bag", "", "sum or mean"] } else { [">id", "found", "row"] };
     let mut text = table(head, lines);
-    if shown.rows.len() > SHOWN.0 {
-        text +=
-            &format!("\n… and {} more: print them with --json, or write them with --out", shown.rows.len() - SHOWN.0);
+    let more = rows.saturating_sub(SHOWN.0 as u64);
+    if more > 0 {
+        text += &format!("\n… and {more} more: print them with --json, or write them with --out");
     }
     Done::new(format!("{text}\n{summary}"), object)
 }
@@ -454,12 +464,14 @@ mod tests {
     fn chunks_cover_every_id_and_bag_once() {
         let sizes = [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
         for ids in sizes {
-            let chunks = request(ids, None).chunks();
-            assert_eq!(chunks.iter().map(|chunk| chunk.ids.len()).sum::<usize>(), ids);
-            assert!(chunks.iter().all(|chunk| chunk.ids == chunk.bags && chunk.ids.len() <= CHUNK));
+            for most in [CHUNK, 1000] {
+                let chunks = request(ids, None).chunks(most);
+                assert_eq!(chunks.iter().map(|chunk| chunk.ids.len()).sum::<usize>(), ids);
+                assert!(chunks.iter().all(|chunk| chunk.ids == chunk.bags && chunk.ids.len() <= most));
+            }
         }
         let bags = vec![0, 0, 5, CHUNK, CHUNK, 2 * CHUNK + 9, 2 * CHUNK + 9];
-        let chunks = request(2 * CHUNK + 9, Some(bags.clone())).chunks();
+        let chunks = request(2 * CHUNK + 9, Some(bags.clone())).chunks(CHUNK);
         let (mut bag, mut id) = (0, 0);
         for chunk in &chunks {
             assert_eq!((chunk.bags.start, chunk.ids.start), (bag, id));
@@ -467,6 +479,16 @@ mod tests {
             (bag, id) = (chunk.bags.end, chunk.ids.end);
         }
         assert_eq!((bag, id), (6, 2 * CHUNK + 9));
+    }
+
+    #[test]
+    fn no_more_rows_are_kept_than_are_shown() {
+        let mut shown = Shown { most: 5, dim: 2, rows: Vec::new(), mask: Vec::new() };
+        for _ in 0..3 {
+            shown.take(&RowBuffer::F32(vec![0., 1., 2., 3., 4., 5.]), &[1, 0, 1], true);
+        }
+        assert_eq!(shown.rows, [[0., 1.], [2., 3.], [4., 5.], [0., 1.], [2., 3.]]);
+        assert_eq!(shown.mask, [1, 0, 1, 1, 0]);
     }
 
     #[test]

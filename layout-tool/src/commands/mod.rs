@@ -22,6 +22,8 @@ pub struct Context {
     pub screen: Screen,
     /// Whether to stop.
     pub interrupt: Interrupt,
+    /// Whether the result is for programs.
+    pub json: bool,
 }
 
 /// What a command has to say.
