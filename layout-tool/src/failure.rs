@@ -141,7 +141,7 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if !self.subject.is_empty() && !self.message.contains(&self.subject) {
+        if !self.subject.is_empty() && !says(&self.message, &self.subject) {
             write!(f, "{}: ", self.subject)?;
         }
         f.write_str(&self.message)?;
@@ -153,6 +153,15 @@ impl std::fmt::Display for Failure {
 }
 
 impl Error for Failure {}
+
+/// Whether `subject` stands in `text` by itself, not just as letters of another word.
+fn says(text: &str, subject: &str) -> bool {
+    let in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    text.match_indices(subject).any(|(at, found)| {
+        let (before, after) = (text.get(..at).unwrap_or(""), text.get(at + found.len()..).unwrap_or(""));
+        !in_word(before.chars().next_back()) && !in_word(after.chars().next())
+    })
+}
 
 /// An error and its sources, each said once.
 pub fn chain(error: &dyn Error) -> String {
@@ -198,6 +207,14 @@ mod tests {
             json!({"class": "input", "exit": 3, "subject": "a.npy", "message": "a.npy is cut off",
                    "remedy": "write it again", "bytes": 7})
         );
+    }
+
+    #[test]
+    fn the_subject_is_said_unless_the_message_says_it() {
+        let text = |subject: &str, message: &str| Failure::input(subject, message).to_string();
+        assert_eq!(text("f", "its name does not tell the format"), "f: its name does not tell the format");
+        assert_eq!(text("a.npy", "a.npy holds no table"), "a.npy holds no table");
+        assert_eq!(text("t", "table \"t\" exists"), "table \"t\" exists");
     }
 
     #[test]
