@@ -63,6 +63,9 @@ pub struct LookupArgs {
     #[arg(long, default_value = "none")]
     pooling: Pooling,
     /// A file of integers: where in the ids each bag begins, with or without the end of the last
+    ///
+    /// An entry at the end that equals the number of ids is the end of the last bag, not an empty bag (torch:
+    /// include_last_offset). If the last bag is empty, give its end as well.
     #[arg(long, value_name = "FILE[:COLUMN]")]
     offsets: Option<String>,
     /// A .npy file of <f4: a weight for each id; only with --pooling sum
@@ -288,7 +291,11 @@ fn parse_ids(list: &str) -> Result<Keys, Failure> {
                 .remedy("give whole numbers separated by commas: --ids 7,42,-1")
         })
     };
-    let ids = list.split(',').filter(|text| !text.trim().is_empty()).map(parse).collect::<Result<Vec<_>, _>>()?;
+    let list = list.trim();
+    let ids = match list.strip_suffix(',').unwrap_or(list) {
+        "" => Vec::new(),
+        list => list.split(',').map(parse).collect::<Result<Vec<_>, _>>()?,
+    };
     if let Ok(signed) = ids.iter().map(|&id| i64::try_from(id)).collect() {
         return Ok(Keys::Signed(signed));
     }
@@ -494,8 +501,9 @@ mod tests {
     #[test]
     fn ids_are_taken_as_they_fit() {
         assert_eq!(parse_ids("7, -1,").unwrap(), Keys::Signed(vec![7, -1]));
+        assert_eq!(parse_ids("").unwrap(), Keys::Signed(vec![]));
         assert_eq!(parse_ids("18446744073709551615,0").unwrap(), Keys::Unsigned(vec![u64::MAX, 0]));
-        for bad in ["x", "1.5", "-1,18446744073709551615", "18446744073709551616"] {
+        for bad in ["x", "1.5", "1,,2", ",1", "-1,18446744073709551615", "18446744073709551616"] {
             assert_eq!(parse_ids(bad).unwrap_err().class, Class::Usage, "{bad}");
         }
     }
