@@ -3,6 +3,11 @@
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::Value;
 
+/// A name from a file or a drive, without characters that would move the cursor or change the terminal.
+pub fn printable(name: &str) -> String {
+    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
 /// A table for people: columns whose header begins with `>` to the right, the others to the left.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
@@ -11,7 +16,7 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
         .set_style(TableComponent::MiddleHeaderIntersections, '─')
         .set_header(header.map(|name| name.trim_start_matches('>')));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| printable(&cell)));
     }
     for (column, name) in table.column_iter_mut().zip(header) {
         if name.starts_with('>') {
@@ -35,6 +40,12 @@ pub fn json_float(value: f32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\nb\x1b[31m é日"), "a\\nb\\u{1b}[31m é日");
+        assert_eq!(table(["name"], [["a\nb\x1b[2J".to_owned()]]).lines().count(), 3);
+    }
 
     #[test]
     fn floats_print_as_short_as_they_are() {

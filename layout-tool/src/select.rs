@@ -8,6 +8,7 @@ use wildmatch::WildMatch;
 use crate::drives::shell;
 use crate::failure::Failure;
 use crate::file::{FileTable, TableFile};
+use crate::report::printable;
 use crate::units;
 
 /// What the user said about tables.
@@ -85,6 +86,10 @@ impl Selection {
             let short = table.name.strip_prefix(prefix);
             stripped |= short.is_some();
             let name = name.or(short).unwrap_or(&table.name).to_owned();
+            if table.name.is_empty() && name.is_empty() {
+                let what = format!("{} holds a tensor without a name", file.path.display());
+                return Err(Failure::input("", what).remedy("leave it out with --tensor"));
+            }
             if name.is_empty() {
                 return Err(Failure::input(&table.name, "nothing of its name is left without the prefix")
                     .remedy("strip less, or name it: --tensor NAME=GLOB"));
@@ -118,10 +123,11 @@ fn names<'a>(tables: impl Iterator<Item = &'a FileTable>) -> Vec<Value> {
 fn listing(file: &TableFile) -> String {
     let mut text = String::new();
     for table in &file.tables {
-        text += &format!("\n    {}  {} × {} {}", table.name, units::count(table.rows), table.dim, table.dtype);
+        text +=
+            &format!("\n    {}  {} × {} {}", printable(&table.name), units::count(table.rows), table.dim, table.dtype);
     }
     for (name, reason) in &file.skipped {
-        text += &format!("\n    {name}  (skipped: {reason})");
+        text += &format!("\n    {}  (skipped: {reason})", printable(name));
     }
     text
 }
