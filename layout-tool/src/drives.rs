@@ -1,5 +1,7 @@
 //! The drives that a command works on.
 
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,7 +20,7 @@ pub struct DriveArgs {
     ///   emulated:/data/a.drive
     /// Properties of an emulated drive follow, separated by commas (or as ?a=b&c=d, which a shell wants quoted):
     ///   size=64G         creates the file, sparse; only under `format`
-    ///   lba=512          bytes of an LBA, 512 or 4096; only with size=
+    ///   lba=512          bytes of an LBA, 512 or 4096: of a new drive, or of one that lost PATH.nvme.toml
     ///   profile=p5800x   serve it with the delays of that drive
     ///   direct=1         bypass the page cache: as fast as the disk below
     /// Several drives may also stand in one argument, separated by commas.
@@ -34,7 +36,13 @@ impl DriveArgs {
 
     /// The same, understood.
     pub fn parse(&self) -> Result<Vec<DriveAddress>, Failure> {
-        self.addresses().iter().map(|address| Ok(address.parse::<DriveAddress>()?)).collect()
+        let addresses = self.addresses();
+        let parsed = addresses
+            .iter()
+            .map(|address| Ok(address.parse::<DriveAddress>()?))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        refuse_twice(&addresses, &parsed)?;
+        Ok(parsed)
     }
 
     /// The options that name these drives again, ready to be pasted.
@@ -50,6 +58,20 @@ impl DriveArgs {
         };
         self.addresses().iter().map(name).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// One file under several names, links among them, is one drive. The drive's lock would take it for another process's.
+fn refuse_twice(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Failure> {
+    let mut seen: HashMap<(u64, u64), &str> = HashMap::new();
+    for (address, parsed) in addresses.iter().zip(parsed) {
+        let DriveAddress::Emulated(uri) = parsed else { continue };
+        let Ok(file) = std::fs::metadata(&uri.path) else { continue };
+        if let Some(other) = seen.insert((file.dev(), file.ino()), address) {
+            let what = format!("{address} and {other} are the same drive");
+            return Err(Failure::usage(address, what).remedy("give each drive once"));
+        }
+    }
+    Ok(())
 }
 
 /// Files of emulated drives that this run has made and nobody else wants yet. They go again unless they are kept.
@@ -147,6 +169,21 @@ mod tests {
         ] {
             assert_eq!(split(argument), drives, "{argument}");
         }
+    }
+
+    #[test]
+    fn a_file_is_one_drive_under_all_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["a.drive", "link", "b.drive"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::fs::hard_link(&file, &link).unwrap();
+        let parse = |paths: &[&PathBuf]| {
+            DriveArgs { drives: paths.iter().map(|path| format!("emulated:{}", path.display())).collect() }.parse()
+        };
+        assert_eq!(parse(&[&file, &other]).unwrap().len(), 2);
+        let failure = parse(&[&file, &other, &link]).unwrap_err();
+        assert!(failure.message.ends_with("are the same drive"), "{failure}");
     }
 
     #[test]
