@@ -24,7 +24,11 @@ pub struct HotnessFile {
 impl HotnessFile {
     /// Reads the argument; `tables` are the names that may stand before the equals sign.
     pub fn parse(argument: &str, tables: &[&str]) -> Self {
-        let named = argument.split_once('=').filter(|(name, _)| tables.contains(name));
+        // A table's name may itself contain an equals sign.
+        let splits = argument.match_indices('=').filter_map(|(at, _)| argument.split_at_checked(at));
+        let named = splits
+            .map(|(name, rest)| (name, rest.strip_prefix('=').unwrap_or(rest)))
+            .rfind(|(name, _)| tables.contains(name));
         let (table, rest) = match named {
             Some((name, rest)) => (Some(name.to_owned()), rest),
             None => (None, argument),
@@ -143,6 +147,7 @@ mod tests {
         assert_eq!(parse("c.npy"), want(None, false, "c.npy", None));
         assert_eq!(parse("user=trace:t.csv:Id"), want(Some("user"), true, "t.csv", Some("Id")));
         assert_eq!(parse("other=c.npy"), want(None, false, "other=c.npy", None));
+        assert_eq!(parse("a=b=c.npy"), want(Some("a=b"), false, "c.npy", None));
         assert_eq!(parse("trace:t.u64"), want(None, true, "t.u64", None));
     }
 
