@@ -1,7 +1,7 @@
 //! How often each row of a table is looked up: what ranks are made of.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use warprow_layout::Ranks;
@@ -75,6 +75,11 @@ impl HotnessFile {
 
 /// The ids in a file.
 pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
+    if let Some(number) = headless(file) {
+        let what = format!("it has no header line: its first line is the number {number}");
+        return Err(Failure::input(file.path.display().to_string(), what)
+            .remedy("put the column's name in front, as a line of its own"));
+    }
     file.read().map_err(|error| {
         let subject = file.path.display().to_string();
         match &error.problem {
@@ -83,6 +88,17 @@ pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
                 .remedy("mend the file; a .csv has a header line, and the column of ids is named as FILE:COLUMN"),
         }
     })
+}
+
+/// The number in the first line of a `.csv` file of which no column was named: taken for a name, it would get lost.
+fn headless(file: &TraceFile) -> Option<i128> {
+    let is_csv = file.path.extension().is_some_and(|it| it.eq_ignore_ascii_case("csv"));
+    if !is_csv || file.column.is_some() {
+        return None;
+    }
+    let mut line = String::new();
+    BufReader::new(File::open(&file.path).ok()?.take(1 << 10)).read_line(&mut line).ok()?;
+    line.trim().trim_matches('"').parse().ok()
 }
 
 /// One count a row: whole numbers, or floating-point ones, of which only the order counts.
@@ -187,6 +203,8 @@ mod tests {
         std::fs::write(&trace, "id\n2\n0\n2\n0\n2\n-1\n77\n").unwrap();
         assert_eq!(ranks(&trace, true, 4).unwrap(), want);
         assert!(ranks(&trace, true, 0).is_err());
+        std::fs::write(&trace, "2\n0\n2\n").unwrap();
+        assert!(ranks(&trace, true, 4).unwrap_err().message.contains("no header line"));
         assert!(ranks(&dir.path().join("absent.csv"), true, 4).unwrap_err().message.contains("cannot be read"));
     }
 }
