@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use warprow_driver::DriverError;
-use warprow_layout::{DType, Drive};
+use warprow_layout::{DType, Drive, Table};
 
 use crate::StoreError;
 use crate::feature::{Feature, Missing, PlanOptions, Pooling};
@@ -58,78 +58,97 @@ pub(crate) struct PlannedFeature {
 /// A table of the plan.
 #[derive(Debug)]
 pub(crate) struct PlannedTable {
-    /// Index among the host's tables.
+    /// Index among the tables of the executor.
     pub host: usize,
     pub rows: u64,
     pub dtype: DType,
     pub dim: usize,
     pub row_bytes: usize,
     pub row_lbas: u32,
+    /// Where the default row is in the host's DRAM tier.
     pub default_byte: usize,
+}
+
+/// Features and the tables that they need, resolved.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    pub features: Vec<PlannedFeature>,
+    pub tables: Vec<PlannedTable>,
+    pub pooled: bool,
+    pub width: usize,
+}
+
+/// Finds the tables of `features` among those that `known` names, and checks that they can be looked up together.
+pub(crate) fn resolve<'a>(
+    known: impl Iterator<Item = &'a Table> + Clone,
+    features: &[Feature],
+    options: &PlanOptions,
+) -> Result<Resolved, StoreError> {
+    let out_of_range = |reason: String| Err(StoreError::PlanOptions { reason });
+    if features.is_empty() || features.len() > MAX_FEATURES {
+        return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
+    }
+    if options.max_ids >= NONE as usize {
+        return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
+    }
+    if (options.max_batch as usize).checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
+        return out_of_range(format!("{} features × max_batch of {} are too many", features.len(), options.max_batch));
+    }
+    if options.slots == 0 || options.slots > 1 << 16 {
+        return out_of_range(format!("{} slots; 1 to 65,536 are possible", options.slots));
+    }
+    let pooled = features.iter().any(|feature| feature.pooling != Pooling::None);
+    let mut tables: Vec<PlannedTable> = Vec::new();
+    let mut planned = Vec::with_capacity(features.len());
+    let mut column = 0;
+    for feature in features {
+        let refuse = |reason: String| StoreError::Plan { feature: feature.name.clone(), reason };
+        if pooled && feature.pooling == Pooling::None {
+            let other = features.iter().find(|other| other.pooling != Pooling::None).map_or("", |other| &other.name);
+            return Err(refuse(format!("it is not pooled and {other:?} is: make two plans")));
+        }
+        if feature.weighted && feature.pooling != Pooling::Sum {
+            return Err(refuse("only sums are weighted: choose Pooling::Sum, or leave the weights".to_owned()));
+        }
+        let found = known.clone().enumerate().find(|(_, table)| table.name == feature.table);
+        let (index, source) = found.ok_or_else(|| StoreError::NoSuchTable {
+            table: feature.table.clone(),
+            known: known.clone().map(|table| table.name.clone()).collect(),
+        })?;
+        check_types(source.dtype, options.out, pooled).map_err(refuse)?;
+        if source.rows > MAX_ROWS {
+            return Err(refuse(format!("its table has more than {MAX_ROWS} rows")));
+        }
+        let table = match tables.iter().position(|table| table.host == index) {
+            Some(table) => table,
+            None => {
+                tables.push(PlannedTable::new(index, source));
+                tables.len() - 1
+            }
+        };
+        let dim = source.dim as usize;
+        planned.push(PlannedFeature {
+            table: table as u16,
+            pooling: feature.pooling,
+            weighted: feature.weighted,
+            padding: feature.padding,
+            missing: feature.missing.unwrap_or(options.missing),
+            column: if pooled { column } else { 0 },
+            dim,
+        });
+        column += dim;
+    }
+    let width = if pooled { column } else { planned.iter().map(|feature| feature.dim).max().unwrap_or(0) };
+    Ok(Resolved { features: planned, tables, pooled, width })
 }
 
 impl Plan {
     pub(crate) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
-        let out_of_range = |reason: String| Err(StoreError::PlanOptions { reason });
-        if features.is_empty() || features.len() > MAX_FEATURES {
-            return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
+        let known = host.tables.iter().map(|table| table.located.table());
+        let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
+        for table in &mut tables {
+            table.default_byte = host.tables[table.host].default_byte;
         }
-        if options.max_ids >= NONE as usize {
-            return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
-        }
-        if (options.max_batch as usize).checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
-            return out_of_range(format!(
-                "{} features × max_batch of {} are too many",
-                features.len(),
-                options.max_batch
-            ));
-        }
-        if options.slots == 0 || options.slots > 1 << 16 {
-            return out_of_range(format!("{} slots; 1 to 65,536 are possible", options.slots));
-        }
-        let pooled = features.iter().any(|feature| feature.pooling != Pooling::None);
-        let mut tables: Vec<PlannedTable> = Vec::new();
-        let mut planned = Vec::with_capacity(features.len());
-        let mut column = 0;
-        for feature in features {
-            let refuse = |reason: String| StoreError::Plan { feature: feature.name.clone(), reason };
-            if pooled && feature.pooling == Pooling::None {
-                let other =
-                    features.iter().find(|other| other.pooling != Pooling::None).map_or("", |other| &other.name);
-                return Err(refuse(format!("it is not pooled and {other:?} is: make two plans")));
-            }
-            if feature.weighted && feature.pooling != Pooling::Sum {
-                return Err(refuse("only sums are weighted: choose Pooling::Sum, or leave the weights".to_owned()));
-            }
-            let known = || host.tables.iter().map(|table| table.located.table().name.clone()).collect();
-            let index = host.tables.iter().position(|table| table.located.table().name == feature.table);
-            let index =
-                index.ok_or_else(|| StoreError::NoSuchTable { table: feature.table.clone(), known: known() })?;
-            let source = &host.tables[index];
-            check_types(source.located.table().dtype, options.out, pooled).map_err(refuse)?;
-            if source.located.table().rows > MAX_ROWS {
-                return Err(refuse(format!("its table has more than {MAX_ROWS} rows")));
-            }
-            let table = match tables.iter().position(|table| table.host == index) {
-                Some(table) => table,
-                None => {
-                    tables.push(PlannedTable::new(index, source));
-                    tables.len() - 1
-                }
-            };
-            let dim = source.located.table().dim as usize;
-            planned.push(PlannedFeature {
-                table: table as u16,
-                pooling: feature.pooling,
-                weighted: feature.weighted,
-                padding: feature.padding,
-                missing: feature.missing.unwrap_or(options.missing),
-                column: if pooled { column } else { 0 },
-                dim,
-            });
-            column += dim;
-        }
-        let width = if pooled { column } else { planned.iter().map(|feature| feature.dim).max().unwrap_or(0) };
         let of_table = |table: &PlannedTable| &host.tables[table.host];
         let mut prepared = Prepared {
             routes: tables.iter().map(|table| route_of(of_table(table))).collect(),
@@ -199,8 +218,7 @@ impl Prepared {
 }
 
 impl PlannedTable {
-    fn new(host: usize, source: &HostTable) -> Self {
-        let table = source.located.table();
+    fn new(host: usize, table: &Table) -> Self {
         Self {
             host,
             rows: table.rows,
@@ -208,7 +226,7 @@ impl PlannedTable {
             dim: table.dim as usize,
             row_bytes: table.row_bytes() as usize,
             row_lbas: table.packing.row_lbas(),
-            default_byte: source.default_byte,
+            default_byte: 0,
         }
     }
 }
