@@ -103,7 +103,6 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     u32 tail = state.tail, head = state.head, turn = state.turn;
     u32 oldest = 0, newest = 0, outstanding = 0, commands = 0, doorbells = 0;
     u32 poison = state.poison;
-    const bool closed = slot_state.gate_was_closed != 0;
     bool overdue = false;
     u32 width = 32;
     if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
@@ -114,7 +113,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     }
     __syncthreads();
 
-    while (!poison && !closed && (cursor < end || oldest != newest)) {
+    while (!poison && (cursor < end || oldest != newest)) {
         // Fill and submit batches while there is a free one and something to read.
         while (newest - oldest < batches && cursor < end) {
             const u32 slot = newest % batches;
@@ -304,5 +303,6 @@ KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
     u32 set = blockIdx.x / p.drives, cold = slot.uniques - slot.dram_uniques;
     u32 begin = slot.dram_uniques + (u32)((u64)cold * set / p.sets);
     u32 end = slot.dram_uniques + (u32)((u64)cold * (set + 1) / p.sets);
-    if (begin < end) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
+    // Behind a closed gate the host may be at the queues: their rows stay as they are, failed.
+    if (begin < end && !slot.gate_was_closed) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
 }

@@ -77,15 +77,18 @@ __device__ __forceinline__ void pause(u32 nanoseconds) { __nanosleep(nanoseconds
 
 #else  // The host's twin.
 
-static inline u32 load_relaxed(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-static inline u64 load_relaxed(const u64* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+// Here a test's scheduler may run another lane.
+void preempt();
+
+static inline u32 load_relaxed(const u32* at) { return preempt(), __atomic_load_n(at, __ATOMIC_RELAXED); }
+static inline u64 load_relaxed(const u64* at) { return preempt(), __atomic_load_n(at, __ATOMIC_RELAXED); }
 static inline Quad load_relaxed(const Quad* at) {
     return Quad{load_relaxed(&at->x), load_relaxed(&at->y), load_relaxed(&at->z), load_relaxed(&at->w)};
 }
-static inline void store_relaxed(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-static inline void store_relaxed(u64* at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-static inline void store_release(u64* at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-static inline void store_mmio(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_relaxed(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_relaxed(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_release(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static inline void store_mmio(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void fence_sequential() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

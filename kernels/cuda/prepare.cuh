@@ -71,6 +71,7 @@ DEVICE void admit(const Lookup& p) {
     store_relaxed(gate_inside(p), slot.launches[p.ticket] + 1);
     fence_sequential();
     slot.gate_was_closed = load_relaxed(gate_closed(p));
+    if (slot.gate_was_closed) store_relaxed(gate_inside(p), 0ull);
     // What the host did before it opened the gate is seen by whoever finds it open.
     fence_acquire();
 }

@@ -295,6 +295,7 @@ static void set_up(char* stacks, char* shared) {
     for (u32 b = 0; b < blocks.x; ++b) {
         Block& it = grid[b];
         std::memset(it.warps, 0, sizeof it.warps);
+        for (Warp& warp : it.warps) warp.exited = FULL;
         it.live = threads.x;
         it.at_barrier = 0;
         it.shared = shared + b * bytes;
@@ -307,6 +308,7 @@ static void set_up(char* stacks, char* shared) {
             it.lanes[i].thread.x = i;
             it.lanes[i].stack = stack;
             it.warps[i / 32].ready |= 1u << i % 32;
+            it.warps[i / 32].exited &= ~(1u << i % 32);
             begin_lane(it.lanes[i], stack, body);
         }
     }

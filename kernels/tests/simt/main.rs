@@ -1,0 +1,15 @@
+//! The kernels on the CPU: `simt/` compiles `cuda/lookup.cu` as C++ and runs each lane as a fiber, in orders that seeds decide.
+//! `simt/simt.h` says what that cannot see. Where there is no C++ compiler, every test here says so and passes.
+
+mod abi;
+mod batch;
+mod buffer;
+mod dedupe;
+mod lookups;
+mod oracle;
+mod planted;
+mod queues;
+mod rig;
+mod ring;
+mod shim;
+mod world;

@@ -1,0 +1,189 @@
+//! Builds the shim with the C++ compiler that is there, loads it, runs kernels.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::{env, fs};
+
+use libloading::Library;
+use warprow_kernels::abi::Lookup;
+
+const FOLDERS: [&str; 2] = ["simt", "cuda"];
+const OPTIONS: [&str; 9] = [
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    // Kernels see memory as words of several widths.
+    "-fno-strict-aliasing",
+    // Sums are rounded after each operation.
+    "-ffp-contract=off",
+    "-Wall",
+    "-Werror",
+    "-DWARPROW_HOST",
+];
+/// Real time that a kernel may take.
+const LIMIT_NS: u64 = 60_000_000_000;
+
+/// A change to the text of a source: a bug to be found.
+pub(crate) struct Patch {
+    pub(crate) file: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+}
+
+fn compiler() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let works = |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let names = || env::var("CXX").into_iter().chain(["c++", "g++", "clang++"].map(str::to_owned));
+    FOUND.get_or_init(|| names().find(works)).as_deref()
+}
+
+/// Sources by name, patched.
+fn sources(patches: &[Patch]) -> Vec<(String, String)> {
+    let mut sources = vec![("queue_abi.h".to_owned(), warprow_gpu_queues::abi::HEADER.to_owned())];
+    for folder in FOLDERS {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            sources.push((name, fs::read_to_string(path).unwrap()));
+        }
+    }
+    sources.sort();
+    for Patch { file, from, to } in patches {
+        let (_, text) = sources.iter_mut().find(|(name, _)| name == file).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{file} has changed: the planted bug's place is not there once:\n{from}");
+        *text = text.replace(from, to);
+    }
+    sources
+}
+
+/// The library for these patches, built if it is not there yet.
+fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
+    let sources = sources(patches);
+    let mut hasher = DefaultHasher::new();
+    (&sources, compiler, OPTIONS).hash(&mut hasher);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simt");
+    let library = folder.join(format!("{:016x}.so", hasher.finish()));
+    if library.exists() {
+        return library;
+    }
+    fs::create_dir_all(&folder).unwrap();
+    let here = tempfile::tempdir_in(&folder).unwrap();
+    for (name, text) in &sources {
+        fs::write(here.path().join(name), text).unwrap();
+    }
+    let built = here.path().join("built.so");
+    let output = Command::new(compiler).args(OPTIONS).current_dir(here.path()).args(["simt.cpp", "-o"]).arg(&built);
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{compiler} refuses the kernels:\n{}", String::from_utf8_lossy(&output.stderr));
+    // Another test may have been faster.
+    fs::rename(built, &library).unwrap();
+    library
+}
+
+#[repr(C)]
+struct Options {
+    seed: u64,
+    limit_ns: u64,
+    shared_bytes: u32,
+    ends: u32,
+    turn: Option<extern "C" fn(*mut c_void, u32) -> u64>,
+    context: *mut c_void,
+}
+
+type Run =
+    unsafe extern "C" fn(*const c_char, *const Lookup, u32, u32, *const Options, *mut c_char, u64) -> c_int;
+
+/// What happens beside the lanes: called now and then, and with `true` when all of them wait. Gives the time, nanoseconds.
+pub(crate) type Turn<'a> = &'a mut dyn FnMut(bool) -> u64;
+
+extern "C" fn turn(context: *mut c_void, idle: u32) -> u64 {
+    // SAFETY: `Shim::launch` put it there, and waits for the kernel's end.
+    let turn = unsafe { &mut *context.cast::<Turn<'_>>() };
+    turn(idle != 0)
+}
+
+/// A launch of one kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: &'static str,
+    pub(crate) grid: u32,
+    pub(crate) threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+    /// The second parameter of `expand`.
+    pub(crate) ends: bool,
+}
+
+impl Launch {
+    pub(crate) fn new(kernel: &'static str, grid: u32, threads: u32) -> Self {
+        Self { kernel, grid, threads, shared: 0, ends: false }
+    }
+}
+
+/// A loaded copy of the shim. It runs one kernel at a time.
+pub(crate) struct Shim {
+    run: Run,
+    _library: Library,
+}
+
+impl Shim {
+    /// The kernels as they are; `None`, and a line that says so, where there is no C++ compiler.
+    pub(crate) fn new() -> Option<Self> {
+        Self::patched(&[])
+    }
+
+    /// The same with bugs.
+    pub(crate) fn patched(patches: &[Patch]) -> Option<Self> {
+        let Some(compiler) = compiler() else {
+            eprintln!("skipped: running the kernels on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
+            return None;
+        };
+        let library = build(compiler, patches);
+        // The library keeps a kernel's state in globals: every user loads a copy of its own.
+        let copy = tempfile::Builder::new().suffix(".so").tempfile_in(library.parent().unwrap()).unwrap().into_temp_path();
+        fs::copy(library, &copy).unwrap();
+        // SAFETY: it was built from our sources and runs nothing when it is loaded.
+        let library = unsafe { Library::new(&copy) }.unwrap();
+        // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
+        let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
+        Some(Self { run, _library: library })
+    }
+
+    /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
+    /// lanes did wrong.
+    pub(crate) fn launch(
+        &mut self,
+        launch: &Launch,
+        lookup: &Lookup,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
+        let kernel = CString::new(launch.kernel).unwrap();
+        let mut message = [0 as c_char; 512];
+        let mut beside = beside;
+        let options = Options {
+            seed,
+            limit_ns: LIMIT_NS,
+            shared_bytes: launch.shared,
+            ends: launch.ends.into(),
+            turn: beside.is_some().then_some(turn),
+            context: beside.as_mut().map_or(std::ptr::null_mut(), |turn| std::ptr::from_mut(turn).cast()),
+        };
+        // SAFETY: addresses in `lookup` are those of buffers that the caller holds, sized as the kernels want them; the rest
+        // lives until the call is over.
+        let wrong = unsafe {
+            let at = message.as_mut_ptr();
+            (self.run)(kernel.as_ptr(), lookup, launch.grid, launch.threads, &options, at, message.len() as u64)
+        };
+        if wrong == 0 {
+            return Ok(());
+        }
+        // SAFETY: the shim ends its message with a zero, within the array.
+        let message = unsafe { CStr::from_ptr(message.as_ptr()) };
+        Err(format!("{} (schedule {seed:#x}): {}", launch.kernel, message.to_string_lossy()))
+    }
+}
