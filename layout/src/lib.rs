@@ -59,7 +59,7 @@ pub use generation::{DEFAULT_STRIPE_UNIT, Generation, GenerationSpec, MAX_TABLES
 pub use geometry::{Copy, Geometry, MAX_MEMBERS, MAX_SERIAL, Member};
 pub use inspect::{GenerationInspection, Inspection, MemberInspection, TableInspection};
 pub use load::{Loader, RowSource};
-pub use open::{Access, Opened, Repair, RepairKind, State, open};
+pub use open::{Access, Opened, Repair, RepairKind, State, generations_on, open};
 pub use placement::{ChunkRef, Placement, RowAddress, RowPacking};
 pub use probe::{Probe, SlotState, probe};
 pub use ranks::{RankError, Ranks};

@@ -10,6 +10,7 @@ use crate::catalogue::{self, Catalogue};
 use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{BlockError, Missing, OpenError};
+use crate::generation::Generation;
 use crate::geometry::Copy;
 use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
@@ -124,7 +125,10 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
     }
     refuse_lost(&candidates, &current)?;
 
-    let catalogues: Vec<Result<Vec<u8>, Damage>> = candidates.iter().map(|it| read_catalogue(it, &current)).collect();
+    let catalogues: Vec<Result<Vec<u8>, Damage>> = candidates
+        .iter()
+        .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, usize::from(it.newest.member))))
+        .collect();
     for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
         let its_epoch = candidate.newest.epoch;
         if its_epoch < current.epoch && (catalogue.is_err() || its_epoch + 1 < current.epoch) {
@@ -265,13 +269,19 @@ fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), Ope
 /// The bad block, and what is wrong with it.
 type Damage = (u32, BlockError);
 
-/// The serialised catalogue of the current epoch as `candidate` has it.
-fn read_catalogue(candidate: &Candidate, current: &Superblock) -> Result<Vec<u8>, Damage> {
-    let own = commit::for_member(current, usize::from(candidate.newest.member));
+/// The generations that `superblock` speaks of, by the catalogue on `drive`, which carries it; `None` if that is damaged. For a
+/// look at one member of a store, which need not be complete, nor its drive be formatted as it was.
+pub fn generations_on(drive: &dyn Drive, superblock: &Superblock) -> Option<Vec<Arc<Generation>>> {
+    let bytes = read_catalogue(drive, superblock).ok()?;
+    Some(Catalogue::decode(&bytes, &superblock.geometry).ok()?.generations)
+}
+
+/// The serialised catalogue that `own` means, as its `drive` has it.
+fn read_catalogue(drive: &dyn Drive, own: &Superblock) -> Result<Vec<u8>, Damage> {
     let member = own.own().map_or(Uuid::nil(), |own| own.uuid);
-    let id = catalogue::first_block(&own, member);
+    let id = catalogue::first_block(own, member);
     let count = (own.catalogue_bytes as usize).div_ceil(PAYLOAD);
-    let units = units::read(&*candidate.drive, id.address, count).map_err(|_| (0, BlockError::Unreadable))?;
+    let units = units::read(drive, id.address, count).map_err(|_| (0, BlockError::Unreadable))?;
     let bytes = catalogue::assemble(&units, id)?;
     if bytes.len() != own.catalogue_bytes as usize || crc32c::crc32c(&bytes) != own.catalogue_crc {
         return Err((0, BlockError::Inconsistent { what: "it is not the catalogue that the superblock means" }));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use warprow_driver::{DriverError, FormatProgress, FormatRequest, Loss, Namespace};
-use warprow_layout::{Drive, FormatOptions, probe};
+use warprow_layout::{Drive, FormatOptions, Table, generations_on, probe};
 use warprow_spec::admin::SecureErase;
 
 use crate::driven::{self, Driven};
 use crate::member::{Device, Member};
+use crate::store::latest_tables;
 use crate::{OpenOptions, Store, StoreError};
 
 /// Which LBA size a drive is to have.
@@ -93,6 +94,18 @@ pub enum Content {
     Unknown,
 }
 
+/// A table that goes with its store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostTable {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Bytes of its rows.
+    pub bytes: u64,
+}
+
 /// What formatting would do to a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,7 +130,15 @@ pub struct DriveFormat {
     pub losses: Vec<Loss>,
     /// What lies on it now; of other namespaces that would be lost nothing is known.
     pub content: Content,
+    /// The tables of the store of which this drive is a member, oldest first; they go with any of its drives. `None`: there is no
+    /// store, or its catalogue cannot be read here.
+    pub tables: Option<Vec<LostTable>>,
+    /// Stands for all that was seen on it.
+    mark: u32,
 }
+
+/// Most tables that a refusal names, of each store.
+const NAMED: usize = 20;
 
 impl DriveFormat {
     /// Whether somebody has to agree. A drive that is emulated, blank and lost alone is nobody's loss.
@@ -136,6 +157,78 @@ impl DriveFormat {
         let (drive, model, serial) = (&self.drive, &self.model, &self.serial);
         let _ = write!(text, "; drive {drive} ({model}, serial {serial}) would lose {}: {content}", losses.join(", "));
     }
+
+    /// The tables that go with `store`.
+    fn describe_tables(&self, store: Uuid, text: &mut String) {
+        let _ = match self.tables.as_deref() {
+            None => write!(text, "; the tables of store {store} cannot be told"),
+            Some([]) => write!(text, "; store {store} has no tables"),
+            Some(tables) => {
+                let one = |it: &LostTable| format!("{:?} ({} rows, {} bytes)", it.name, it.rows, it.bytes);
+                let named: Vec<String> = tables.iter().take(NAMED).map(one).collect();
+                let more = tables.len() - named.len();
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                write!(text, "; with store {store} its tables go: {}{more}", named.join(", "))
+            }
+        };
+    }
+}
+
+/// What consent is bound to: checksums of what it is about. As text, three numbers of eight hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bound {
+    drives: u32,
+    content: u32,
+    settings: u32,
+}
+
+impl Bound {
+    fn new(devices: &[Device], drives: &[DriveFormat], settings: &FormatSettings) -> Self {
+        let mut all: Vec<_> =
+            drives.iter().zip(devices).map(|(drive, device)| (&drive.serial, device.namespace(), drive)).collect();
+        all.sort_by_key(|&(serial, namespace, _)| (serial, namespace));
+        let crc = |text: String| crc32c::crc32c(text.as_bytes());
+        let of =
+            |what: &dyn Fn(&DriveFormat) -> String| all.iter().map(|(_, _, drive)| what(drive)).collect::<String>();
+        Self {
+            drives: crc(all.iter().map(|(serial, namespace, _)| format!("{serial} {namespace};")).collect()),
+            content: crc(of(&|drive| format!("{:?} {};", drive.content, drive.mark))),
+            settings: crc(format!("{:?} {:?};", settings.erase, settings.chunk_size)
+                + &of(&|drive| format!("{} {} {:?};", drive.new_lba_bytes, drive.formats, drive.losses))),
+        }
+    }
+
+    fn parse(token: &str) -> Option<Self> {
+        let mut parts = token.split('-').map(|part| match part.len() {
+            8 if part.bytes().all(|digit| digit.is_ascii_hexdigit()) => u32::from_str_radix(part, 16).ok(),
+            _ => None,
+        });
+        let mut part = || parts.next().flatten();
+        let bound = Self { drives: part()?, content: part()?, settings: part()? };
+        parts.next().is_none().then_some(bound)
+    }
+
+    /// What is wrong with a token that was given; `None`: it agrees to this.
+    fn objection(&self, token: &str) -> Option<String> {
+        let changed = match Self::parse(token) {
+            None if token.is_empty() => return Some("the consent token is empty".to_owned()),
+            None => return Some(format!("{token:?} is no consent token: copy the whole of one that a refusal gave")),
+            Some(given) if given.drives != self.drives => "it was given for other drives",
+            Some(given) => match (given.content == self.content, given.settings == self.settings) {
+                (true, true) => return None,
+                (false, true) => "what lies on the drives has changed since it was given",
+                (true, false) => "it was given for other settings (LBA size, chunk size, erase)",
+                (false, false) => "what lies on the drives, and the settings, have changed since it was given",
+            },
+        };
+        Some(format!("the consent token {token} is not for this: {changed}"))
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:08x}-{:08x}-{:08x}", self.drives, self.content, self.settings)
+    }
 }
 
 /// A look at drives that are to be formatted. Nothing has changed yet.
@@ -145,6 +238,7 @@ pub struct FormatPlan {
     driven: Vec<Arc<Driven>>,
     drives: Vec<DriveFormat>,
     settings: FormatSettings,
+    bound: Bound,
     token: String,
 }
 
@@ -173,13 +267,8 @@ impl FormatPlan {
             let namespace = driven.controller().namespace(device.namespace())?;
             drives.push(look(device, driven, &namespace, &settings)?);
         }
-        let mut identity = format!("{:?} {:?}", settings.lba, settings.erase);
-        for (drive, device) in drives.iter().zip(devices) {
-            let losses: Vec<u32> = drive.losses.iter().map(|loss| loss.nsid).collect();
-            let _ = write!(identity, "; {} {} {losses:?} {:?}", drive.serial, device.namespace(), drive.content);
-        }
-        let token = format!("{:08x}", crc32c::crc32c(identity.as_bytes()));
-        Ok(Self { devices: devices.to_vec(), driven, drives, settings, token })
+        let bound = Bound::new(devices, &drives, &settings);
+        Ok(Self { devices: devices.to_vec(), driven, drives, settings, bound, token: bound.to_string() })
     }
 
     /// What would happen to each drive, in the order given.
@@ -187,7 +276,8 @@ impl FormatPlan {
         &self.drives
     }
 
-    /// The token that stands for consent to this: bound to serial numbers, namespaces, what lies on them, and the settings.
+    /// The token that stands for consent to this: bound to the drives, by their serial numbers and namespaces; to what lies on
+    /// them now, a store by its last commit; and to the settings.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -198,14 +288,27 @@ impl FormatPlan {
         consent: &Consent,
         progress: &mut dyn FnMut(&DriveFormat, FormatProgress),
     ) -> Result<Store, StoreError> {
+        let objection = match consent {
+            Consent::Token(token) => self.bound.objection(token),
+            Consent::None | Consent::Emulated => None,
+        };
         let agreed = |drive: &DriveFormat| match consent {
             Consent::None => false,
             Consent::Emulated => drive.emulated,
-            Consent::Token(token) => *token == self.token,
+            Consent::Token(_) => objection.is_none(),
         };
         if self.drives.iter().any(|drive| drive.needs_consent() && !agreed(drive)) {
-            let mut what = "formatting destroys data".to_owned();
+            let mut what = objection.map(|objection| objection + "; ").unwrap_or_default() + "formatting destroys data";
+            let mut stores = Vec::new();
             self.drives.iter().filter(|drive| drive.needs_consent()).for_each(|drive| drive.describe(&mut what));
+            for drive in &self.drives {
+                if let Content::Store(Some(store)) = drive.content
+                    && !stores.contains(&store)
+                {
+                    stores.push(store);
+                    drive.describe_tables(store, &mut what);
+                }
+            }
             return Err(StoreError::Refused { what, token: self.token });
         }
         let driving = self.settings.open.driving();
@@ -251,6 +354,11 @@ fn look(
     }
     let own = Loss { nsid, bytes: Some(namespace.bytes()) };
     let info = controller.info();
+    let seen = match namespace.metadata_bytes() {
+        // Its blocks cannot be read as they are.
+        1.. => Seen { content: Content::Unknown, tables: None, mark: 0 },
+        0 => see(&*Member::on(device, driven.clone(), &settings.open.driving())?)?,
+    };
     Ok(DriveFormat {
         drive: device.name(),
         serial: info.serial().to_string(),
@@ -261,19 +369,33 @@ fn look(
         new_lba_bytes,
         formats,
         losses: if formats { controller.format_losses(nsid, settings.erase)? } else { vec![own] },
-        content: match namespace.metadata_bytes() {
-            // Its blocks cannot be read as they are.
-            1.. => Content::Unknown,
-            0 => content(&*Member::on(device, driven.clone(), &settings.open.driving())?)?,
-        },
+        content: seen.content,
+        tables: seen.tables,
+        mark: seen.mark,
     })
 }
 
-fn content(drive: &dyn Drive) -> Result<Content, StoreError> {
+/// What a look at a drive shows.
+struct Seen {
+    content: Content,
+    tables: Option<Vec<LostTable>>,
+    mark: u32,
+}
+
+fn see(drive: &dyn Drive) -> Result<Seen, StoreError> {
     let found = probe(drive)?;
-    if found.has_magic() {
-        return Ok(Content::Store(found.newest().map(|superblock| superblock.store)));
+    if let Some(superblock) = found.newest() {
+        let commit = (superblock.epoch, superblock.commit, superblock.catalogue_crc, superblock.member);
+        return Ok(Seen {
+            content: Content::Store(Some(superblock.store)),
+            tables: generations_on(drive, superblock).map(|generations| {
+                let latest = latest_tables(generations);
+                latest.iter().map(|it| LostTable::new(it.table())).collect()
+            }),
+            mark: crc32c::crc32c(format!("{commit:?}").as_bytes()),
+        });
     }
+    let (mut blank, mut mark) = (true, 0);
     let lba = drive.lba_size() as usize;
     let lbas = ((LOOK.min(drive.max_transfer()) / lba).max(1) as u64).min(drive.lba_count());
     let mut buf = vec![0; lbas as usize * lba];
@@ -281,11 +403,22 @@ fn content(drive: &dyn Drive) -> Result<Content, StoreError> {
     for place in 0..=PLACES + 1 {
         let at = (u128::from(last) * u128::from(place) / u128::from(PLACES + 1)) as u64;
         drive.read(at, &mut buf)?;
-        if buf.iter().any(|&byte| byte != 0) {
-            return Ok(Content::Unknown);
-        }
+        blank &= buf.iter().all(|&byte| byte == 0);
+        mark = crc32c::crc32c_append(mark, &buf);
     }
-    Ok(Content::Blank)
+    let content = match (found.has_magic(), blank) {
+        (true, _) => Content::Store(None),
+        (false, true) => Content::Blank,
+        (false, false) => Content::Unknown,
+    };
+    Ok(Seen { content, tables: None, mark })
+}
+
+impl LostTable {
+    fn new(table: &Table) -> Self {
+        let bytes = table.rows.saturating_mul(u64::from(table.row_bytes()));
+        Self { name: table.name.clone(), rows: table.rows, bytes }
+    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub use drive::{Create, DriveAddress};
 pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
-pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice};
+pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use host::{Host, HostOptions};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;

@@ -325,17 +325,7 @@ impl Store {
     }
 
     pub(crate) fn located(&self) -> Vec<Located> {
-        let mut seen = std::collections::HashSet::new();
-        let mut tables = Vec::new();
-        for generation in self.shared.volume.generations().into_iter().rev() {
-            for (index, table) in generation.tables.iter().enumerate() {
-                if seen.insert(table.name.clone()) {
-                    tables.push(Located { generation: generation.clone(), index });
-                }
-            }
-        }
-        tables.sort_by_key(|located| (located.generation.id, located.index));
-        tables
+        latest_tables(self.shared.volume.generations())
     }
 
     pub(crate) fn locate(&self, table: &str) -> Result<Located, StoreError> {
@@ -346,6 +336,21 @@ impl Store {
             known: tables.iter().map(|located| located.table().name.clone()).collect(),
         })
     }
+}
+
+/// Every table that counts: of each name the one of the latest generation, in the order of generations.
+pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<Located> {
+    let mut seen = std::collections::HashSet::new();
+    let mut tables = Vec::new();
+    for generation in generations.into_iter().rev() {
+        for (index, table) in generation.tables.iter().enumerate() {
+            if seen.insert(table.name.clone()) {
+                tables.push(Located { generation: generation.clone(), index });
+            }
+        }
+    }
+    tables.sort_by_key(|located| (located.generation.id, located.index));
+    tables
 }
 
 pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {

@@ -327,3 +327,70 @@ fn emulated_drives_by_address() {
     let error = plan.run(&Consent::None, &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains("b.drive"), "{error}");
 }
+
+#[test]
+fn consent_is_bound_to_what_was_shown() {
+    let drives = [common::drive("drive0", 16 << 20, 512), common::drive("drive1", 16 << 20, 512)];
+    let devices = common::devices(&drives);
+    let settings = FormatSettings::default;
+    let plan = |devices: &[Device], settings| FormatPlan::new(devices, settings).unwrap();
+    let refused = |settings: FormatSettings, token: &str| match plan(&devices, settings)
+        .run(&Consent::Token(token.to_owned()), &mut |_, _| {})
+    {
+        Err(StoreError::Refused { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    for unknown in ["", "00000000", "1-2-3", "+0000001-00000002-00000003", "00000001-00000002-00000003-00000004"] {
+        let what = refused(settings(), unknown);
+        let hint = if unknown.is_empty() { "token is empty" } else { "is no consent token" };
+        assert!(what.contains(hint) && what.contains(unknown), "{what}");
+    }
+    let of_one = plan(&devices[..1], settings()).token().to_owned();
+    assert!(refused(settings(), &of_one).contains("for other drives"));
+    let store = Store::create(&devices, &Default::default(), &Default::default()).unwrap();
+    common::load(&store, &[small("first", 1)], &LoadOptions::default());
+    drop(store);
+
+    let before = plan(&devices, settings()).token().to_owned();
+    let store = Store::open(&devices, &OpenOptions::default()).unwrap();
+    common::load(&store, &[small("later", 2)], &LoadOptions::default());
+    drop(store);
+    let what = refused(settings(), &before);
+    assert!(what.contains("has changed since it was given"), "{what}");
+    let rows = small("later", 2);
+    let size = format!("({} rows, {} bytes)", rows.spec.rows, rows.rows.len());
+    assert!(what.contains(&format!("\"later\" {size}")) && what.contains("\"first\" ("), "{what}");
+
+    let now = plan(&devices, settings()).token().to_owned();
+    let lost = plan(&devices, settings()).drives()[0].tables.clone().unwrap();
+    assert_eq!(lost.iter().map(|table| &*table.name).collect::<Vec<_>>(), ["first", "later"]);
+    for other in [settings().with_chunk_size(2 << 20), settings().with_lba(LbaChoice::Bytes(4096))] {
+        let what = refused(other, &now);
+        assert!(what.contains("for other settings"), "{what}");
+    }
+    assert!(refused(settings().with_chunk_size(2 << 20), &before).contains("and the settings, have changed"));
+    assert_eq!(Store::open(&devices, &OpenOptions::default()).unwrap().tables().len(), 2);
+
+    // In whatever order the drives are given.
+    let turned = [devices[1].clone(), devices[0].clone()];
+    let store = plan(&turned, settings()).run(&Consent::Token(now), &mut |_, _| {}).unwrap();
+    assert!(store.tables().is_empty());
+}
+
+#[test]
+fn consent_is_bound_to_data_that_is_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("b.drive");
+    let address: DriveAddress = format!("emulated:{}", path.display()).parse().unwrap();
+    let plan = || {
+        let device = Device::open(&address, Create::Never).unwrap();
+        FormatPlan::new(&[device], FormatSettings::default()).unwrap()
+    };
+    std::fs::write(&path, vec![1; 16 << 20]).unwrap();
+    let token = plan().token().to_owned();
+    std::fs::write(&path, vec![2; 16 << 20]).unwrap();
+    let error = plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("has changed since it was given"), "{error}");
+    let token = plan().token().to_owned();
+    plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap();
+}

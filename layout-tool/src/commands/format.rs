@@ -27,7 +27,7 @@ use crate::units::{self, parse_bytes};
 Examples:
   warprow format -d emulated:a.drive,size=64G --row-bytes 512
   warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --dry-run
-  warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --consent 1f2e3d4c")]
+  warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --consent 1f2e3d4c-0a1b2c3d-5e6f7081")]
 pub struct FormatArgs {
     #[command(flatten)]
     drives: DriveArgs,
@@ -205,6 +205,7 @@ pub(super) fn drive_json(drive: &DriveFormat) -> Value {
         "new_lba_bytes": drive.new_lba_bytes,
         "formats": drive.formats,
         "held": content(drive),
+        "tables": drive.tables.as_ref().map(|tables| tables.iter().map(|it| json!({"name": it.name, "rows": it.rows, "bytes": it.bytes})).collect::<Vec<_>>()),
         "needs_consent": drive.needs_consent(),
         "losses": drive.losses.iter().map(|loss| json!({"nsid": loss.nsid, "bytes": loss.bytes})).collect::<Vec<_>>(),
     })
