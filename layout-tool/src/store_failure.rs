@@ -20,6 +20,9 @@ const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
 const CHANGED: &str = "find out who changed it; `warprow inspect` shows what is left";
+/// What to do about rows that are not what was loaded.
+pub const DAMAGED_ROWS: &str =
+    "find out what is damaged with `warprow verify`, then load the table again, with --replace";
 const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
 
 impl From<StoreError> for Failure {
@@ -50,11 +53,9 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
             (Class::Input, table.to_owned(), "leave those ids out, or choose what stands for them with --missing")
         }
         LookupError::RowsFailed { source: RowError::Drive(source), .. } => of_driver(source),
-        LookupError::RowsFailed { source: RowError::Checksum { table, .. }, .. } => (
-            Class::Mismatch,
-            table.clone(),
-            "find out what is damaged with `warprow verify`, then load the table again",
-        ),
+        LookupError::RowsFailed { source: RowError::Checksum { table, .. }, .. } => {
+            (Class::Store, table.clone(), DAMAGED_ROWS)
+        }
         LookupError::RowsFailed { source: RowError::MemberMissing { .. }, .. } => {
             (Class::Store, table.to_owned(), ALL_DRIVES)
         }
@@ -99,11 +100,7 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
         StoreError::QueueBusy { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
-        StoreError::RowDamaged { table, .. } => (
-            Class::Mismatch,
-            table.clone(),
-            "find out what is damaged with `warprow verify`, then load the table again",
-        ),
+        StoreError::RowDamaged { table, .. } => (Class::Store, table.clone(), DAMAGED_ROWS),
         StoreError::LoadReset { drive } => (Class::Drive, drive.clone(), "load again"),
         StoreError::ReadReset { drive } => (Class::Drive, drive.clone(), DRIVE),
         StoreError::Interrupted => (Class::Interrupted, String::new(), ""),

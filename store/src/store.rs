@@ -248,6 +248,13 @@ impl Store {
         Ok(self.shared.volume.read_ranks(&located.generation, located.index)?)
     }
 
+    /// The checksums of a table's rows ([`row_crc`](warprow_layout::row_crc)), by rank; `None`: none are stored.
+    pub fn row_crcs(&self, table: &str) -> Result<Option<Vec<u32>>, StoreError> {
+        let located = self.locate(table)?;
+        self.shared.watch()?;
+        Ok(self.shared.volume.read_row_crcs(&located.generation, located.index)?)
+    }
+
     /// The generation that holds a table, and the table's index in it: where its rows lie. Holding it pins its chunks.
     pub fn generation(&self, table: &str) -> Result<(Arc<Generation>, usize), StoreError> {
         self.locate(table).map(|located| (located.generation, located.index))

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::Ranks;
-use warprow_store::OpenOptions;
+use warprow_layout::{Ranks, row_crc};
+use warprow_store::{OpenOptions, Store};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::file::TableWriter;
 use crate::screen::Unit;
+use crate::store_failure::DAMAGED_ROWS;
 use crate::units;
 
 /// Bytes of consecutive rows that are written at once.
@@ -20,7 +21,8 @@ const RUN: usize = 1 << 20;
 
 /// Write a table to a safetensors or .npy file, in the order of its ids
 ///
-/// The rows keep their bits. The file appears under its name when it is whole, or not at all.
+/// The rows keep their bits. If the table was loaded with --row-crc, each is compared with its checksum; one that does not
+/// match ends the export. The file appears under its name when it is whole, or not at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Example:
@@ -44,14 +46,20 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
     let writer = TableWriter::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
     let ids = store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse);
+    let crcs = store.row_crcs(&table.name)?;
     let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);
     let mut run = Run { writer: &writer, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
     let (mut rows, mut failed) = (0u64, None);
     let scanned = store.scan(&table.name, 0..u64::MAX, &mut |rank, row| {
         let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
         rows += 1;
-        let written = run
-            .push(id, row)
+        let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+        let checked = match stored.is_none_or(|&stored| stored == row_crc(rank, row)) {
+            true => Ok(()),
+            false => Err(damaged(&store, &table.name, rank)),
+        };
+        let written = checked
+            .and_then(|()| run.push(id, row))
             .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
         bar.set_position(rows);
         match written {
@@ -74,8 +82,18 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
         format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
     let object = json!({
         "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": table.dtype.name(), "bytes": bytes,
+        "checked": crcs.is_some(),
     });
     Done::new(text, object)
+}
+
+/// A row that is not what was loaded.
+fn damaged(store: &Store, table: &str, rank: u64) -> Failure {
+    let address = store.generation(table).ok().and_then(|(generation, index)| generation.row(index, rank));
+    let drive = address.and_then(|address| store.drives().get(usize::from(address.drive)).cloned().flatten());
+    let drive = drive.unwrap_or_else(|| "unknown".to_owned());
+    let what = format!("table {table:?}, rank {rank}: the row that drive {drive} returned does not match its checksum");
+    Failure::new(Class::Store, table, what).remedy(DAMAGED_ROWS).detail("rank", rank).detail("drive", drive)
 }
 
 /// Rows of consecutive ids on their way to the file.

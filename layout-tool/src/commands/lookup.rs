@@ -77,6 +77,11 @@ pub struct LookupArgs {
     /// An id that stands for nothing
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     padding: Option<i128>,
+    /// Do not compare rows with their checksums, where the table has them
+    ///
+    /// To compare them, the checksums of all tables are read first: four bytes a row.
+    #[arg(long)]
+    no_check: bool,
     /// Write the rows to a .npy or .safetensors file instead of printing them
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -146,7 +151,8 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let chunks = request.chunks(usize::try_from(most).unwrap_or(CHUNK).clamp(1, CHUNK));
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
     let most_bags = chunks.iter().map(|chunk| chunk.bags.len()).max().unwrap_or(0);
-    let host = store.attach_host(HostOptions::default())?;
+    let options = HostOptions::default();
+    let host = store.attach_host(if args.no_check { options } else { options.with_checked_rows() })?;
     let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
     let feature = match args.padding {
@@ -408,6 +414,7 @@ fn describe(
         "dtype": out.name(),
         "pooling": args.pooling.name(),
         "generation": report.generation,
+        "checked": info.row_crc && !args.no_check,
         "ids": report.ids,
         "padding": report.padding,
         "missing": report.missing,

@@ -201,6 +201,16 @@ fn look_ups_and_exports() {
     let (value, exit) = rig.json(&["verify", "-d", &drive]);
     assert_eq!((exit, &value["error"]["class"], &value["differing"]), (5, &json!("mismatch"), &json!(1)));
     assert_eq!(value["tables"][0]["first_differing"], json!([42]));
+    for args in [
+        &["export", "-d", &drive, "--table", "t", "--out", "rotten.npy"][..],
+        &["lookup", "-d", &drive, "--table", "t", "--ids", "1,42"],
+    ] {
+        refused(&rig, args, 6, "store", "\"t\", rank 42: the row that drive emulated:");
+    }
+    assert!(!rig.path("rotten.npy").exists());
+    assert_eq!(rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "1"])["checked"], true);
+    let unchecked = rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "42", "--no-check"]);
+    assert_eq!((&unchecked["checked"], &unchecked["found"]), (&json!(false), &json!([true])));
 }
 
 /// A content mismatch: exit 5.
