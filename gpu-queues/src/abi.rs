@@ -1,7 +1,13 @@
 //! What the host hands a kernel, and what both keep. `include/queue_abi.h` says the same in C; a test holds the two
 //! together.
 
+use std::fmt;
 use std::mem::offset_of;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use warprow_dma::DmaMemory;
+use warprow_spec::Status;
 
 /// The C declarations of this module, for whoever compiles a kernel.
 pub const HEADER: &str = include_str!("../include/queue_abi.h");
@@ -132,7 +138,65 @@ pub struct Fault {
     pub reserved: [u32; 4],
 }
 
+impl QueueDescriptor {
+    /// As the kernels read it.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a structure of integers without padding: its fields make up its size (asserted below).
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+impl QueueState {
+    /// As a kernel left it.
+    pub fn from_bytes(bytes: [u8; size_of::<Self>()]) -> Self {
+        // SAFETY: every pattern of bits is a value of a structure of integers, of the same size.
+        unsafe { std::mem::transmute(bytes) }
+    }
+}
+
+impl Fault {
+    /// What lies at byte `offset` of pinned memory; `None` while nothing went wrong.
+    pub(crate) fn load(memory: &DmaMemory, offset: usize) -> Option<Self> {
+        let word = |at| memory.load_u32(offset + at);
+        let long = |at| memory.load_u64(offset + at);
+        let kind = word(offset_of!(Self, kind));
+        if kind == FAULT_NONE {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        Some(Self {
+            kind,
+            drive: word(offset_of!(Self, drive)),
+            queue: word(offset_of!(Self, queue)),
+            cid: word(offset_of!(Self, cid)),
+            lba: long(offset_of!(Self, lba)),
+            waited_ns: long(offset_of!(Self, waited_ns)),
+            launch: long(offset_of!(Self, launch)),
+            outstanding: word(offset_of!(Self, outstanding)),
+            status: word(offset_of!(Self, status)),
+            reserved: [0; 4],
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, outstanding) = (Duration::from_nanos(self.waited_ns), self.outstanding);
+        match self.kind {
+            FAULT_NONE => f.write_str("nothing"),
+            FAULT_TIMED_OUT => write!(f, "no answer within {waited:?}, {outstanding} commands outstanding"),
+            FAULT_CLOSED => write!(f, "a reset cut {outstanding} commands off after {waited:?}"),
+            other => write!(f, "fault {other}, {outstanding} commands outstanding"),
+        }?;
+        match self.status {
+            0 => Ok(()),
+            status => write!(f, "; the latest error of the launch was {}", Status::from_bits(status as u16)),
+        }
+    }
+}
+
 const _: () = {
+    assert!(size_of::<QueueDescriptor>() == 9 * 8 + 14 * 4);
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
     assert!(size_of::<Fault>() == 64 && align_of::<Fault>() == 8);

@@ -61,6 +61,9 @@ pub enum GpuError {
     /// A drive's controller failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// The thread that rings doorbells could not be started.
+    #[error("cannot start a thread for doorbells: {0}; too many are running, or memory is short")]
+    Thread(std::io::Error),
     /// A queue set cannot be as asked for.
     #[error("{0}")]
     Unsupported(String),

@@ -1,0 +1,174 @@
+//! Rung B′: the GPU stores doorbells to *shadow* words in pinned memory, and a thread of the host copies them to the device.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use warprow_dma::{DmaMemory, Doorbell, order};
+use warprow_driver::Submitter;
+
+use crate::{Gate, GpuError};
+
+/// Bytes of the two shadow words of a queue, each on a line of its own.
+pub(crate) const SHADOW_BYTES: usize = 256;
+/// Where the CQ head's word lies among them; the SQ tail's is first.
+const HEAD: usize = 128;
+/// How long the thread goes on looking at full speed after nobody is inside any more.
+const LINGER: Duration = Duration::from_millis(1);
+/// The nap of an idle thread.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A queue whose doorbells are forwarded.
+#[derive(Debug)]
+struct Line {
+    tail: Doorbell,
+    head: Doorbell,
+    /// What the device was told.
+    told: [AtomicU32; 2],
+}
+
+/// A gate whose queues' doorbells are forwarded: queues are left when nobody is inside and nobody tells the device either.
+#[derive(Debug)]
+pub struct ForwardedGate {
+    gate: Arc<Gate>,
+    /// How many want the doorbells left alone.
+    closings: Mutex<u32>,
+    closed: AtomicBool,
+    /// The forwarder is telling the device.
+    telling: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    gate: Arc<ForwardedGate>,
+    shadows: DmaMemory,
+    lines: Box<[Line]>,
+    stop: AtomicBool,
+}
+
+/// The thread that copies shadow words to doorbells. It ends when this is dropped.
+#[derive(Debug)]
+pub struct DoorbellForwarder {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ForwardedGate {
+    /// The submitter of queues behind `gate`, for one [`DoorbellForwarder`].
+    pub fn new(gate: Arc<Gate>) -> Self {
+        Self { gate, closings: Mutex::new(0), closed: AtomicBool::new(false), telling: AtomicBool::new(false) }
+    }
+}
+
+impl DoorbellForwarder {
+    /// Begins to forward for queues with these SQ tail and CQ head doorbells; queue i has its words at i times 256 (tail) and
+    /// 128 behind (head) of `shadows`, all zero. The thread naps while nobody is inside the gate.
+    ///
+    /// Fails with [`GpuError::Unsupported`] if the shadows are too few, or [`GpuError::Thread`].
+    pub fn start(
+        gate: Arc<ForwardedGate>,
+        shadows: DmaMemory,
+        doorbells: Vec<(Doorbell, Doorbell)>,
+    ) -> Result<Self, GpuError> {
+        let line = |(tail, head)| Line { tail, head, told: Default::default() };
+        let lines: Box<[Line]> = doorbells.into_iter().map(line).collect();
+        if !shadows.contains(0, lines.len() * SHADOW_BYTES) {
+            let why = format!("{} bytes of shadow doorbells are too few for {} queues", shadows.len(), lines.len());
+            return Err(GpuError::Unsupported(why));
+        }
+        let inner = Arc::new(Inner { gate, shadows, lines, stop: AtomicBool::new(false) });
+        let run = inner.clone();
+        let thread = Builder::new().name("doorbells".into()).spawn(move || run.run()).map_err(GpuError::Thread)?;
+        Ok(Self { inner, thread: Some(thread) })
+    }
+
+    /// The queue starts anew: its words are zero again, and the device knows. Only while the gate is closed and has been left.
+    pub(crate) fn restart(&self, queue: usize) {
+        if let Some(line) = self.inner.lines.get(queue) {
+            self.inner.shadows.fill(queue * SHADOW_BYTES, SHADOW_BYTES, 0);
+            line.told.iter().for_each(|told| told.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// Offsets of the words of a queue among the shadows: tail, head.
+    pub(crate) fn offsets(queue: usize) -> (usize, usize) {
+        (queue * SHADOW_BYTES, queue * SHADOW_BYTES + HEAD)
+    }
+}
+
+impl Drop for DoorbellForwarder {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It waits for nothing but naps, so this is over soon. If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inner {
+    fn run(&self) {
+        let mut busy = Instant::now();
+        let mut turn = 0u32;
+        while !self.stop.load(Ordering::Acquire) {
+            self.gate.telling.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            // Behind this, the words are as whoever opened it left them.
+            let told = !self.gate.closed.load(Ordering::Acquire) && self.pass();
+            self.gate.telling.store(false, Ordering::Release);
+            turn = if told { 0 } else { turn.wrapping_add(1) };
+            if told || turn.is_multiple_of(64) && self.gate.gate.inside() != 0 {
+                busy = Instant::now();
+            } else if turn.is_multiple_of(64) && busy.elapsed() > LINGER {
+                std::thread::park_timeout(NAP);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Tells the device of everything that changed; whether anything had.
+    fn pass(&self) -> bool {
+        let mut any = false;
+        for (queue, line) in self.lines.iter().enumerate() {
+            let (tail_at, head_at) = DoorbellForwarder::offsets(queue);
+            // The block stores the head, then, behind a release, a tail that counts on it. So the tail is read first, and told last.
+            let tail = u32::from_le(self.shadows.load_u32(tail_at));
+            order::after_doorbell();
+            let head = u32::from_le(self.shadows.load_u32(head_at));
+            for (bell, value, told) in [(&line.head, head, &line.told[1]), (&line.tail, tail, &line.told[0])] {
+                if told.load(Ordering::Relaxed) != value {
+                    told.store(value, Ordering::Relaxed);
+                    bell.ring(value);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+}
+
+impl Submitter for ForwardedGate {
+    fn close(&self) {
+        let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
+        *closings += 1;
+        self.closed.store(true, Ordering::Relaxed);
+        // Its fence stands before what `has_left` loads, for both.
+        self.gate.close();
+    }
+
+    fn has_left(&self) -> bool {
+        self.gate.has_left() && !self.telling.load(Ordering::Acquire)
+    }
+
+    fn open(&self) {
+        let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
+        *closings = closings.saturating_sub(1);
+        if *closings == 0 {
+            self.closed.store(false, Ordering::Release);
+        }
+        self.gate.open();
+    }
+}

@@ -1,0 +1,155 @@
+//! The word that keeps launches out while queues are reset.
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warprow_driver::Submitter;
+
+use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
+use crate::side::{Shared, Side};
+use crate::{Gpu, GpuError};
+
+/// Stands before the queues of one slot (`docs/gpu.md`, rule 7). The first kernel of a launch says that it is inside and then
+/// looks whether it may be; the host closes and then looks who is inside. Between the two steps either side has a sequentially
+/// consistent fence, so that one of them sees the other. Launches run one at a time: one word says who is inside.
+#[derive(Debug)]
+pub struct Gate {
+    memory: Shared,
+    /// How many want it closed.
+    closings: Mutex<u32>,
+}
+
+impl Gate {
+    /// An open gate for kernels on `gpu`.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        Self::on(&Side::Gpu(gpu.clone()))
+    }
+
+    /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
+    pub fn on_host() -> Result<Self, GpuError> {
+        Self::on(&Side::Host)
+    }
+
+    fn on(side: &Side) -> Result<Self, GpuError> {
+        Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0) })
+    }
+
+    /// Where the kernels find it.
+    pub fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// The launch that is inside; 0: none.
+    pub fn inside(&self) -> u64 {
+        self.memory.memory().load_u64(GATE_INSIDE)
+    }
+
+    /// Whether launches stay out, and those inside are to leave.
+    pub fn is_closed(&self) -> bool {
+        self.memory.memory().load_u32(GATE_CLOSED) != 0
+    }
+
+    /// What the first kernel of `launch` (not 0) does: `true` if it is inside now, and may use the queues until
+    /// [`exit`](Self::exit).
+    pub fn enter(&self, launch: u64) -> bool {
+        let memory = self.memory.memory();
+        memory.store_u64(GATE_INSIDE, launch);
+        fence(Ordering::SeqCst);
+        let closed = self.is_closed();
+        fence(Ordering::Acquire);
+        if closed {
+            self.exit();
+        }
+        !closed
+    }
+
+    /// What the last kernel of a launch does: everything it stored before is visible to whoever sees that nobody is inside.
+    pub fn exit(&self) {
+        fence(Ordering::Release);
+        self.memory.memory().store_u64(GATE_INSIDE, 0);
+    }
+}
+
+impl Submitter for Gate {
+    fn close(&self) {
+        let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
+        *closings += 1;
+        self.memory.memory().store_u32(GATE_CLOSED, 1);
+        fence(Ordering::SeqCst);
+    }
+
+    fn has_left(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let left = self.inside() == 0;
+        fence(Ordering::Acquire);
+        left
+    }
+
+    fn open(&self) {
+        let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
+        *closings = closings.saturating_sub(1);
+        if *closings == 0 {
+            fence(Ordering::Release);
+            self.memory.memory().store_u32(GATE_CLOSED, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn closings_are_counted() {
+        let gate = Gate::on_host().unwrap();
+        assert!(!gate.is_closed() && gate.enter(7));
+        assert_eq!(gate.inside(), 7);
+        gate.close();
+        gate.close();
+        assert!(!gate.has_left());
+        gate.exit();
+        assert!(gate.has_left() && !gate.enter(8) && gate.inside() == 0);
+        gate.open();
+        assert!(gate.is_closed());
+        gate.open();
+        assert!(!gate.is_closed() && gate.enter(9));
+    }
+
+    /// While the host has the gate closed and nobody inside, nobody is at the queues: two plain counters would show it.
+    #[test]
+    fn host_and_launches_exclude_each_other() {
+        let gate = Gate::on_host().unwrap();
+        let (busy, stop, launches) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut launch = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    launch += 1;
+                    if gate.enter(launch) {
+                        busy.store(true, Ordering::Relaxed);
+                        std::hint::spin_loop();
+                        busy.store(false, Ordering::Relaxed);
+                        gate.exit();
+                        launches.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                gate.close();
+                while !gate.has_left() {
+                    std::thread::yield_now();
+                }
+                assert!(!busy.load(Ordering::Relaxed), "a launch is inside a closed gate");
+                gate.open();
+                std::hint::spin_loop();
+            }
+            while launches.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,201 @@
+//! Where rings, doorbells and data can live on this machine: the best rung, and why none above it.
+
+use std::fmt;
+
+use warprow_dma::Function;
+
+use crate::{Gpu, GpuError};
+
+/// A way of letting a GPU fetch rows from drives, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Rings and data in GPU memory, doorbells rung by the GPU.
+    A,
+    /// Rings and data in pinned memory of the host, BAR0 rung by the GPU.
+    B,
+    /// Rings and data in pinned memory, BAR0 rung by a host thread for the GPU.
+    BPrime,
+    /// Rings, data and doorbells in pinned memory: a controller in software.
+    C,
+    /// No GPU: the host executor.
+    D,
+}
+
+impl Rung {
+    /// All, best first.
+    pub const ALL: [Self; 5] = [Self::A, Self::B, Self::BPrime, Self::C, Self::D];
+
+    /// A letter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A => "A",
+            Self::B => "B",
+            Self::BPrime => "B′",
+            Self::C => "C",
+            Self::D => "D",
+        }
+    }
+
+    /// What lies where.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::A => "rings in GPU memory, doorbells rung by the GPU",
+            Self::B => "rings in pinned memory, doorbells of the device rung by the GPU",
+            Self::BPrime => "rings in pinned memory, doorbells rung by a host thread for the GPU",
+            Self::C => "rings and doorbells in pinned memory, drives in software",
+            Self::D => "the host executor",
+        }
+    }
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What was chosen for one drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The drive's name.
+    pub drive: String,
+    /// Its rung.
+    pub rung: Rung,
+}
+
+/// The choice for a machine and its drives. Drives of different kinds may stand on different rungs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ladder {
+    /// What the GPU is called, if there is one.
+    pub gpu: Option<String>,
+    /// The lowest rung that a drive stands on.
+    pub rung: Rung,
+    /// Each drive's.
+    pub drives: Vec<Choice>,
+    /// Each rung above the lowest that no drive stands on, with the reason.
+    pub refused: Vec<(Rung, String)>,
+}
+
+impl Ladder {
+    /// Chooses for drives behind these functions, with this GPU or for want of one. From then on a software controller looks at
+    /// its doorbells by itself ([`Function::doorbell_memory`]), if there is a GPU.
+    pub fn choose<'a>(gpu: Result<&Gpu, &GpuError>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
+        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions)
+    }
+
+    fn of<'a>(gpu: Result<String, String>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
+        let rung = |function: &dyn Function| match &gpu {
+            Err(_) => Rung::D,
+            Ok(_) if function.doorbell_memory().is_some() => Rung::C,
+            Ok(_) => Rung::BPrime,
+        };
+        let choice = |function: &'a dyn Function| Choice { drive: function.name().to_owned(), rung: rung(function) };
+        let drives: Vec<Choice> = functions.into_iter().map(choice).collect();
+        let none = if gpu.is_ok() { Rung::BPrime } else { Rung::D };
+        let lowest = drives.iter().map(|choice| choice.rung).max().unwrap_or(none);
+        let reason = |rung| match (&gpu, rung) {
+            (Err(why), _) => why.clone(),
+            (Ok(_), Rung::A | Rung::B) => "unproven".to_owned(),
+            (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
+        };
+        let taken = |rung| drives.iter().any(|choice| choice.rung == rung);
+        let refused = Rung::ALL.into_iter().filter(|&rung| rung < lowest && !taken(rung));
+        let refused = refused.map(|rung| (rung, reason(rung))).collect();
+        Self { gpu: gpu.ok(), rung: lowest, drives, refused }
+    }
+}
+
+impl fmt::Display for Ladder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.gpu {
+            Some(gpu) => write!(f, "{gpu}, ")?,
+            None => f.write_str("no GPU, ")?,
+        }
+        write!(f, "rung {}: {}", self.rung, self.rung.description())?;
+        for choice in self.drives.iter().filter(|choice| choice.rung != self.rung) {
+            write!(f, "; {} on {}: {}", choice.drive, choice.rung, choice.rung.description())?;
+        }
+        // Neighbours with one reason share it.
+        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
+            f.write_str("; not ")?;
+            for (i, (rung, _)) in group.iter().enumerate() {
+                write!(f, "{}{rung}", if i == 0 { "" } else { ", " })?;
+            }
+            write!(f, ": {}", group[0].1)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use warprow_dma::{DmaMemory, Doorbell, FunctionError};
+    use warprow_soft_controller::SoftController;
+
+    /// A function with its doorbells in a BAR.
+    #[derive(Debug)]
+    struct Card;
+
+    fn refused<T>() -> Result<T, FunctionError> {
+        Err(FunctionError::Gone { function: "0000:01:00.0".into() })
+    }
+
+    impl Function for Card {
+        fn name(&self) -> &str {
+            "0000:01:00.0"
+        }
+        fn read_u32(&self, _: u64) -> Result<u32, FunctionError> {
+            refused()
+        }
+        fn read_u64(&self, _: u64) -> Result<u64, FunctionError> {
+            refused()
+        }
+        fn write_u32(&self, _: u64, _: u32) -> Result<(), FunctionError> {
+            refused()
+        }
+        fn write_u64(&self, _: u64, _: u64) -> Result<(), FunctionError> {
+            refused()
+        }
+        fn doorbell(&self, _: u64) -> Result<Doorbell, FunctionError> {
+            refused()
+        }
+        fn map(&self, _: &DmaMemory) -> Result<u64, FunctionError> {
+            refused()
+        }
+        fn unmap(&self, _: u64) -> Result<(), FunctionError> {
+            refused()
+        }
+        fn set_bus_master(&self, _: bool) -> Result<(), FunctionError> {
+            refused()
+        }
+        fn reset(&self) -> Result<(), FunctionError> {
+            refused()
+        }
+    }
+
+    fn choose(gpu: Result<&str, &str>, functions: &[&dyn Function]) -> Ladder {
+        Ladder::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied())
+    }
+
+    #[test]
+    fn rungs_and_reasons() {
+        let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
+        let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
+        let gpu = Ok("NVIDIA H200");
+        let soft_only = "NVIDIA H200, rung C: rings and doorbells in pinned memory, drives in software; not A, B: unproven; not \
+                         B′: the drives are software, with doorbells in memory that the GPU reaches itself";
+        assert_eq!(choose(gpu, &[soft]).to_string(), soft_only);
+        let card_only = "NVIDIA H200, rung B′: rings in pinned memory, doorbells rung by a host thread for the GPU; not A, B: \
+                         unproven";
+        assert_eq!(choose(gpu, &[card]).to_string(), card_only);
+        assert_eq!(choose(gpu, &[]).to_string(), card_only);
+        let both = "NVIDIA H200, rung C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in \
+                    pinned memory, doorbells rung by a host thread for the GPU; not A, B: unproven";
+        assert_eq!(choose(gpu, &[soft, card]).to_string(), both);
+        let none = choose(Err("libcuda cannot be found"), &[soft, card]);
+        assert_eq!(none.to_string(), "no GPU, rung D: the host executor; not A, B, B′, C: libcuda cannot be found");
+        assert_eq!((none.rung, none.refused.len()), (Rung::D, 4));
+    }
+}

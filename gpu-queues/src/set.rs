@@ -1,0 +1,406 @@
+//! One queue on every drive, for thread blocks to drive.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_driver::{Controller, DriverError, ExternalQueue, Namespace, ResetKind, RingSizes, Submitter};
+
+use crate::abi::{DOORBELL_MEMORY, Fault, MAX_BATCHES, QueueDescriptor, QueueState};
+use crate::bells::BellMemory;
+use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
+use crate::side::{Own, Shared, Side};
+use crate::{Gate, Gpu, GpuError};
+
+/// How to make a queue set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSetOptions {
+    /// Batches in flight on each queue (K), 1 to 8; fewer where a controller's queues are too short.
+    pub batches: u32,
+    /// Bytes that a command may read: a power of two from the LBA size to 8192.
+    pub landing_stride: u32,
+    /// From the doorbell of a batch to its last completion.
+    pub timeout: Duration,
+}
+
+impl QueueSetOptions {
+    /// T: commands of a batch, one for each thread of a block.
+    pub const LANES: u32 = 256;
+}
+
+/// One queue pair on every drive of a list, each with its landing area, and what the blocks that drive them keep. A slot has one
+/// or several, all behind one [`Gate`].
+///
+/// Dropping it closes the gate for good (as far as this set is concerned), waits until launches have left (for at most the
+/// driver's `leave_timeout`), deletes the queues and gives all memory back; where the launches or a device do not let go, the
+/// memory is leaked rather than reused.
+#[derive(Debug)]
+pub struct QueueSet {
+    queues: Vec<ExternalQueue>,
+    descriptors: Vec<QueueDescriptor>,
+    submitter: Arc<dyn Submitter>,
+    forwarder: Option<DoorbellForwarder>,
+    memory: ManuallyDrop<Memory>,
+}
+
+/// Recreates one queue.
+type Recreate<'a> = dyn FnMut() -> Result<(), DriverError> + 'a;
+
+/// What launches may touch: goes when they are out for good.
+#[derive(Debug)]
+struct Memory {
+    /// A [`QueueState`] for each queue.
+    states: Own,
+    /// A [`Fault`] for each queue.
+    faults: Shared,
+    _shadows: Shared,
+    _bells: Vec<BellMemory>,
+    /// Rings and landing areas.
+    _queues: Vec<Shared>,
+    _gate: Arc<Gate>,
+}
+
+/// What a queue of the set is like on one drive.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    sizes: RingSizes,
+    batches: u32,
+    cid_shift: u32,
+    generations: u32,
+    landing_bytes: usize,
+}
+
+impl Shape {
+    fn of((controller, namespace): &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Self, GpuError> {
+        let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
+        let (lanes, stride) = (QueueSetOptions::LANES, options.landing_stride);
+        if !stride.is_power_of_two() || !(namespace.lba_bytes()..=8192).contains(&stride) {
+            return refuse(format!(
+                "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to 8192 B is needed",
+                namespace.lba_bytes()
+            ));
+        }
+        if controller.max_transfer_bytes().is_some_and(|most| most < stride.into()) {
+            return refuse(format!("the drive does not read {stride} B at once (MDTS)"));
+        }
+        if !(1..=MAX_BATCHES as u32).contains(&options.batches) {
+            return refuse(format!("{} batches in flight are not possible, 1 to {MAX_BATCHES} are", options.batches));
+        }
+        let max = controller.cap().max_queue_entries();
+        let batches = options.batches.min((max - 1) / lanes);
+        if batches == 0 {
+            return refuse(format!("its queues have at most {max} entries, and a thread block needs {}", lanes + 1));
+        }
+        let commands = lanes * batches;
+        let entries = (commands + 1).next_power_of_two().min(max);
+        let cid_shift = commands.next_power_of_two().ilog2();
+        // Where an index can be all ones, no generation is.
+        let generations = (1 << (16 - cid_shift)) - u32::from(commands == 1 << cid_shift);
+        Ok(Self {
+            sizes: RingSizes { entries, completion_entries: entries },
+            batches,
+            cid_shift,
+            generations,
+            landing_bytes: commands as usize * stride as usize,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.sizes.bytes() + self.landing_bytes
+    }
+}
+
+impl QueueSet {
+    /// Makes queues on `drives` for kernels on `gpu`. Doorbells that are memory are rung by the GPU (rung C), others by a host
+    /// thread for it (rung B′).
+    ///
+    /// Fails with [`GpuError::Unsupported`] if the options do not fit a drive, as [`Controller::external_queue`] does, or for
+    /// want of memory. The gate may be left closed then: a slot without one of its sets is none.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        drives: &[(Arc<Controller>, Namespace)],
+        options: &QueueSetOptions,
+        gate: Arc<Gate>,
+    ) -> Result<Self, GpuError> {
+        Self::build(&Side::Gpu(gpu.clone()), drives, options, gate, false)
+    }
+
+    /// The same with all doorbells rung by a host thread, also those that the GPU could reach: rung B′ on software drives.
+    pub fn forwarded(
+        gpu: &Arc<Gpu>,
+        drives: &[(Arc<Controller>, Namespace)],
+        options: &QueueSetOptions,
+        gate: Arc<Gate>,
+    ) -> Result<Self, GpuError> {
+        Self::build(&Side::Gpu(gpu.clone()), drives, options, gate, true)
+    }
+
+    /// The same for a thread of this process that stands in for the kernels: the descriptors hold addresses of this process.
+    pub fn on_host(
+        drives: &[(Arc<Controller>, Namespace)],
+        options: &QueueSetOptions,
+        gate: Arc<Gate>,
+        forwarded: bool,
+    ) -> Result<Self, GpuError> {
+        Self::build(&Side::Host, drives, options, gate, forwarded)
+    }
+
+    fn build(
+        side: &Side,
+        drives: &[(Arc<Controller>, Namespace)],
+        options: &QueueSetOptions,
+        gate: Arc<Gate>,
+        forwarded: bool,
+    ) -> Result<Self, GpuError> {
+        let shapes = drives.iter().map(|drive| Shape::of(drive, options)).collect::<Result<Vec<_>, _>>()?;
+        let mut bells = Vec::new();
+        for (controller, _) in drives {
+            bells.push(if forwarded { None } else { BellMemory::of(&**controller.function(), side)? });
+        }
+        let shadows = side.shared(drives.len() * SHADOW_BYTES)?;
+        let states = side.own(drives.len() * size_of::<QueueState>())?;
+        let faults = side.shared(drives.len() * size_of::<Fault>())?;
+
+        // Which doorbells a queue has is known when it exists, so the thread that rings them comes after.
+        let relay = bells.iter().any(Option::is_none).then(|| Arc::new(ForwardedGate::new(gate.clone())));
+        let submitter: Arc<dyn Submitter> = match &relay {
+            Some(relay) => relay.clone(),
+            None => gate.clone(),
+        };
+        let (mut queues, mut pins) = (Vec::new(), Vec::new());
+        for ((controller, _), shape) in drives.iter().zip(&shapes) {
+            let mapped = controller.allocate(shape.bytes())?;
+            pins.push(side.share(mapped.memory().clone())?);
+            queues.push(controller.external_queue(mapped, shape.sizes, submitter.clone())?);
+        }
+        let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
+        let forwarder = relay
+            .map(|relay| {
+                DoorbellForwarder::start(relay, shadows.memory().clone(), queues.iter().map(bells_of).collect())
+            })
+            .transpose()?;
+
+        let mut descriptors = Vec::new();
+        for (index, ((queue, shape), bell)) in queues.iter().zip(&shapes).zip(&bells).enumerate() {
+            let (tail, head) = match bell {
+                Some(bell) => {
+                    let (tail, head) = queue.doorbell_offsets();
+                    let missing = || GpuError::Unsupported("the doorbell memory of a drive is too short".to_owned());
+                    (bell.address(tail).ok_or_else(missing)?, bell.address(head).ok_or_else(missing)?)
+                }
+                None => {
+                    let (tail, head) = DoorbellForwarder::offsets(index);
+                    (shadows.address() + tail as u64, shadows.address() + head as u64)
+                }
+            };
+            let Some(((_, namespace), pin)) = drives.get(index).zip(pins.get(index)) else { continue };
+            descriptors.push(QueueDescriptor {
+                sq: pin.address(),
+                cq: pin.address() + shape.sizes.cq_offset() as u64,
+                landing: pin.address() + shape.sizes.bytes() as u64,
+                landing_iova: queue.memory().iova() + shape.sizes.bytes() as u64,
+                sq_tail: tail,
+                cq_head: head,
+                state: states.address() + (index * size_of::<QueueState>()) as u64,
+                fault: faults.address() + (index * size_of::<Fault>()) as u64,
+                timeout_ns: u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX / 2),
+                landing_stride: options.landing_stride,
+                sq_size: shape.sizes.entries,
+                cq_size: shape.sizes.completion_entries,
+                doorbell_kind: DOORBELL_MEMORY,
+                queue_id: queue.id().into(),
+                drive: index as u32,
+                nsid: namespace.nsid(),
+                lba_shift: namespace.lba_shift().into(),
+                lanes: QueueSetOptions::LANES,
+                batches: shape.batches,
+                cid_shift: shape.cid_shift,
+                generations: shape.generations,
+                reserved: [0; 2],
+            });
+        }
+        let memory = Memory {
+            states,
+            faults,
+            _shadows: shadows,
+            _bells: bells.into_iter().flatten().collect(),
+            _queues: pins,
+            _gate: gate,
+        };
+        Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory) })
+    }
+
+    /// What the kernels are told, a drive each.
+    pub fn descriptors(&self) -> &[QueueDescriptor] {
+        &self.descriptors
+    }
+
+    /// What went wrong, on queues where anything did, until they have been [recovered](Self::recover).
+    pub fn faults(&self) -> Vec<Fault> {
+        (0..self.queues.len()).filter_map(|index| self.fault(index)).collect()
+    }
+
+    fn fault(&self, index: usize) -> Option<Fault> {
+        Fault::load(self.memory.faults.memory(), index * size_of::<Fault>())
+    }
+
+    /// What each queue's driving block keeps, after the launches before. For reports and tests: it waits for the GPU.
+    pub fn states(&self) -> Result<Vec<QueueState>, GpuError> {
+        let state = |index| {
+            let mut bytes = [0; size_of::<QueueState>()];
+            self.memory.states.read(index * bytes.len(), &mut bytes)?;
+            Ok(QueueState::from_bytes(bytes))
+        };
+        (0..self.queues.len()).map(state).collect()
+    }
+
+    /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or its
+    /// controller was reset. Cheap; waits for nothing.
+    pub fn is_poisoned(&self) -> bool {
+        (0..self.queues.len()).any(|index| self.is_lost(index))
+    }
+
+    fn is_lost(&self, index: usize) -> bool {
+        self.queues.get(index).is_some_and(ExternalQueue::is_stale) || self.fault(index).is_some()
+    }
+
+    /// Starts every queue anew that takes no commands: closes the gate, waits until launches have left, recreates the queues,
+    /// and opens the gate. Where a device does not delete a queue its controller is reset; other users of that controller then
+    /// find their queues lost.
+    ///
+    /// Fails with [`DriverError::QueuesInUse`] if a launch, or another owner of a queue of that controller, does not leave, or as
+    /// [`ExternalQueue::recreate`] and [`Controller::reset`] do. The gate then stays closed before queues that do not exist:
+    /// look-ups fail fast, and this may be tried again.
+    pub fn recover(&mut self) -> Result<(), GpuError> {
+        let controllers: Vec<_> = self.queues.iter().map(|queue| queue.controller().clone()).collect();
+        self.recover_with(|drive, recreate| {
+            let failed = match recreate() {
+                Err(DriverError::NoQueueLeft { function, granted }) => {
+                    return Err(DriverError::NoQueueLeft { function, granted });
+                }
+                Err(error) => error,
+                Ok(()) => return Ok(()),
+            };
+            let Some(controller) = controllers.get(drive) else { return Err(failed) };
+            tracing::warn!(function = %controller.name(), %failed, "resetting the controller");
+            controller.reset(ResetKind::Controller)?;
+            recreate()
+        })
+    }
+
+    /// As [`recover`](Self::recover), but the caller knows how to get at a device that does not let go: `revive` gets the index
+    /// of a drive and what recreates its queue, and may reset the controller and call that again.
+    pub fn recover_with(
+        &mut self,
+        mut revive: impl FnMut(usize, &mut Recreate<'_>) -> Result<(), DriverError>,
+    ) -> Result<(), GpuError> {
+        self.submitter.close();
+        let recovered = self.recover_closed(&mut revive);
+        self.submitter.open();
+        recovered
+    }
+
+    fn recover_closed(
+        &mut self,
+        revive: &mut dyn FnMut(usize, &mut Recreate<'_>) -> Result<(), DriverError>,
+    ) -> Result<(), GpuError> {
+        self.await_leaving()?;
+        for index in 0..self.queues.len() {
+            if !self.is_lost(index) {
+                continue;
+            }
+            // Before the queue exists again, so that it never meets a state that is not its own.
+            self.memory.states.write(index * size_of::<QueueState>(), &[0; size_of::<QueueState>()])?;
+            if let Some(forwarder) = &self.forwarder {
+                forwarder.restart(index);
+            }
+            if let Some(queue) = self.queues.get_mut(index) {
+                revive(index, &mut || queue.recreate())?;
+            }
+            self.memory.faults.memory().fill(index * size_of::<Fault>(), size_of::<Fault>(), 0);
+        }
+        Ok(())
+    }
+
+    fn await_leaving(&self) -> Result<(), DriverError> {
+        let Some(controller) = self.queues.first().map(ExternalQueue::controller) else { return Ok(()) };
+        let (clock, limit) = (controller.clock(), controller.options().leave_timeout);
+        let began = clock.now();
+        while !self.submitter.has_left() {
+            if clock.now().saturating_sub(began) >= limit && !self.submitter.has_left() {
+                let queues = self.queues.iter().map(ExternalQueue::id).collect();
+                return Err(DriverError::QueuesInUse { function: controller.name().clone(), queues });
+            }
+            clock.sleep(Duration::from_micros(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for QueueSet {
+    fn drop(&mut self) {
+        // All of them, whatever becomes of one.
+        let failed = self.queues.iter_mut().filter_map(|queue| queue.delete().err()).last();
+        if let Some(error) = failed {
+            tracing::error!(%error, "leaking the memory of GPU queues that are still in use");
+            return;
+        }
+        // SAFETY: it is dropped here alone, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use warprow_soft_controller::{Namespace as Space, Ram, SoftController};
+
+    fn drive(entries: u32) -> (Arc<Controller>, Namespace) {
+        let builder = SoftController::builder().queue_entries(entries).max_transfer(8192);
+        let function = builder.namespace(Space::new(Ram::new(1 << 20).unwrap())).build().unwrap();
+        let clock = Arc::new(warprow_dma::SystemClock::new());
+        let controller = Controller::open(function, clock, Default::default()).unwrap();
+        let namespace = controller.namespace(1).unwrap();
+        (controller, namespace)
+    }
+
+    fn options(batches: u32, landing_stride: u32) -> QueueSetOptions {
+        QueueSetOptions { batches, landing_stride, timeout: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn command_identifiers_are_distinct_and_never_all_ones() {
+        let drive = drive(4096);
+        for batches in 1..=MAX_BATCHES as u32 {
+            let shape = Shape::of(&drive, &options(batches, 512)).unwrap();
+            let commands = QueueSetOptions::LANES * batches;
+            assert_eq!(shape.batches, batches);
+            assert!(commands < shape.sizes.entries && commands < shape.sizes.completion_entries);
+            assert!(shape.generations > 1);
+            let cid = |generation: u32, index| u16::try_from(generation << shape.cid_shift | index).unwrap();
+            let cids =
+                (0..shape.generations).flat_map(|generation| (0..commands).map(move |index| cid(generation, index)));
+            let distinct: HashSet<u16> = cids.collect();
+            assert_eq!(distinct.len() as u32, shape.generations * commands, "{batches} batches");
+            assert!(!distinct.contains(&0xffff), "{batches} batches");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let wide = drive(4096);
+        for (batches, stride, word) in
+            [(1, 256, "256 B"), (1, 768, "768 B"), (1, 16384, "16384 B"), (0, 512, "0 batches"), (9, 512, "9 batches")]
+        {
+            let error = Shape::of(&wide, &options(batches, stride)).expect_err("it should not fit").to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert_eq!(Shape::of(&wide, &options(8, 8192)).unwrap().landing_bytes, 16 << 20);
+        // Shorter queues carry fewer batches, and as short as a batch they carry none.
+        assert_eq!(Shape::of(&drive(600), &options(8, 512)).unwrap().batches, 2);
+        assert_eq!(Shape::of(&drive(257), &options(8, 512)).unwrap().batches, 1);
+        let error = Shape::of(&drive(256), &options(1, 512)).expect_err("too short").to_string();
+        assert!(error.contains("256 entries") && error.contains("257"), "{error}");
+    }
+}

@@ -1,0 +1,296 @@
+//! Queue sets against software controllers, driven by threads that do what thread blocks do.
+
+mod block;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use block::{Block, Rows, launch};
+use warprow_dma::SystemClock;
+use warprow_driver::{BlockIo, Controller, DriverError, Namespace, Options, QueueOptions, ResetKind};
+use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
+use warprow_gpu_queues::{Gate, GpuError, QueueSet, QueueSetOptions};
+use warprow_soft_controller::{Fault, Namespace as Space, Ram, Rule, SoftController};
+use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
+
+const LBAS: u64 = 4096;
+const SEED: u64 = 0x6a7e;
+/// Limits that no test should meet, however busy the machine is.
+const LONG: Duration = Duration::from_secs(30);
+/// Limits that a test is about.
+const SHORT: Duration = Duration::from_millis(200);
+
+struct Drive {
+    soft: Arc<SoftController>,
+    controller: Arc<Controller>,
+    namespace: Namespace,
+}
+
+fn content(drive: usize, lba: u64) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(SEED ^ (drive as u64) << 32 ^ lba);
+    std::iter::repeat_with(|| rng.u8(..)).take(512).collect()
+}
+
+/// A drive whose every LBA has a content of its own.
+fn drive(index: usize, leave_timeout: Duration) -> Drive {
+    let ram = Ram::new(LBAS * 512).unwrap();
+    let builder = SoftController::builder().name(format!("soft:{index}")).seed(SEED + index as u64);
+    let soft = builder.permute().partial_fetch().namespace(Space::new(ram)).build().unwrap();
+    let options = Options { leave_timeout, ..Options::default() };
+    let controller = Controller::open(soft.clone(), Arc::new(SystemClock::new()), options).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let mut io = BlockIo::new(&controller, namespace.clone(), &QueueOptions::default()).unwrap();
+    let all: Vec<u8> = (0..LBAS).flat_map(|lba| content(index, lba)).collect();
+    io.write(0, &all).unwrap();
+    Drive { soft, controller, namespace }
+}
+
+struct Rig {
+    set: QueueSet,
+    gate: Arc<Gate>,
+    blocks: Vec<Block>,
+    drives: Vec<Drive>,
+    launches: AtomicU64,
+}
+
+impl Rig {
+    fn new(drives: usize, batches: u32, forwarded: bool) -> Self {
+        Self::with(drives, batches, forwarded, LONG, LONG)
+    }
+
+    /// With limits for commands and for leaving.
+    fn with(drives: usize, batches: u32, forwarded: bool, timeout: Duration, leave: Duration) -> Self {
+        let drives: Vec<Drive> = (0..drives).map(|index| drive(index, leave)).collect();
+        let gate = Arc::new(Gate::on_host().unwrap());
+        let set = set(&drives, &gate, batches, forwarded, timeout);
+        let blocks = set.descriptors().iter().copied().map(Block).collect();
+        Self { set, gate, blocks, drives, launches: AtomicU64::new(0) }
+    }
+
+    fn launch(&self, lbas: &[u64]) -> Option<Vec<Rows>> {
+        launch(&self.gate, self.launches.fetch_add(1, Ordering::Relaxed) + 1, &self.blocks, lbas)
+    }
+
+    /// A launch that must read everything right.
+    fn assert_reads(&self, lbas: &[u64]) {
+        let rows = self.launch(lbas).expect("the gate is open");
+        assert!(!self.set.is_poisoned(), "{:?}", self.set.faults());
+        assert_rows(&rows, true);
+        assert!(rows.iter().all(|rows| rows.len() == lbas.len()));
+    }
+}
+
+fn set(drives: &[Drive], gate: &Arc<Gate>, batches: u32, forwarded: bool, timeout: Duration) -> QueueSet {
+    let drives: Vec<_> = drives.iter().map(|it| (it.controller.clone(), it.namespace.clone())).collect();
+    let options = QueueSetOptions { batches, landing_stride: 512, timeout };
+    QueueSet::on_host(&drives, &options, gate.clone(), forwarded).unwrap()
+}
+
+/// What is there is right; and everything is there, if `all`.
+fn assert_rows(rows: &[Rows], all: bool) {
+    for (drive, rows) in rows.iter().enumerate() {
+        for (&lba, row) in rows {
+            match row {
+                Some(row) => assert!(*row == content(drive, lba), "LBA {lba} of drive {drive} has the wrong content"),
+                None => assert!(!all, "LBA {lba} of drive {drive} was not read"),
+            }
+        }
+    }
+}
+
+fn shuffled(rng: &mut fastrand::Rng, count: usize) -> Vec<u64> {
+    let mut lbas: Vec<u64> = (0..LBAS).collect();
+    rng.shuffle(&mut lbas);
+    lbas.truncate(count);
+    lbas
+}
+
+#[test]
+fn launches_read_what_is_there() {
+    for forwarded in [false, true] {
+        let rig = Rig::new(2, 3, forwarded);
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let counts = [1, 255, 256, 257, 3000, 4096, 4096, 4096, 77];
+        for count in counts {
+            rig.assert_reads(&shuffled(&mut rng, count));
+        }
+        // Far more than the rings hold: they have wrapped, tails and heads in step.
+        let total = counts.iter().sum::<usize>() as u32;
+        for (state, block) in rig.set.states().unwrap().iter().zip(&rig.blocks) {
+            assert_eq!((state.tail, state.head), (total % block.0.sq_size, total % block.0.cq_size));
+            assert_eq!((state.turn, state.poison, state.anomalies), (total / block.0.cq_size, 0, 0));
+        }
+        assert!(rig.drives.iter().all(|drive| drive.soft.dma_faults() == 0));
+    }
+}
+
+#[test]
+fn doorbells_in_memory_need_no_thread() {
+    let rig = Rig::new(1, 1, false);
+    // Long enough for the worker to fall asleep: nobody wakes it.
+    for pause in [0, 1, 5, 20] {
+        std::thread::sleep(Duration::from_millis(pause));
+        rig.assert_reads(&[17, 4095, pause]);
+    }
+}
+
+#[test]
+fn a_lost_command_poisons_its_queue_until_recovery() {
+    for forwarded in [false, true] {
+        let mut rig = Rig::with(2, 2, forwarded, SHORT, LONG);
+        let all: Vec<u64> = (0..1500).collect();
+        rig.assert_reads(&all);
+        rig.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(700..701));
+        let rows = rig.launch(&all).unwrap();
+        assert_rows(&rows, false);
+        assert_rows(&rows[..1], true);
+        assert_eq!(rows[1][&700], None);
+        let faults = rig.set.faults();
+        let [fault] = faults[..] else { panic!("{faults:?}") };
+        assert_eq!((fault.kind, fault.drive, fault.launch, fault.lba), (FAULT_TIMED_OUT, 1, 2, 700));
+        assert_eq!(fault.queue, rig.blocks[1].0.queue_id);
+        assert!(
+            fault.waited_ns >= SHORT.as_nanos() as u64 && fault.to_string().contains("no answer within"),
+            "{fault}"
+        );
+
+        // It takes nothing more; the other drive's does.
+        let rows = rig.launch(&all[..300]).unwrap();
+        assert_rows(&rows[..1], true);
+        assert!(rig.set.is_poisoned() && rows[1].values().all(Option::is_none));
+
+        rig.set.recover().unwrap();
+        assert!(!rig.set.is_poisoned() && rig.set.faults().is_empty() && !rig.gate.is_closed());
+        assert_eq!(rig.set.states().unwrap()[1], Default::default());
+        rig.assert_reads(&all);
+        assert!(rig.drives.iter().all(|drive| drive.controller.resets() == 0));
+    }
+}
+
+#[test]
+fn a_failed_command_fails_alone() {
+    let rig = Rig::new(1, 2, false);
+    let status = Status::from_code(StatusCode::UnrecoveredReadError);
+    rig.drives[0].soft.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(5..6));
+    let rows = rig.launch(&(0..600).collect::<Vec<_>>()).unwrap();
+    assert_rows(&rows, false);
+    let failed: Vec<_> = rows[0].iter().filter(|(_, row)| row.is_none()).map(|(&lba, _)| lba).collect();
+    assert_eq!(failed, [5]);
+    assert!(!rig.set.is_poisoned());
+    rig.assert_reads(&[5, 6]);
+}
+
+#[test]
+fn a_queue_that_is_not_deleted_costs_a_reset() {
+    let mut rig = Rig::with(2, 1, false, SHORT, LONG);
+    let soft = &rig.drives[0].soft;
+    soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ));
+    let status = Status::from_code(StatusCode::InternalError);
+    let refusal = soft.faults().inject(Rule::new(Fault::Status(status)).admin(AdminOpcode::DELETE_IO_SQ));
+    let rows = rig.launch(&[1, 2, 3]).unwrap();
+    assert_rows(&rows, false);
+    assert!(rows[1].values().all(Option::is_some) && rig.set.is_poisoned());
+    rig.set.recover().unwrap();
+    assert_eq!(rig.drives[0].soft.faults().fired(refusal), 1);
+    assert_eq!([0, 1].map(|drive: usize| rig.drives[drive].controller.resets()), [1, 0]);
+    rig.assert_reads(&[1, 2, 3]);
+}
+
+/// Launches go on in a thread while the host resets a controller again and again.
+#[test]
+fn a_reset_meets_launches_at_work() {
+    for forwarded in [false, true] {
+        let mut rig = Rig::new(2, 2, forwarded);
+        let all: Vec<u64> = (0..2000).collect();
+        for round in 1..=8 {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let submitter = scope.spawn(|| {
+                    let mut read = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        match rig.launch(&all) {
+                            Some(rows) => {
+                                assert_rows(&rows, false);
+                                read += rows.iter().flat_map(|rows| rows.values()).flatten().count();
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                    read
+                });
+                std::thread::sleep(Duration::from_millis(round));
+                rig.drives[0].controller.reset(ResetKind::Controller).unwrap();
+                stop.store(true, Ordering::Relaxed);
+                submitter.join().unwrap();
+            });
+            assert!(rig.set.is_poisoned() && rig.gate.is_closed());
+            assert!(rig.launch(&all).is_none(), "launches fail fast until the queue is there again");
+            assert!(rig.set.faults().iter().all(|fault| fault.kind == FAULT_CLOSED), "{:?}", rig.set.faults());
+            rig.set.recover().unwrap();
+            rig.assert_reads(&all);
+        }
+        assert_eq!(rig.drives[0].controller.resets(), 8);
+        assert!(rig.drives.iter().all(|drive| drive.soft.dma_faults() == 0));
+    }
+}
+
+fn assert_in_use<T: std::fmt::Debug>(result: Result<T, GpuError>) {
+    assert!(matches!(result, Err(GpuError::Driver(DriverError::QueuesInUse { .. }))), "{result:?}");
+}
+
+#[test]
+fn a_launch_that_never_leaves_is_a_typed_error() {
+    let mut rig = Rig::with(1, 1, false, LONG, SHORT);
+    rig.assert_reads(&[1]);
+    assert!(rig.gate.enter(99));
+    assert_in_use(rig.drives[0].controller.reset(ResetKind::Controller).map_err(GpuError::from));
+    assert!(!rig.gate.is_closed() && !rig.set.is_poisoned(), "nothing was reset");
+    assert_in_use(rig.set.recover());
+    rig.gate.exit();
+    rig.set.recover().unwrap();
+    rig.assert_reads(&[1, 2]);
+}
+
+#[test]
+fn memory_is_kept_from_a_launch_that_never_leaves() {
+    let rig = Rig::with(1, 1, false, LONG, SHORT);
+    let Rig { set, gate, blocks, drives, .. } = rig;
+    assert!(gate.enter(7));
+    drop(set);
+    // Whoever is still inside finds memory, and what was in it.
+    assert!(gate.is_closed());
+    let id = blocks[0].0.queue_id;
+    assert!(matches!(
+        drives[0].controller.reset(ResetKind::Controller),
+        Err(DriverError::QueuesInUse { queues, .. }) if queues == [id as u16]
+    ));
+    assert!(blocks[0].read(&gate, 7, &[3]).values().all(Option::is_none), "it is told to leave");
+    gate.exit();
+    drives[0].controller.reset(ResetKind::Controller).unwrap();
+    let gate = Arc::new(Gate::on_host().unwrap());
+    let set = self::set(&drives, &gate, 1, false, LONG);
+    assert_eq!(set.descriptors()[0].queue_id, id);
+    let blocks = [Block(set.descriptors()[0])];
+    assert_rows(&launch(&gate, 1, &blocks, &[3, 4]).unwrap(), true);
+}
+
+#[test]
+fn several_sets_behind_one_gate() {
+    let mut rig = Rig::new(2, 1, false);
+    let mut second = set(&rig.drives, &rig.gate, 1, true, LONG);
+    rig.blocks.extend(second.descriptors().iter().copied().map(Block));
+    let ids: Vec<_> = rig.blocks.iter().map(|block| block.0.queue_id).collect();
+    assert_eq!(ids, [1, 1, 2, 2]);
+    let both = |rig: &Rig| {
+        let rows = rig.launch(&(0..500).collect::<Vec<_>>()).expect("the gate is open");
+        assert_rows(&rows[..2], true);
+        assert_rows(&rows[2..], true);
+    };
+    both(&rig);
+    rig.drives[1].controller.reset(ResetKind::Controller).unwrap();
+    rig.set.recover().unwrap();
+    assert!(rig.gate.is_closed(), "the other set is not there yet");
+    second.recover().unwrap();
+    both(&rig);
+}
