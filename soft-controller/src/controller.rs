@@ -82,6 +82,13 @@ impl SoftController {
         control.namespaces.iter().filter_map(|namespace| namespace.cache.as_ref()).map(|c| c.commands().len()).sum()
     }
 
+    /// Writes down, beside its file, what a URI says of a drive that has nothing beside it (`lba=`, `serial=`). Opening does not:
+    /// it may not be so. For those about to make it so, by writing to the drive as it is now. `always`: also of a drive of which
+    /// all is known, to see, before a Format NVM, that it can be.
+    pub fn record(&self, always: bool) -> std::io::Result<()> {
+        self.core.lock_control().namespaces.iter_mut().try_for_each(|namespace| namespace.record(always))
+    }
+
     /// Cuts the power and brings it back: the controller is as after power-on, with what was durable, and with what
     /// `cut` lets survive of the rest. Mappings stay, the host being another machine; bus master is off. The result is
     /// how many writes were volatile. Fails if the media does, as files may.

@@ -25,8 +25,8 @@ pub(crate) fn lba_bytes(format: u8) -> u32 {
 pub enum FormatStep {
     /// The data is about to be erased. From now on it may be lost, and the namespace is of no use until the format has ended.
     Begins,
-    /// The data is erased, durably. Also told, with the LBA size as it was, of a format that did not begin because an
-    /// error was returned.
+    /// The data is erased, durably. Also told, with the LBA size as it is, of a format that did not begin because an error was
+    /// returned, and by [`SoftController::record`](crate::SoftController::record).
     Ended,
 }
 
@@ -46,6 +46,8 @@ pub struct Namespace {
     pub(crate) on_format: Option<OnFormat>,
     /// A format began and failed: the data is partly gone, and another format has to follow.
     pub(crate) half_formatted: bool,
+    /// What it was told to be is written down nowhere yet.
+    pub(crate) unrecorded: bool,
 }
 
 impl fmt::Debug for Namespace {
@@ -69,6 +71,7 @@ impl Namespace {
             uuid: [0; 16],
             on_format: None,
             half_formatted: false,
+            unrecorded: false,
         }
     }
 
@@ -92,7 +95,7 @@ impl Namespace {
 
     /// Changes the LBA format of a namespace whose data has been erased.
     pub(crate) fn set_format(&mut self, format: u8) {
-        self.format = format;
+        (self.format, self.unrecorded) = (format, false);
         if let Some(cache) = &self.cache {
             cache.set_block(1 << self.lba_shift());
         }
@@ -121,6 +124,22 @@ impl Namespace {
     pub fn on_format(mut self, hook: OnFormat) -> Self {
         self.on_format = Some(hook);
         self
+    }
+
+    /// Whether what it was told to be has to be written down, by its hook, before somebody relies on it.
+    pub(crate) fn unrecorded(mut self, unrecorded: bool) -> Self {
+        self.unrecorded = unrecorded;
+        self
+    }
+
+    /// Tells the hook what the namespace is, if it does not know; or `always`.
+    pub(crate) fn record(&mut self, always: bool) -> std::io::Result<()> {
+        if let Some(hook) = self.on_format.as_ref().filter(|_| self.unrecorded || always) {
+            let step = if self.half_formatted { FormatStep::Begins } else { FormatStep::Ended };
+            hook(step, lba_bytes(self.format))?;
+        }
+        self.unrecorded = false;
+        Ok(())
     }
 
     /// The LBA formats offered.

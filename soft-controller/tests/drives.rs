@@ -166,10 +166,41 @@ fn an_image_that_is_merely_opened_gets_nothing_beside_it() {
     let first = identity(&mut open(&format!("emulated:{path}")));
     assert_eq!((identity(&mut open(&format!("emulated:{path}"))), first.2), (first.clone(), 512));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-    // What it was told to be has to be kept.
-    assert_eq!(identity(&mut open(&format!("emulated:{path}?lba=4096"))).2, 4096);
-    assert_eq!(identity(&mut open(&format!("emulated:{path}"))).2, 4096);
+    // What it is told to be may not be so. Whoever makes it so has it written down.
+    let told = format!("emulated:{path}?lba=4096&serial=TOLD");
+    let mut host = open(&told);
+    let (serial, uuid, lba, _) = identity(&mut host);
+    assert_eq!((serial.as_str(), uuid, lba), ("TOLD", first.1, 4096));
+    drop(host);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    assert_eq!(identity(&mut open(&format!("emulated:{path}"))), first);
+    let drive = SoftController::open(&told).unwrap();
+    drive.record(false).unwrap();
+    drop(drive);
+    let kept = identity(&mut open(&format!("emulated:{path}")));
+    assert_eq!((kept.0.as_str(), kept.1, kept.2), ("TOLD", first.1, 4096));
     assert_eq!(fs::read(&path).unwrap(), vec![7; 1 << 20]);
+}
+
+#[test]
+fn a_link_has_the_sidecar_of_what_it_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path}?size=1M&lba=4096&serial=REAL")));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("link").display().to_string();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let mut host = open(&format!("emulated:{link}"));
+    assert_eq!((identity(&mut host).0.as_str(), identity(&mut host).2), ("REAL", 4096));
+    // A format through the link is known under the drive's own name.
+    assert!(host.admin(Sqe::new(AdminOpcode::FORMAT_NVM.0, 1)).status().is_success());
+    drop(host);
+    assert_eq!(identity(&mut open(&format!("emulated:{path}"))).2, 512);
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
+    // One beside the link counts where there is no other.
+    fs::rename(format!("{path}.nvme.toml"), format!("{link}.nvme.toml")).unwrap();
+    assert_eq!(identity(&mut open(&format!("emulated:{link}"))).0, "REAL");
+    assert_ne!(identity(&mut open(&format!("emulated:{path}"))).0, "REAL");
 }
 
 #[test]

@@ -38,20 +38,20 @@ impl Store {
 /// | property | values | default |
 /// |---|---|---|
 /// | `size` | bytes, or with K, M, G, T, KiB … (powers of 1024) or kB, MB, GB, TB (powers of 1000) | the file's |
-/// | `lba` | 512, 4096: the LBA size that a new drive is formatted with | 512 |
+/// | `lba` | 512, 4096: the LBA size of a new drive, or of a file that has no sidecar | 512 |
 /// | `backing` | file, ram, procedural, null | file |
 /// | `direct` | 0, 1: past the page cache, by io_uring and O_DIRECT | 0 |
 /// | `profile` | none, p5800x, gen5-tlc: whose timing to have | none |
 /// | `workers` | 1 to 64 threads | 1 |
 /// | `seed` | 0 to 2^64 - 1: of the timing, and of procedural content | 0 |
-/// | `serial` | 1 to 20 printable ASCII characters: of a new drive | a random one, kept with the file |
+/// | `serial` | 1 to 20 printable ASCII characters: likewise | a random one, kept with the file |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveUri {
     /// The file or block device; of other backings no more than a name.
     pub path: PathBuf,
     /// Size in bytes, a multiple of 4096.
     pub size: Option<u64>,
-    /// LBA size of a new drive, bytes.
+    /// LBA size of a new drive, or of a file that has no sidecar, bytes.
     pub lba: Option<u32>,
     /// What the data is kept in.
     pub backing: Store,

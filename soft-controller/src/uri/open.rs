@@ -1,7 +1,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -77,29 +77,39 @@ impl DriveUri {
         let path = &self.path;
         let (file, created) = self.open_file()?;
         let file = self.lock(file)?;
-        let size = self.settle_size(&file, created)?;
-        let sidecar = match Sidecar::read(path)?.filter(|_| !created) {
+        let (size, created) = self.settle_size(&file, created)?;
+        let place = sidecar::place_of(path);
+        let told = self.lba.is_some() || self.serial.is_some();
+        let mut unrecorded = false;
+        let sidecar = match Sidecar::read(&place)?.filter(|_| !created) {
             Some(sidecar) => {
                 if let Some(lba) = self.lba.filter(|&lba| lba != sidecar.lba) {
-                    return Err(self.contradicts("lba", lba, sidecar.lba, "format it anew".to_owned()));
+                    let remedy = format!(
+                        "format it with LBAs of {lba} bytes; if its data was written with such LBAs, set lba in {} while the \
+                         drive is closed",
+                        place.display()
+                    );
+                    return Err(self.contradicts("lba", lba, sidecar.lba, remedy));
                 }
                 if let Some(serial) = self.serial.as_ref().filter(|&serial| *serial != sidecar.serial) {
-                    let remedy =
-                        format!("set serial in {} while the drive is closed", sidecar::path_of(path).display());
+                    let remedy = format!("set serial in {} while the drive is closed", place.display());
                     return Err(self.contradicts("serial", serial, &sidecar.serial, remedy));
                 }
                 sidecar
             }
-            // A file that is merely opened gets nothing beside it; it may be no drive at all.
-            None if !file.is_device && !created && self.lba.is_none() && self.serial.is_none() => {
-                Sidecar::of(&file.lock.metadata().map_err(self.io("look at"))?)
-            }
-            None => {
+            // A block device has no place beside it: its LBA size is what the URI says, each time.
+            None if file.is_device => Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512)),
+            None if created => {
                 let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
-                // A block device has no place beside it: its LBA size is what the URI says, each time.
-                if !file.is_device {
-                    sidecar.write(path).map_err(self.io("write the sidecar of"))?;
-                }
+                sidecar.write(&place).map_err(|source| UriError::Io { what: "write", path: place.clone(), source })?;
+                sidecar
+            }
+            // A file that is merely opened gets nothing beside it: it may be no drive at all, or another than the URI says.
+            None => {
+                unrecorded = told;
+                let mut sidecar = Sidecar::of(&file.lock.metadata().map_err(self.io("look at"))?);
+                sidecar.lba = self.lba.unwrap_or(sidecar.lba);
+                sidecar.serial = self.serial.clone().unwrap_or(sidecar.serial);
                 sidecar
             }
         };
@@ -127,16 +137,21 @@ impl DriveUri {
         if file.is_device {
             return Ok((namespace, Some(serial)));
         }
-        let path = path.clone();
         let formatting = sidecar.formatting;
-        let on_format = move |step, lba| sidecar.at(step, lba).write(&path);
+        let on_format = move |step, lba| sidecar.at(step, lba).write(&place);
         if formatting {
             // A format was cut short. What it has left is neither the old data nor none.
             let erased = namespace.backing.zero(0, size, true).and_then(|()| namespace.backing.flush());
             let ended = erased.map_err(std::io::Error::other).and_then(|()| on_format(FormatStep::Ended, lba));
             ended.map_err(self.io("finish the format of"))?;
         }
-        Ok((namespace.on_format(Arc::new(on_format)), Some(serial)))
+        Ok((namespace.on_format(Arc::new(on_format)).unrecorded(unrecorded), Some(serial)))
+    }
+
+    /// Where the sidecar of this drive lies, or is to lie: `PATH.nvme.toml`; of a symbolic link, beside the file that it leads
+    /// to.
+    pub fn sidecar(&self) -> PathBuf {
+        sidecar::place_of(&self.path)
     }
 
     /// Opens the file, or creates it if it is to be; true if it was created.
@@ -178,14 +193,14 @@ impl DriveUri {
         }
     }
 
-    /// The size that the drive is to have and the file has.
-    fn settle_size(&self, file: &Locked, created: bool) -> Result<u64, UriError> {
+    /// The size that the drive is to have and the file has; and whether the drive is new: the file was created, or empty.
+    fn settle_size(&self, file: &Locked, mut created: bool) -> Result<(u64, bool), UriError> {
         let mut actual = (&*file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
         if let Some(size) = self.size {
             if created || actual == 0 && !file.is_device {
                 file.lock.set_len(size).map_err(self.io("set the size of"))?;
                 file.lock.sync_all().map_err(self.io("set the size of"))?;
-                actual = size;
+                (actual, created) = (size, true);
             }
             if actual != size {
                 let reason = format!("not {size}; leave size= out, or remove the file to make a new drive");
@@ -196,7 +211,7 @@ impl DriveUri {
             let reason = "which is no drive: a drive has a positive multiple of 4096; give size= for a new one";
             return Err(UriError::Size { path: self.path.clone(), actual, reason: reason.to_owned() });
         }
-        Ok(actual)
+        Ok((actual, created))
     }
 }
 

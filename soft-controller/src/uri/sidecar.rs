@@ -30,11 +30,20 @@ pub(super) struct Sidecar {
     pub(super) formatting: bool,
 }
 
-/// Where the sidecar of a drive lies.
-pub(super) fn path_of(drive: &Path) -> PathBuf {
-    let mut path = drive.as_os_str().to_owned();
-    path.push(".nvme.toml");
-    path.into()
+/// Where the sidecar of a drive lies, or is to lie. Of a symbolic link, beside the file that it leads to, by whatever name that
+/// is opened; one beside the link counts where there is no other.
+pub(super) fn place_of(drive: &Path) -> PathBuf {
+    let beside = |drive: &Path| {
+        let mut path = drive.as_os_str().to_owned();
+        path.push(".nvme.toml");
+        PathBuf::from(path)
+    };
+    let here = beside(drive);
+    let is_link = fs::symlink_metadata(drive).is_ok_and(|metadata| metadata.is_symlink());
+    match fs::canonicalize(drive).map(|target| beside(&target)) {
+        Ok(there) if is_link && (there.exists() || !here.exists()) => there,
+        _ => here,
+    }
 }
 
 impl Sidecar {
@@ -45,7 +54,8 @@ impl Sidecar {
         Self { version: VERSION, serial, uuid, lba, formatting: false }
     }
 
-    /// Of a file that has none: a serial number and a UUID that stay as long as the file does, without being written.
+    /// Of a file that has none: a serial number and a UUID that stay as long as the file does, without being written, and LBAs
+    /// of 512 bytes.
     pub(super) fn of(file: &fs::Metadata) -> Self {
         let bytes = *Uuid::from_u64_pair(file.dev(), file.ino()).as_bytes();
         let uuid = uuid::Builder::from_custom_bytes(bytes).into_uuid();
@@ -57,15 +67,14 @@ impl Sidecar {
         Self { lba, formatting: step == FormatStep::Begins, ..self.clone() }
     }
 
-    /// Reads the sidecar of a drive, if it has one.
-    pub(super) fn read(drive: &Path) -> Result<Option<Self>, UriError> {
-        let path = path_of(drive);
-        let text = match fs::read_to_string(&path) {
+    /// Reads the sidecar at `path`, if there is one.
+    pub(super) fn read(path: &Path) -> Result<Option<Self>, UriError> {
+        let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(UriError::Io { what: "read", path, source }),
+            Err(source) => return Err(UriError::Io { what: "read", path: path.to_owned(), source }),
         };
-        let wrong = |reason: String| UriError::Sidecar { path: path.clone(), reason };
+        let wrong = |reason: String| UriError::Sidecar { path: path.to_owned(), reason };
         let this: Self = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
         if this.version != VERSION {
             return Err(wrong(format!("its version is {}, this program knows version {VERSION}", this.version)));
@@ -76,17 +85,35 @@ impl Sidecar {
         Ok(Some(this))
     }
 
-    /// Replaces the sidecar of a drive: afterwards either the old or the new one is there, whatever happens.
-    pub(super) fn write(&self, drive: &Path) -> std::io::Result<()> {
-        let path = path_of(drive);
+    /// Replaces the sidecar at `path`: afterwards either the old or the new one is there, whatever happens.
+    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
         let text = toml::to_string(self).map_err(std::io::Error::other)?;
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
         let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+            // Nobody needs half of it, least of all where the disk is full.
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sidecar_that_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("drive.nvme.toml");
+        // What is to be replaced is a folder that is not empty: no rename goes there.
+        fs::create_dir_all(path.join("kept")).unwrap();
+        Sidecar::new(None, 512).write(&path).unwrap_err();
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [path]);
     }
 }
