@@ -1,6 +1,7 @@
 //! What errors of the store and the rooms below mean to a user: kind, subject, remedy.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use warprow_dma::FunctionError;
 use warprow_driver::DriverError;
@@ -82,6 +83,9 @@ fn of_store(error: &StoreError) -> Meaning {
             drive.clone(),
             "set an LBA format of 512 or 4096 B without metadata, with `warprow format --lba`",
         ),
+        StoreError::ImageLba { drive, .. } => {
+            (Class::Store, drive.clone(), "give the drive's own LBA size; do not format it")
+        }
         StoreError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
         StoreError::Refused { .. } => (
             Class::Refused,
@@ -126,10 +130,21 @@ fn of_emulated(error: &UriError) -> Meaning {
         UriError::Contradicts { path, .. } => (Class::Input, at(path), "leave that property out"),
         UriError::InUse { path } => (Class::Refused, at(path), "end the process that has it open"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
+        UriError::Io { path, source, .. } if source.kind() == ErrorKind::FileTooLarge => {
+            (Class::Input, at(path), "give a smaller size: the file system has no files that large")
+        }
         UriError::Io { path, source, .. } if lacks_resources(source) => (Class::Resources, at(path), ROOM),
         UriError::Io { path, source, .. } => match source.kind() {
-            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                (Class::Input, at(path), "change the file's permissions, or choose another file")
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
+                Class::Input,
+                at(path),
+                "drives are opened for reading and writing: change the permissions, or choose another file",
+            ),
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                (Class::Input, at(path), "look at the path: is its directory there?")
+            }
+            ErrorKind::AlreadyExists => {
+                (Class::Input, at(path), "if it is a symbolic link that leads nowhere, remove it")
             }
             _ => (Class::Drive, at(path), "look at the path, and at the disk below"),
         },

@@ -302,9 +302,10 @@ pub enum OpenError {
         /// The other.
         second: String,
     },
-    /// The drive was given another LBA format.
+    /// The drive was given another LBA format, or is an image that is opened with another one than it was written with.
     #[error(
-        "drive {drive} has LBAs of {lba_size} bytes, its store was made with {formatted}: its LBA format was changed"
+        "drive {drive} has LBAs of {lba_size} bytes, its store was made with {formatted}: its LBA format was changed, or it is an \
+         image that has to be opened with LBAs of {formatted} bytes"
     )]
     LbaSizeChanged {
         /// The drive.

@@ -86,7 +86,7 @@ impl Device {
                 if create == Create::Never && is_file && !uri.path.exists() {
                     return Err(UriError::NotThere { path: uri.path.clone() }.into());
                 }
-                Ok(Self::new(uri.open()?, 1).emulated())
+                Ok(Self::emulated(uri)?)
             }
         }
     }

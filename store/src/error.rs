@@ -58,6 +58,21 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// A drive in a file is opened with another LBA size than the store on it was made with. Nothing is lost.
+    #[error(
+        "drive {drive} is opened with LBAs of {lba_size} bytes, the store on it was made with {formatted}; its data is whole: \
+         {remedy}"
+    )]
+    ImageLba {
+        /// The drive.
+        drive: String,
+        /// Bytes of an LBA now.
+        lba_size: u32,
+        /// Bytes of an LBA at format time.
+        formatted: u32,
+        /// What to do.
+        remedy: String,
+    },
     /// A drive's namespace is not what it was.
     #[error(transparent)]
     NamespaceChanged(#[from] NamespaceChanged),

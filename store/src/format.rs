@@ -6,6 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 use warprow_driver::{DriverError, FormatProgress, FormatRequest, Loss, Namespace};
 use warprow_layout::{Drive, FormatOptions, Table, generations_on, probe};
+use warprow_soft_controller::UriError;
 use warprow_spec::admin::SecureErase;
 
 use crate::driven::{self, Driven};
@@ -311,6 +312,9 @@ impl FormatPlan {
             }
             return Err(StoreError::Refused { what, token: self.token });
         }
+        for (device, drive) in self.devices.iter().zip(&self.drives) {
+            record(device, drive.formats)?;
+        }
         let driving = self.settings.open.driving();
         for ((device, driven), drive) in self.devices.iter().zip(&self.driven).zip(&self.drives) {
             if drive.formats {
@@ -330,6 +334,14 @@ impl FormatPlan {
         warprow_layout::format(&members, &FormatOptions { chunk_size, overwrite: true, ..FormatOptions::default() })?;
         Store::on(members, &self.settings.open)
     }
+}
+
+/// Writes beside the file of an emulated drive what the drive is, unless that is known; and before a format in any case: it
+/// would fail where that cannot be written, and say less.
+fn record(device: &Device, formats: bool) -> Result<(), UriError> {
+    let Some(emulated) = device.as_emulated() else { return Ok(()) };
+    let failed = |source| UriError::Io { what: "write", path: emulated.uri.sidecar(), source };
+    emulated.controller.record(formats).map_err(failed)
 }
 
 fn look(

@@ -7,6 +7,7 @@ use std::time::Duration;
 use warprow_dma::{Clock, Function};
 use warprow_driver::{BlockIo, Controller, DriverError, Namespace, PushError, QueueOptions, QueuePair};
 use warprow_layout::{Drive, DriveError};
+use warprow_soft_controller::{DriveUri, SoftController, UriError};
 
 use crate::StoreError;
 use crate::driven::{Driven, MetadataIo};
@@ -20,13 +21,20 @@ const MAX_TRANSFER: u64 = 1 << 20;
 pub struct Device {
     function: Arc<dyn Function>,
     namespace: u32,
-    emulated: bool,
+    emulated: Option<Arc<Emulated>>,
+}
+
+/// What is known of an emulated drive besides.
+#[derive(Debug)]
+pub(crate) struct Emulated {
+    pub uri: DriveUri,
+    pub controller: Arc<SoftController>,
 }
 
 impl Device {
     /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
     pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
-        Self { function, namespace, emulated: false }
+        Self { function, namespace, emulated: None }
     }
 
     /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
@@ -46,14 +54,20 @@ impl Device {
         self.namespace
     }
 
-    /// The same, known to be emulated: formatting it needs less consent.
-    pub(crate) fn emulated(self) -> Self {
-        Self { emulated: true, ..self }
+    /// An emulated drive: formatting it needs less consent.
+    pub(crate) fn emulated(uri: &DriveUri) -> Result<Self, UriError> {
+        let controller = uri.open()?;
+        let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone() }));
+        Ok(Self { function: controller, namespace: 1, emulated })
     }
 
     /// Whether it was opened as an emulated drive.
     pub fn is_emulated(&self) -> bool {
-        self.emulated
+        self.emulated.is_some()
+    }
+
+    pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
+        self.emulated.as_deref()
     }
 
     /// What errors call it: the function's name, and the namespace if it is not the first.

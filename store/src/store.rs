@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{
-    Access, DType, Drive, FormatOptions, Generation, Inspection, Ranks, Repair, RowReader, State, Table, Volume,
-    row_crc,
+    Access, DType, Drive, FormatOptions, Generation, Inspection, OpenError, Ranks, Repair, RowReader, State, Table,
+    Volume, row_crc,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -181,7 +181,7 @@ impl Store {
 
     /// Opens the store that lies on `devices`, given in any order.
     pub fn open(devices: &[Device], options: &OpenOptions) -> Result<Self, StoreError> {
-        Self::on(open_members(devices, &options.driving())?, options)
+        Self::on(open_members(devices, &options.driving())?, options).map_err(|error| of_image(devices, error))
     }
 
     pub(crate) fn on(given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
@@ -343,6 +343,29 @@ impl Store {
             known: tables.iter().map(|located| located.table().name.clone()).collect(),
         })
     }
+}
+
+/// Tells an image that is opened with the wrong LBA size from a drive whose format was changed: an image's LBA size is not in it.
+fn of_image(devices: &[Device], error: StoreError) -> StoreError {
+    let StoreError::Open(OpenError::LbaSizeChanged { drive, lba_size, formatted }) = &error else { return error };
+    let device = devices.iter().find(|device| device.name() == *drive);
+    let Some(uri) = device.and_then(Device::as_emulated).map(|emulated| &emulated.uri) else { return error };
+    if uri.backing != warprow_soft_controller::Store::File {
+        return error;
+    }
+    let sidecar = uri.sidecar();
+    let remedy = match (sidecar.exists(), uri.lba) {
+        (true, _) => format!(
+            "{0} is another drive's, or was changed: if so, set lba = {formatted} in it while the drive is closed",
+            sidecar.display()
+        ),
+        (false, Some(given)) => format!("give lba={formatted} instead of lba={given}"),
+        (false, None) => format!(
+            "{} would tell, and is not there: bring it along with the image, or give lba={formatted} after the path",
+            sidecar.display()
+        ),
+    };
+    StoreError::ImageLba { drive: drive.clone(), lba_size: *lba_size, formatted: *formatted, remedy }
 }
 
 /// Every table that counts: of each name the one of the latest generation, in the order of generations.

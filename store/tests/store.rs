@@ -394,3 +394,78 @@ fn consent_is_bound_to_data_that_is_no_store() {
     let token = plan().token().to_owned();
     plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap();
 }
+
+/// A store with LBAs of 4096 bytes in a file, and a table on it.
+fn image_of_4096(path: &std::path::Path) -> Table {
+    let address: DriveAddress = format!("emulated:{},size=16M,lba=4096", path.display()).parse().unwrap();
+    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
+    let table = small("a", 1);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    table
+}
+
+fn open_image(path: &std::path::Path, properties: &str) -> Result<Store, StoreError> {
+    let address: DriveAddress = format!("emulated:{}{properties}", path.display()).parse().unwrap();
+    Store::open(&[Device::open(&address, Create::Never)?], &OpenOptions::default())
+}
+
+#[test]
+fn an_image_without_its_sidecar_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.drive");
+    let table = image_of_4096(&path);
+    let [linked, copied, hard] = ["link", "copy", "hard"].map(|name| dir.path().join(name));
+    std::os::unix::fs::symlink(&path, &linked).unwrap();
+    std::fs::copy(&path, &copied).unwrap();
+    std::fs::hard_link(&path, &hard).unwrap();
+    assert_holds(&open_image(&linked, "").unwrap(), &table);
+    for path in [&copied, &hard] {
+        let error = open_image(path, "").unwrap_err();
+        assert!(matches!(error, StoreError::ImageLba { lba_size: 512, formatted: 4096, .. }), "{error}");
+        let text = error.to_string();
+        let sidecar = format!("{}.nvme.toml", path.display());
+        assert!(text.contains("lba=4096") && text.contains(&sidecar) && text.contains("whole"), "{text}");
+        let text = open_image(path, ",lba=512").unwrap_err().to_string();
+        assert!(text.contains("give lba=4096 instead of lba=512"), "{text}");
+        assert_holds(&open_image(path, ",lba=4096").unwrap(), &table);
+        assert!(!std::fs::exists(sidecar).unwrap(), "opening writes nothing beside it");
+    }
+    // The sidecar of another drive.
+    std::fs::write(
+        dir.path().join("copy.nvme.toml"),
+        std::fs::read_to_string(dir.path().join("a.drive.nvme.toml")).unwrap().replace("4096", "512"),
+    )
+    .unwrap();
+    let text = open_image(&copied, "").unwrap_err().to_string();
+    assert!(text.contains("set lba = 4096") && text.contains("copy.nvme.toml"), "{text}");
+    let text = open_image(&copied, ",lba=4096").unwrap_err().to_string();
+    assert!(text.contains("set lba in") && text.contains("copy.nvme.toml"), "{text}");
+}
+
+#[test]
+fn what_an_image_is_formatted_as_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.drive");
+    std::fs::write(&path, vec![0; 16 << 20]).unwrap();
+    let address: DriveAddress = format!("emulated:{},lba=4096", path.display()).parse().unwrap();
+    let device = Device::open(&address, Create::Never).unwrap();
+    let plan = FormatPlan::new(&[device], FormatSettings::default()).unwrap();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+    drop(plan.run(&Consent::None, &mut |_, _| {}).unwrap());
+    assert_eq!(open_image(&path, "").unwrap().inspect().0.lba_size, 4096);
+}
+
+#[test]
+fn a_format_that_cannot_be_recorded_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.drive");
+    let table = image_of_4096(&path);
+    // Where the new sidecar is written first, nothing can be: for the superuser neither.
+    std::fs::create_dir(dir.path().join("a.drive.nvme.toml.new")).unwrap();
+    let device = Device::open(&format!("emulated:{}", path.display()).parse().unwrap(), Create::Never).unwrap();
+    let settings = FormatSettings::default().with_lba(LbaChoice::Bytes(512));
+    let error = FormatPlan::new(&[device], settings).unwrap().run(&Consent::Emulated, &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("cannot write") && error.to_string().contains("a.drive.nvme.toml"), "{error}");
+    assert_holds(&open_image(&path, "").unwrap(), &table);
+}
