@@ -113,6 +113,22 @@ impl Volume {
     /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
     pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
         let writing = self.claim()?;
+        Ok(Transaction::new(writing, self.place(spec)?, spec.commit))
+    }
+
+    /// Whether [`begin`](Self::begin) would find room for a generation, and a commit that supersedes `superseded` room for the
+    /// catalogue. Nothing is changed; a volume that is open for reading will do.
+    pub fn check(&self, spec: &GenerationSpec, superseded: &[u64]) -> Result<(), VolumeError> {
+        let added = self.place(spec)?;
+        let mut catalogue = self.state().catalogue.clone();
+        catalogue.generations.retain(|generation| !superseded.contains(&generation.id));
+        catalogue.generations.push(Arc::new(added));
+        let (needed, capacity) = (catalogue.encode().len() as u64, self.geometry().catalogue_capacity());
+        if needed > capacity { Err(VolumeError::CatalogueFull { needed, capacity }) } else { Ok(()) }
+    }
+
+    /// Finds chunks for a generation.
+    fn place(&self, spec: &GenerationSpec) -> Result<Generation, VolumeError> {
         let drives = self.shared.drives.iter().flatten();
         let max_transfer = drives.map(|drive| drive.max_transfer()).min().unwrap_or(0);
         let geometry = self.geometry();
@@ -130,8 +146,7 @@ impl Volume {
             let state = self.state();
             (state.catalogue.next_id, state.epoch + 1)
         };
-        let generation = Generation { id, epoch, name: spec.name.clone(), tables: plan.tables, placement };
-        Ok(Transaction::new(writing, generation, spec.commit))
+        Ok(Generation { id, epoch, name: spec.name.clone(), tables: plan.tables, placement })
     }
 
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{DType, Ranks, RowSource, TableSpec};
-use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableLoad};
+use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
 use super::{Context, Done};
@@ -13,7 +13,7 @@ use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file::{TableFile, npy};
 use crate::hotness::HotnessFile;
-use crate::report::table;
+use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
 use crate::units;
@@ -65,7 +65,7 @@ pub struct LoadArgs {
     /// What the model is called that these tables belong to [default: the first file's name]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Only say what would be loaded
+    /// Only say what would be loaded and replaced, or why it could not be
     #[arg(long)]
     dry_run: bool,
 }
@@ -102,23 +102,33 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let described: Vec<_> = prepared.iter().map(describe).collect();
     let skipped: Vec<_> = files.iter().flat_map(|file| &file.skipped).collect();
     let mut text = String::new();
+    let replaced: Vec<TableInfo> = prepared.iter().filter_map(|it| store.table(&it.spec.name)).collect();
     let mut report = json!({
         "dry_run": args.dry_run,
         "tables": described,
         "skipped": skipped.iter().map(|(name, reason)| json!({"name": name, "reason": reason})).collect::<Vec<_>>(),
         "rows": rows,
         "bytes": bytes,
+        "replaced": replaced.iter().map(replaced_json).collect::<Vec<_>>(),
     });
+    let model = args.model.clone().or_else(|| Some(args.files.first()?.file_stem()?.to_str()?.to_owned()));
+    let model = model.as_deref().unwrap_or("tables");
+    let options = LoadOptions::default();
+    let options = if args.replace { options.with_replace() } else { options };
     if args.dry_run {
+        let specs = prepared.iter().map(|it| it.spec.clone()).collect();
+        let superseded = store.check_load(model, specs, &options)?;
         text += &format!(
-            "Would load {}, {}, {}:\n",
+            "Nothing was changed. Would load {}, {}, {}, for which there is room:\n",
             units::plural(prepared.len() as u64, "table"),
             units::plural(rows, "row"),
             units::bytes(bytes)
         );
+        if let Some(report) = report.as_object_mut() {
+            report.insert("replaced_generations".into(), superseded.into());
+        }
     } else {
-        let model = args.model.clone().or_else(|| Some(args.files.first()?.file_stem()?.to_str()?.to_owned()));
-        let loaded = load(&store, model.as_deref().unwrap_or("tables"), &prepared, args.replace, context)?;
+        let loaded = load(&store, model, &prepared, &options, context)?;
         let seconds = loaded.elapsed.as_secs_f64();
         text += &format!(
             "Loaded {}, {}, {} in {} ({}/s), as generation {}:\n",
@@ -148,8 +158,18 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             ]
         }),
     );
+    for old in &replaced {
+        text += &format!(
+            "\nreplaces: {} of {} × {} {}, generation {}",
+            printable(&old.name),
+            units::count(old.rows),
+            old.dim,
+            old.dtype,
+            old.generation
+        );
+    }
     for (name, reason) in skipped.iter().filter(|_| args.all) {
-        text += &format!("\nskipped: {name}: {reason}");
+        text += &format!("\nskipped: {}: {reason}", printable(name));
     }
     if prepared.iter().any(|it| it.ranks.is_none()) {
         text += "\nidentity: hot tier = first ids; tell which rows are hot with --hotness";
@@ -264,11 +284,21 @@ fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
     })
 }
 
+fn replaced_json(old: &TableInfo) -> serde_json::Value {
+    json!({
+        "name": old.name,
+        "rows": old.rows,
+        "dim": old.dim,
+        "dtype": old.dtype.name(),
+        "generation": old.generation,
+    })
+}
+
 fn load(
     store: &Store,
     model: &str,
     prepared: &[Prepared<'_>],
-    replace: bool,
+    options: &LoadOptions,
     context: &Context,
 ) -> Result<warprow_store::LoadReport, Failure> {
     let sources: Vec<_> = prepared.iter().map(|it| it.chosen.file.rows(it.chosen.table)).collect();
@@ -283,10 +313,8 @@ fn load(
             }
         })
         .collect();
-    let options = LoadOptions::default();
-    let options = if replace { options.with_replace() } else { options };
     let bar = context.screen.bar("loading", 0, Unit::Bytes);
-    let loaded = store.load(model, &loads, &options, &mut |progress| {
+    let loaded = store.load(model, &loads, options, &mut |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.written);
         context.interrupt.flow()

@@ -129,7 +129,11 @@ fn tensors_are_chosen_renamed_and_replaced() {
     assert_eq!(loaded["skipped"][0]["reason"], "rank 1");
     let error = rig.fails(&["load", "-d", &drive, file, "--tensor", "user=emb.item"], 4);
     assert_eq!(error["subject"], "user");
-    rig.ok(&["load", "-d", &drive, file, "--tensor", "user=emb.item", "--replace", "--model", "second"]);
+    let replace = ["load", "-d", &drive, file, "--tensor", "user=emb.item", "--replace", "--model", "second"];
+    let dry = rig.ok(&[&replace[..], &["--dry-run"]].concat());
+    let old = json!([{"name": "user", "rows": 2, "dim": 4, "dtype": "f32", "generation": loaded["generation"]}]);
+    assert_eq!((&dry["replaced"], &dry["replaced_generations"]), (&old, &json!([])), "item stays");
+    assert_eq!(rig.ok(&replace)["replaced"], old);
     let row = rig.ok(&["lookup", "-d", &drive, "--table", "user", "--ids", "2"]);
     let want: Vec<f64> = data[64..80].as_chunks().0.iter().map(|&v| f64::from(f32::from_le_bytes(v))).collect();
     let got: Vec<f64> = row["rows"][0].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();

@@ -73,6 +73,12 @@ impl LoadOptions {
         Self { replace: true, ..self }
     }
 
+    fn generation(&self, model: &str, tables: Vec<TableSpec>) -> GenerationSpec {
+        let mut spec = GenerationSpec::new(model, tables);
+        (spec.span, spec.stripe_unit) = (self.span, self.stripe_unit);
+        spec
+    }
+
     /// With that much memory for permuted tables.
     #[must_use]
     pub fn with_memory(self, memory: u64) -> Self {
@@ -121,18 +127,13 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<LoadReport, StoreError> {
-        let current = self.located();
-        let named = |name: &str| tables.iter().any(|table| table.spec.name == name);
-        if !options.replace
-            && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
-        {
-            return Err(StoreError::TableExists { table: table.name.clone() });
-        }
-        let mut spec = GenerationSpec::new(model, tables.iter().map(|table| table.spec.clone()).collect());
-        (spec.span, spec.stripe_unit) = (options.span, options.stripe_unit);
+        let spec = options.generation(model, tables.iter().map(|table| table.spec.clone()).collect());
+        self.superseded(&spec, options)?;
         let volume = &self.shared.volume;
         self.shared.watch()?;
         let mut transaction = volume.begin(&spec)?;
+        // Only now is there nobody else who loads.
+        let superseded = self.superseded(&spec, options)?;
         let placed = transaction.generation().clone();
         let placement = &*placed.placement;
 
@@ -182,9 +183,6 @@ impl Store {
         }
         drop(bulk);
 
-        let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
-        let mut superseded: Vec<u64> = volume.generations().iter().map(|generation| generation.id).collect();
-        superseded.retain(|&id| !survives(id));
         superseded.iter().for_each(|&id| transaction.supersede(id));
         self.shared.watch()?;
         let generation = transaction.commit().map_err(|error| match error {
@@ -195,6 +193,34 @@ impl Store {
         })?;
         let elapsed = clock.now().saturating_sub(began);
         Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+    }
+
+    /// Whether [`load`](Self::load) would take tables like these and find room for them, as far as that can be told without
+    /// reading or writing a row; and which generations would give way. A store that is open for reading will do.
+    pub fn check_load(
+        &self,
+        model: &str,
+        tables: Vec<TableSpec>,
+        options: &LoadOptions,
+    ) -> Result<Vec<u64>, StoreError> {
+        let spec = options.generation(model, tables);
+        let superseded = self.superseded(&spec, options)?;
+        self.shared.volume.check(&spec, &superseded)?;
+        Ok(superseded)
+    }
+
+    /// The generations all of whose tables `spec` replaces.
+    fn superseded(&self, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
+        let current = self.located();
+        let named = |name: &str| spec.tables.iter().any(|table| table.name == name);
+        if !options.replace
+            && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
+        {
+            return Err(StoreError::TableExists { table: table.name.clone() });
+        }
+        let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
+        let generations = self.shared.volume.generations();
+        Ok(generations.iter().map(|generation| generation.id).filter(|&id| !survives(id)).collect())
     }
 }
 
