@@ -1,13 +1,13 @@
 //! `warprow format`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use serde_json::{Value, json};
+use warprow_soft_controller::DriveUri;
 use warprow_store::{
     Consent, Content, Create, Device, DriveAddress, DriveFormat, FormatPlan, FormatSettings, LbaChoice, SecureErase,
 };
 
+use super::rehearsal::{self, StandIn};
 use super::{Context, Done};
 use crate::drives::{DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
@@ -43,7 +43,7 @@ pub struct FormatArgs {
     /// Secure Erase Setting of Format NVM: 0 none, 1 erase all user data
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     ses: u8,
-    /// Only say what would be done and lost
+    /// Only say what would be done and lost, or why it could not be
     #[arg(long)]
     dry_run: bool,
     /// Agree to the loss that an earlier refusal showed
@@ -65,9 +65,9 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     let mut to_make = Vec::new();
     for address in &addresses {
         match new_file(address) {
-            Some((path, size)) if args.dry_run => to_make.push((path, size)),
-            Some((path, _)) => {
-                made.push(path);
+            Some((uri, size)) if args.dry_run => to_make.push((uri, size)),
+            Some((uri, _)) => {
+                made.push(uri.path.clone());
                 devices.push(Device::open(address, Create::IfMissing)?);
             }
             None => devices.push(Device::open_beside(&devices, address, Create::Never)?),
@@ -84,10 +84,10 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         Some(bytes) => settings.with_chunk_size(bytes),
         None => settings,
     };
-    let plan = FormatPlan::new(&devices, settings)?;
     if args.dry_run {
-        return dry_run(&plan, &to_make);
+        return dry_run(&FormatPlan::new(&devices, settings.clone())?, &to_make, &settings);
     }
+    let plan = FormatPlan::new(&devices, settings)?;
     let consent = match (&args.consent, args.yes) {
         (Some(token), _) => Consent::Token(token.clone()),
         (None, true) => Consent::Emulated,
@@ -130,20 +130,28 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     Done::new(text, object)
 }
 
-/// The file, and its size, that has to be made for an emulated drive.
-fn new_file(address: &DriveAddress) -> Option<(PathBuf, u64)> {
+/// The emulated drive, and its size, whose file has to be made.
+fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
     match address {
         DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::Store::File && !uri.path.exists() => {
-            Some((uri.path.clone(), uri.size?))
+            Some((uri, uri.size?))
         }
         _ => None,
     }
 }
 
-fn dry_run(plan: &FormatPlan, to_make: &[(PathBuf, u64)]) -> Result<Done, Failure> {
+fn dry_run(plan: &FormatPlan, to_make: &[(&DriveUri, u64)], settings: &FormatSettings) -> Result<Done, Failure> {
+    let there = plan
+        .drives()
+        .iter()
+        .map(|drive| Ok(StandIn { name: drive.drive.clone(), bytes: drive.bytes, lba_bytes: drive.new_lba_bytes }));
+    let new = to_make.iter().map(|(uri, size)| StandIn::of_new(uri, *size, settings));
+    let drives = there.chain(new).collect::<Result<Vec<_>, Failure>>()?;
+    rehearsal::format(&drives, settings.chunk_size)?;
+    let to_make: Vec<_> = to_make.iter().map(|(uri, size)| (&uri.path, size)).collect();
     let mut text = "Nothing was changed. `format` would".to_owned();
-    for (path, size) in to_make {
-        text += &format!("\nmake {}, {}, and a store on it", path.display(), units::bytes(*size));
+    for (path, size) in &to_make {
+        text += &format!("\nmake {}, {}, and a store on it", path.display(), units::bytes(**size));
     }
     if !plan.drives().is_empty() {
         text += &format!("\nmake a store on\n{}", describe(plan.drives()));

@@ -13,6 +13,7 @@ pub mod format;
 pub mod inspect;
 pub mod load;
 pub mod lookup;
+mod rehearsal;
 pub mod verify;
 
 /// What every command is given.

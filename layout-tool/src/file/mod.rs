@@ -14,7 +14,7 @@ pub mod npy;
 pub mod safetensors;
 mod write;
 
-pub use write::TableWriter;
+pub use write::{TableWriter, directory};
 
 /// A file with tables in it.
 #[derive(Debug)]

@@ -92,7 +92,8 @@ impl TableWriter {
     }
 }
 
-fn directory(path: &Path) -> &Path {
+/// The directory that `path` lies in.
+pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

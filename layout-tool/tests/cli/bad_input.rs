@@ -84,7 +84,32 @@ fn drives_that_are_none() {
     refused(&rig, &["format", "-d", "emulated:absent"], 6, "store", "absent");
     refused(&rig, &["inspect", "-d", "0000:ff:1f.7"], 7, "drive", "0000:ff:1f.7");
     rig.ok(&["format", "-d", "emulated:absent,size=64M", "--dry-run"]);
+    rig.ok(&[
+        "format",
+        "-d",
+        "emulated:absent,size=64M",
+        "-d",
+        "emulated:b,size=64M,lba=4096",
+        "--lba",
+        "512",
+        "--dry-run",
+    ]);
     assert_eq!(snapshot(&rig), before);
+    // A dry run refuses what would be refused.
+    for (drive, more, exit, names) in [
+        ("emulated:new,size=4096", &[][..], 3, "new"),
+        ("emulated:new,size=64M", &["--chunk", "64M"], 3, "new"),
+        ("emulated:new,size=64M", &["--chunk", "3M"], 2, "--chunk"),
+        ("emulated:nodir/new,size=64M", &[], 3, "nodir/new"),
+        ("emulated:new,size=64M,emulated:newer,size=64M,lba=4096", &[], 3, "newer"),
+        ("emulated:new,size=8388607T", &[], 3, "new"),
+    ] {
+        let args = [&["format", "-d", drive][..], more].concat();
+        let class = if exit == 2 { "usage" } else { "input" };
+        refused(&rig, &args, exit, class, names);
+        refused(&rig, &[&args[..], &["--dry-run"]].concat(), exit, class, names);
+        assert_eq!(snapshot(&rig), before);
+    }
 
     refused(&rig, &["format", "-d", "emulated:small,size=64K"], 3, "input", "small");
     refused(&rig, &["format", "-d", "emulated:odd,size=64M", "--chunk", "3M"], 2, "usage", "--chunk");
@@ -152,8 +177,10 @@ fn table_files() {
     // One row of 2 MiB: more than the drive moves in one command.
     let vast = rig.npy("vast.npy", 1, 1 << 19, |_, _| 0.0);
     load(&vast, 3, "input", "vast", &[]);
+    load(&vast, 3, "input", "vast", &["--dry-run"]);
     let large = rig.npy("large.npy", 70_000, 256, |_, _| 0.0);
     load(&large, 8, "resources", "chunks", &[]);
+    load(&large, 8, "resources", "chunks", &["--dry-run"]);
     assert_eq!(rig.ok(&["inspect", "-d", &drive])["store"]["generations"], json!([]), "nothing of it was loaded");
     rig.ok(&["load", "-d", &drive, &good]);
 }
