@@ -191,7 +191,7 @@ impl Host {
 
 /// How many rows of each table `budget` bytes hold: what the tables' hints ask for, cut in proportion if that is too much;
 /// what is left by the bytes of the other rows.
-fn share<'a>(tables: impl Iterator<Item = &'a Table> + Clone, budget: u64) -> Vec<u64> {
+pub(crate) fn share<'a>(tables: impl Iterator<Item = &'a Table> + Clone, budget: u64) -> Vec<u64> {
     let scaled = |rows: u64, part: u64, whole: u64| match whole <= part {
         true => rows,
         false => (u128::from(rows) * u128::from(part) / u128::from(whole.max(1))) as u64,

@@ -25,7 +25,7 @@
 //!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
-#![forbid(unsafe_code)]
+// Denied by the workspace; `gpu/launch.rs` and the signature of `GpuSlot::lookup` are the exceptions.
 
 mod batch;
 mod bulk;
@@ -37,6 +37,7 @@ mod events;
 mod expand;
 mod feature;
 mod format;
+mod gpu;
 mod host;
 mod load;
 mod member;
@@ -54,6 +55,10 @@ pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
+pub use gpu::{
+    GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Len, QueueFault,
+    Ticket,
+};
 pub use host::{Host, HostOptions};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;

@@ -1,0 +1,322 @@
+//! The GPU executor on a store: its tables in GPU memory and DRAM.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_kernels::Kernels;
+use warprow_kernels::abi::{KEY_ALIGN, element};
+use warprow_layout::{DType, Ranks, Table};
+
+use super::GpuError;
+use super::launch;
+use super::plan::GpuPlan;
+use crate::feature::{Feature, PlanOptions};
+use crate::host::share;
+use crate::store::{Located, Shared};
+use crate::{Store, StoreError};
+
+/// How look-ups run on a GPU.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GpuOptions {
+    /// Bytes of rows to keep in GPU memory: the hottest of all.
+    pub hbm_bytes: u64,
+    /// Bytes of rows to keep in pinned DRAM: the next hottest.
+    pub dram_bytes: u64,
+    /// Queue pairs that a slot drives on every drive, each by a thread block of its own.
+    pub queue_sets: u32,
+    /// Commands in flight on each of them, at most; rounded down to batches of 256, and at least one.
+    pub depth: u32,
+    /// The longest wait for a read; `None`: as the store was opened.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for GpuOptions {
+    /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
+    fn default() -> Self {
+        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, timeout: None }
+    }
+}
+
+impl GpuOptions {
+    /// With so many bytes of rows in GPU memory.
+    #[must_use]
+    pub fn with_hbm_bytes(self, hbm_bytes: u64) -> Self {
+        Self { hbm_bytes, ..self }
+    }
+
+    /// With so many bytes of rows in DRAM.
+    #[must_use]
+    pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
+        Self { dram_bytes, ..self }
+    }
+
+    /// With so many queue sets a slot.
+    #[must_use]
+    pub fn with_queue_sets(self, queue_sets: u32) -> Self {
+        Self { queue_sets, ..self }
+    }
+
+    /// With that limit for a read.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+}
+
+/// The GPU executor on a store, as its tables were when it was attached. It pins them.
+#[derive(Debug, Clone)]
+pub struct GpuExecutor {
+    inner: Arc<Attached>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub kernels: Kernels,
+    pub store: Arc<Shared>,
+    pub tables: Vec<GpuTable>,
+    pub options: GpuOptions,
+    /// Rows, default rows, permutations and chunk maps.
+    pub constants: DeviceMemory,
+    /// Rows in DRAM; `None` if there are none.
+    pub dram: Option<Registered>,
+    pub gpu: Arc<Gpu>,
+}
+
+/// A table, ready for look-ups.
+#[derive(Debug)]
+pub(crate) struct GpuTable {
+    pub located: Located,
+    pub hbm_rows: u64,
+    /// Ranks below this, and not in GPU memory, are in DRAM.
+    pub dram_end: u64,
+    /// Bytes from a row to the next in both.
+    pub row_stride: u32,
+    /// Where things begin in `constants`, and DRAM rows in `dram`.
+    pub hbm: u64,
+    pub default_row: u64,
+    pub ranks: Option<(u64, u32)>,
+    pub map: u64,
+    pub dram: u64,
+}
+
+/// Where rows begin: at the lines in which memory is read.
+const LINE: u64 = 128;
+/// Bytes copied to the GPU at once.
+const CHUNK: usize = 4 << 20;
+
+impl Store {
+    /// Prepares look-ups on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory and DRAM.
+    pub fn attach_gpu(&self, gpu: Arc<Gpu>, options: GpuOptions) -> Result<GpuExecutor, GpuError> {
+        if options.queue_sets == 0 || options.queue_sets > 128 {
+            return Err(GpuError::Unsupported("a slot has 1 to 128 queue sets".to_owned()));
+        }
+        if self.shared.members.iter().any(Option::is_none) {
+            return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
+        }
+        let kernels = launch::load(&gpu)?;
+        let volume = &self.shared.volume;
+        let located = self.located();
+        let in_hbm = share(located.iter().map(Located::table), options.hbm_bytes);
+        let both = share(located.iter().map(Located::table), options.hbm_bytes.saturating_add(options.dram_bytes));
+        let (mut bytes, mut dram_bytes) = (0u64, 0u64);
+        let place = |bytes: &mut u64, len: u64| {
+            let begin = bytes.next_multiple_of(LINE);
+            *bytes = begin + len;
+            begin
+        };
+        let mut tables = Vec::with_capacity(located.len());
+        let mut permutations = Vec::with_capacity(located.len());
+        for (located, (hbm_rows, dram_end)) in located.into_iter().zip(in_hbm.into_iter().zip(both)) {
+            let table = located.table();
+            let stride = table.row_bytes().next_multiple_of(16);
+            let ranks = volume.read_ranks(&located.generation, located.index).map_err(StoreError::from)?;
+            let placed = ranks.as_ref().map(|ranks| {
+                let width = ranks.width().bytes();
+                (place(&mut bytes, ranks.len() * u64::from(width)), width)
+            });
+            let dram_end = dram_end.max(hbm_rows);
+            tables.push(GpuTable {
+                hbm_rows,
+                dram_end,
+                row_stride: stride,
+                hbm: place(&mut bytes, hbm_rows * u64::from(stride)),
+                default_row: place(&mut bytes, stride.into()),
+                ranks: placed,
+                map: place(&mut bytes, located.generation.placement.map().len() as u64 * 4),
+                dram: place(&mut dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
+                located,
+            });
+            permutations.push(ranks);
+        }
+        let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
+        let dram = match dram_bytes {
+            0 => None,
+            bytes => Some(Registered::allocate(&gpu, bytes)?),
+        };
+        let attached = Attached { kernels, store: self.shared.clone(), tables, options, constants, dram, gpu };
+        for (table, ranks) in attached.tables.iter().zip(permutations) {
+            self.fill_gpu(&attached, table, ranks.as_ref())?;
+        }
+        Ok(GpuExecutor { inner: Arc::new(attached) })
+    }
+
+    /// Copies a table's constants, and reads its rows of both tiers.
+    fn fill_gpu(&self, attached: &Attached, table: &GpuTable, ranks: Option<&Ranks>) -> Result<(), GpuError> {
+        let constants = &attached.constants;
+        if let (Some((begin, _)), Some(ranks)) = (table.ranks, ranks) {
+            let mut writer = Writer::new(constants, begin);
+            (0..ranks.len()).filter_map(|id| ranks.get(id)).try_for_each(|rank| match ranks {
+                Ranks::U32(_) => writer.push(&(rank as u32).to_le_bytes()),
+                Ranks::U64(_) => writer.push(&rank.to_le_bytes()),
+            })?;
+            writer.finish()?;
+        }
+        let map: Vec<u8> = table.located.generation.placement.map().iter().flat_map(|it| it.0.to_le_bytes()).collect();
+        constants.write(table.map, &map)?;
+        if let Some(default) = table.located.table().default_row.as_deref() {
+            constants.write(table.default_row, default)?;
+        }
+        let stride = table.row_stride as usize;
+        let mut padded = vec![0; stride];
+        let mut writer = Writer::new(constants, table.hbm);
+        let mut failed = None;
+        // Rows come in runs, and the runs in any order.
+        self.scan_located(&table.located, 0..table.hbm_rows, &mut |rank, row| {
+            if let Some(place) = padded.get_mut(..row.len()) {
+                place.copy_from_slice(row);
+            }
+            let to = table.hbm + rank * u64::from(table.row_stride);
+            failed = writer.go_on_at(to).and_then(|()| writer.push(&padded)).err();
+            if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .or_else(|error| if failed.is_some() { Ok(()) } else { Err(error) })?;
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        writer.finish()?;
+        if let Some(dram) = &attached.dram {
+            self.scan_located(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
+                let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
+                dram.memory().write(begin, row);
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies to the GPU in large pieces.
+struct Writer<'a> {
+    memory: &'a DeviceMemory,
+    at: u64,
+    pending: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(memory: &'a DeviceMemory, at: u64) -> Self {
+        Self { memory, at, pending: Vec::new() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), GpuError> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= CHUNK { self.finish() } else { Ok(()) }
+    }
+
+    /// What is pushed next goes to byte `at`.
+    fn go_on_at(&mut self, at: u64) -> Result<(), GpuError> {
+        if self.at + self.pending.len() as u64 != at {
+            self.finish()?;
+            self.at = at;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), GpuError> {
+        self.memory.write(self.at, &self.pending)?;
+        self.at += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+impl GpuExecutor {
+    /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
+    pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
+        GpuPlan::new(self.inner.clone(), features, options)
+    }
+
+    /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.
+    pub fn tiers(&self, table: &str) -> Option<(u64, u64)> {
+        let mut tables = self.inner.tables.iter();
+        let table = tables.find(|it| it.located.table().name == table)?;
+        Some((table.hbm_rows, table.dram_end - table.hbm_rows))
+    }
+}
+
+impl GpuTable {
+    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on.
+    pub(crate) fn for_kernels(&self, attached: &Attached, dram_key: u64, ssd_key: u64) -> warprow_kernels::abi::Table {
+        let (table, placement) = (self.located.table(), &self.located.generation.placement);
+        let constants = attached.constants.address();
+        let packing = table.packing;
+        warprow_kernels::abi::Table {
+            rows: table.rows,
+            hbm_rows: self.hbm_rows,
+            dram_end: self.dram_end,
+            dram_key,
+            ssd_key,
+            hbm: constants + self.hbm,
+            dram: attached.dram.as_ref().map_or(0, |dram| dram.address() + self.dram),
+            default_row: constants + self.default_row,
+            ranks: self.ranks.map_or(0, |(begin, _)| constants + begin),
+            rank_bytes: self.ranks.map_or(4, |(_, width)| width),
+            element: element_of(table.dtype),
+            dim: table.dim,
+            row_bytes: table.row_bytes(),
+            row_stride: self.row_stride,
+            row_lbas: packing.row_lbas(),
+            group_rows: packing.group_rows().divisor(),
+            group_lbas: packing.group_lbas(),
+            step_lbas: packing.step_lbas(),
+            step_bytes: if packing.step_lbas() == 0 { table.row_bytes() } else { 0 },
+            stripe_shift: placement.stripe_lba_shift(),
+            first_lba: table.rows_region.first_lba,
+            chunks: placement.map().len() as u64,
+            map: constants + self.map,
+            base_lba: placement.base_lba(),
+            chunk_shift: placement.chunk_lba_shift(),
+            unused: 0,
+        }
+    }
+}
+
+/// Keys that a range of rows takes.
+pub(crate) fn keys_of(rows: u64) -> u64 {
+    rows.next_multiple_of(KEY_ALIGN)
+}
+
+pub(crate) fn element_of(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => element::F32,
+        DType::F16 => element::F16,
+        DType::BF16 => element::BF16,
+        DType::I8 => element::I8,
+        DType::U8 => element::U8,
+    }
+}
+
+/// Whether the GPU can read rows of `table` from drives with the two pages that a command has.
+pub(crate) fn landing_stride(table: &Table, lba: u32) -> Result<u32, String> {
+    let bytes = table.packing.row_lbas() * lba;
+    match bytes.next_power_of_two() {
+        stride if stride <= 8192 => Ok(stride.max(lba)),
+        _ => Err(format!(
+            "rows of {} B of table {:?} are too long for the GPU: 8 KiB at most",
+            table.row_bytes(),
+            table.name
+        )),
+    }
+}

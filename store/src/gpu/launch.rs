@@ -1,0 +1,109 @@
+//! The calls into CUDA: the only part of the store that is not safe code.
+#![allow(unsafe_code)]
+
+use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
+use warprow_gpu_queues::Gpu;
+use warprow_kernels::abi::Lookup;
+use warprow_kernels::{Arch, KernelError, Kernels, Shape};
+
+use super::GpuError;
+use super::batch::{GpuBatch, GpuOutput, Len};
+use super::plan::Prepared;
+
+/// Loads the kernels into the context of `gpu`.
+pub(super) fn load(gpu: &Gpu) -> Result<Kernels, GpuError> {
+    let _current = gpu.enter()?;
+    let (major, minor) = gpu.capability();
+    // SAFETY: the context is current, and outlives the executor, which holds the GPU beside the kernels.
+    Ok(unsafe { Kernels::load(Arch { major, minor }, gpu.driver_version()) }?)
+}
+
+/// # Safety
+/// As [`Kernels::launch`].
+pub(super) unsafe fn launch(
+    kernels: &Kernels,
+    stream: CUstream,
+    lookup: &Lookup,
+    shape: &Shape,
+) -> Result<(), KernelError> {
+    // SAFETY: the caller's promise.
+    unsafe { kernels.launch(stream, lookup, shape) }
+}
+
+fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(KernelError::Cuda { what, code }.into()) }
+}
+
+/// Whether the stream is one of this GPU's context, and whether it is being captured.
+pub(super) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError> {
+    if !stream.is_null() {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: CUDA tells a stream from what is none, as far as it can; it stores a handle.
+        cuda("the stream", unsafe { sys::cuStreamGetCtx(stream, &mut context) })?;
+        if context != gpu.context() {
+            let why = "it belongs to another context than the executor: use one of its".to_owned();
+            return Err(GpuError::Invalid { what: "the stream", why });
+        }
+    }
+    let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is one; it stores a status.
+    cuda("the stream's capture", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
+    Ok(status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_ACTIVE)
+}
+
+/// Whether every address is one that the GPU reaches, aligned, and with room for what lies there.
+pub(super) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
+    let element = u64::from(plan.options.out.size());
+    let features = u64::from(plan.features);
+    let rows = if plan.pooled { u64::from(batch.batch) } else { ids };
+    let rows = match rows.checked_sub(1) {
+        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.width as u64),
+        None => 0,
+    };
+    // Graphs and streams may look up less than the most: what they will find cannot be known here.
+    let is_known = matches!(batch.len, Len::Host(_));
+    let least = |bytes: u64| if is_known { bytes } else { 0 };
+    check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size())?;
+    if let Some(offsets) = batch.offsets {
+        let size = batch.offset_type.size();
+        check_address("the offsets", offsets, least((features * u64::from(batch.batch) + 1) * size), size)?;
+    }
+    if let Some(weights) = batch.weights {
+        check_address("the weights", weights, least(ids * 4), 4)?;
+    }
+    if let Len::Device(counts) = batch.len {
+        check_address("the counts", counts, 16, 8)?;
+    }
+    if let Some(mask) = out.mask {
+        check_address("the mask", mask, least(ids), 1)?;
+    }
+    check_address("the output", out.rows, least(rows.saturating_mul(element)), element.max(1))
+}
+
+fn check_address(what: &'static str, address: CUdeviceptr, bytes: u64, align: u64) -> Result<(), GpuError> {
+    let invalid = |why: String| Err(GpuError::Invalid { what, why });
+    if bytes == 0 && address == 0 {
+        return Ok(());
+    }
+    if !address.is_multiple_of(align) {
+        return invalid(format!("{address:#x} is not a multiple of {align}"));
+    }
+    let (mut begin, mut len): (CUdeviceptr, usize) = (0, 0);
+    let mut attributes = [
+        CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    ];
+    let mut values = [std::ptr::from_mut(&mut begin).cast(), std::ptr::from_mut(&mut len).cast()];
+    // SAFETY: two attributes with a place of the right size for each; CUDA answers zeros for addresses that are not its.
+    let asked = unsafe {
+        sys::cuPointerGetAttributes(attributes.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), address)
+    };
+    cuda(what, asked)?;
+    if begin == 0 || len == 0 {
+        return invalid(format!("{address:#x} is no memory of CUDA's: allocate it with CUDA, or register it"));
+    }
+    match (begin + len as u64).checked_sub(address) {
+        Some(room) if room >= bytes => Ok(()),
+        room => invalid(format!("{} bytes are there, {bytes} are needed", room.unwrap_or(0))),
+    }
+}

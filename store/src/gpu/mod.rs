@@ -1,0 +1,16 @@
+//! The GPU executor: look-ups as CUDA kernels on the caller's stream. `docs/gpu.md` has the protocol.
+
+mod batch;
+mod error;
+mod executor;
+mod launch;
+mod plan;
+mod slot;
+mod ticket;
+
+pub use batch::{GpuBatch, GpuOutput, IdType, Len};
+pub use error::{GpuError, QueueFault};
+pub use executor::{GpuExecutor, GpuOptions};
+pub use plan::GpuPlan;
+pub use slot::GpuSlot;
+pub use ticket::{GpuReport, Ticket};

@@ -1,0 +1,181 @@
+//! Prepared look-ups on the GPU.
+
+use std::sync::{Arc, Mutex};
+
+use warprow_gpu_queues::DeviceMemory;
+use warprow_kernels::abi;
+
+use super::GpuError;
+use super::executor::{Attached, keys_of};
+use super::slot::{GpuSlot, State};
+use crate::feature::{Feature, Missing, PlanOptions, Pooling};
+use crate::member::lock;
+use crate::plan::{Resolved, resolve};
+
+/// Most keys that a plan has: a bitmap of 1 GiB.
+const MAX_KEYS: u64 = 1 << 33;
+
+/// Look-ups of a list of features on the GPU, prepared. Clones share its slots.
+#[derive(Debug, Clone)]
+pub struct GpuPlan {
+    pub(crate) inner: Arc<Prepared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub attached: Arc<Attached>,
+    pub options: PlanOptions,
+    pub pooled: bool,
+    pub weighted: bool,
+    pub width: usize,
+    pub generation: u64,
+    pub features: u32,
+    pub segments: u32,
+    /// Features, tables and segments, one after another.
+    pub description: DeviceMemory,
+    pub tables_at: u64,
+    pub segments_at: u64,
+    pub keys: u64,
+    pub ssd_key: u64,
+    /// Rows that are not in GPU memory.
+    pub keyed_rows: u64,
+    pub cold_rows: u64,
+    pub staging_stride: u64,
+    /// log₂ of the lanes that share a row.
+    pub lanes: u32,
+    idle: Mutex<Vec<State>>,
+}
+
+impl GpuPlan {
+    pub(crate) fn new(attached: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, GpuError> {
+        let known = attached.tables.iter().map(|table| table.located.table());
+        let Resolved { features: planned, tables, pooled, width } = resolve(known, features, &options)?;
+        if let Some((feature, _)) = features.iter().zip(&planned).find(|(_, it)| it.missing == Missing::Error) {
+            return Err(GpuError::Unsupported(format!(
+                "feature {:?}: a look-up on the GPU cannot stop at a missing id; choose another `missing` and read the mask",
+                feature.name
+            )));
+        }
+        let table = |index: usize| &attached.tables[tables[index].host];
+        let mut segments = Vec::with_capacity(tables.len() * 2);
+        let mut keys = 0u64;
+        let mut firsts = vec![(0, 0); tables.len()];
+        for tier in [abi::tier::DRAM, abi::tier::SSD] {
+            for (index, first) in firsts.iter_mut().enumerate() {
+                let it = table(index);
+                let (first_rank, rows, place) = match tier {
+                    abi::tier::DRAM => (it.hbm_rows, it.dram_end - it.hbm_rows, &mut first.0),
+                    _ => (it.dram_end, it.located.table().rows - it.dram_end, &mut first.1),
+                };
+                *place = keys;
+                if rows > 0 {
+                    segments.push(abi::Segment { first_key: keys, first_rank, rows, table: index as u32, tier });
+                    keys = keys.saturating_add(keys_of(rows));
+                }
+            }
+        }
+        if keys > MAX_KEYS {
+            return Err(GpuError::Unsupported(format!(
+                "the plan's tables have {keys} rows outside GPU memory; the GPU executor takes {MAX_KEYS}: split the plan"
+            )));
+        }
+        let ssd_key = segments.iter().find(|it| it.tier == abi::tier::SSD).map_or(keys, |it| it.first_key);
+        let sum = |rows: fn(&abi::Segment) -> u64| segments.iter().map(rows).sum::<u64>();
+        let keyed_rows = sum(|it| it.rows);
+        let cold_rows = sum(|it| if it.tier == abi::tier::SSD { it.rows } else { 0 });
+        let mut description = Vec::new();
+        for feature in &planned {
+            let (has_padding, padding) = feature.padding.map_or((abi::padding::NONE, 0), padding_of);
+            let feature = abi::Feature {
+                table: feature.table.into(),
+                pooling: match feature.pooling {
+                    Pooling::None => abi::pooling::NONE,
+                    Pooling::Sum => abi::pooling::SUM,
+                    Pooling::Mean => abi::pooling::MEAN,
+                },
+                missing: match feature.missing {
+                    Missing::Zero => abi::missing::ZERO,
+                    Missing::Skip => abi::missing::SKIP,
+                    Missing::Default | Missing::Error => abi::missing::DEFAULT,
+                },
+                weighted: feature.weighted.into(),
+                column: feature.column as u32,
+                has_padding,
+                padding,
+            };
+            description.extend_from_slice(feature.as_bytes());
+        }
+        let tables_at = description.len() as u64;
+        for (index, &(dram_key, ssd_key)) in firsts.iter().enumerate() {
+            description.extend_from_slice(table(index).for_kernels(&attached, dram_key, ssd_key).as_bytes());
+        }
+        let segments_at = description.len() as u64;
+        segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
+        let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
+        let memory = DeviceMemory::new(&attached.gpu, description.len().max(1) as u64)?;
+        memory.write(0, &description)?;
+        let mut prepared = Prepared {
+            weighted: planned.iter().any(|feature| feature.weighted),
+            generation: (0..tables.len()).map(|index| table(index).located.generation.id).max().unwrap_or(0),
+            features: planned.len() as u32,
+            segments: segments.len() as u32,
+            description: memory,
+            tables_at,
+            segments_at,
+            keys,
+            ssd_key,
+            keyed_rows,
+            cold_rows,
+            staging_stride: widest.into(),
+            lanes: (widest / 16).next_power_of_two().trailing_zeros().min(5),
+            options,
+            pooled,
+            width,
+            idle: Mutex::default(),
+            attached,
+        };
+        let strides = (0..tables.len()).map(|index| {
+            let table = &prepared.attached.tables[tables[index].host];
+            let lba = prepared.attached.store.volume.geometry().lba_size();
+            super::executor::landing_stride(table.located.table(), lba).map_err(GpuError::Unsupported)
+        });
+        let landing = strides.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(4096);
+        let slots = (0..prepared.options.slots).map(|_| State::new(&prepared, landing));
+        prepared.idle = Mutex::new(slots.collect::<Result<_, _>>()?);
+        Ok(Self { inner: Arc::new(prepared) })
+    }
+
+    /// Takes a slot, until it is dropped. [`GpuError::QueueBusy`] if all are taken.
+    pub fn slot(&self) -> Result<GpuSlot, GpuError> {
+        match lock(&self.inner.idle).pop() {
+            Some(state) => Ok(GpuSlot::new(self.inner.clone(), state)),
+            None => Err(GpuError::QueueBusy("all slots of the plan are taken")),
+        }
+    }
+
+    /// Elements of an output row: all features side by side if they are pooled, else the widest.
+    pub fn width(&self) -> usize {
+        self.inner.width
+    }
+
+    /// The latest generation among those that it reads.
+    pub fn generation(&self) -> u64 {
+        self.inner.generation
+    }
+}
+
+impl Prepared {
+    pub(crate) fn give_back(&self, state: State) {
+        lock(&self.idle).push(state);
+    }
+}
+
+/// A padding id as the kernels compare it: which types of ids can be it, and its bits.
+fn padding_of(id: i128) -> (u32, u64) {
+    match (i64::try_from(id), u64::try_from(id)) {
+        (Ok(id), Ok(_)) => (abi::padding::ANY, id as u64),
+        (Ok(id), Err(_)) => (abi::padding::SIGNED, id as u64),
+        (Err(_), Ok(id)) => (abi::padding::U64, id),
+        (Err(_), Err(_)) => (abi::padding::NONE, 0),
+    }
+}

@@ -1,0 +1,327 @@
+//! The right to one look-up at a time on the GPU, and its launches.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::CUstream;
+use warprow_gpu_queues::abi::MAX_BATCHES;
+use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
+use warprow_kernels::Shape;
+use warprow_kernels::abi::{self, TICKETS};
+
+use super::GpuError;
+use super::batch::{GpuBatch, GpuOutput, Len};
+use super::error::QueueFault;
+use super::executor::element_of;
+use super::launch;
+use super::plan::Prepared;
+use super::ticket::Ticket;
+use crate::member::lock;
+
+/// What a slot owns: memory on the GPU, tickets, queues.
+#[derive(Debug)]
+pub(crate) struct State {
+    memory: DeviceMemory,
+    places: Places,
+    tickets: Arc<Registered>,
+    gate: Arc<Gate>,
+    sets: Vec<QueueSet>,
+    descriptors: DeviceMemory,
+    issued: [Issued; TICKETS],
+}
+
+/// Where things begin in a slot's memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    bitmap: u64,
+    summary: u64,
+    base: u64,
+    parts: u64,
+    place: u64,
+    unique: u64,
+    status: u64,
+    staging: u64,
+    bytes: u64,
+}
+
+/// What is known of a ticket's place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Issued {
+    /// Launches given out.
+    launches: u64,
+    /// Somebody holds the ticket of the latest.
+    held: bool,
+    /// A graph may launch it at any time.
+    captured: bool,
+}
+
+/// A slot, taken: shared with its tickets.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub plan: Arc<Prepared>,
+    pub tickets: Arc<Registered>,
+    state: Mutex<Option<State>>,
+    broken: AtomicBool,
+}
+
+/// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives it back to
+/// its plan.
+#[derive(Debug)]
+pub struct GpuSlot {
+    inner: Arc<Inner>,
+}
+
+impl State {
+    /// Allocates the buffers of a slot, and takes its queues.
+    pub(crate) fn new(plan: &Prepared, landing: u32) -> Result<Self, GpuError> {
+        let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
+        let ids = plan.options.max_ids as u64;
+        let uniques = plan.keyed_rows.min(ids);
+        let mut bytes = size_of::<abi::SlotState>() as u64;
+        let mut room = |len: u64| {
+            let begin = bytes.next_multiple_of(256);
+            bytes = begin + len;
+            begin
+        };
+        let mut places = Places {
+            bitmap: room(plan.keys / 8),
+            summary: room(plan.keys.div_ceil(32768) * 4),
+            base: room(plan.keys / 1024 * 4),
+            parts: room(u64::from(Shape::parts(gpu.sms())) * 4),
+            place: room(ids * 8),
+            unique: room(uniques * 8),
+            status: room(uniques),
+            staging: room(uniques.saturating_mul(plan.staging_stride)),
+            bytes: 0,
+        };
+        places.bytes = bytes;
+        let memory = DeviceMemory::new(gpu, bytes)?;
+        let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
+        let gate = Arc::new(Gate::new(gpu)?);
+        let mut sets = Vec::new();
+        if plan.cold_rows > 0 {
+            let members = plan.attached.store.members.iter().flatten();
+            let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
+            let options = QueueSetOptions {
+                batches: (options.depth / QueueSetOptions::LANES).clamp(1, MAX_BATCHES as u32),
+                landing_stride: landing,
+                timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
+            };
+            for _ in 0..plan.attached.options.queue_sets {
+                sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
+            }
+        }
+        let all: Vec<u8> =
+            sets.iter().flat_map(|set| set.descriptors()).flat_map(|it| it.as_bytes().to_vec()).collect();
+        let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
+        descriptors.write(0, &all)?;
+        Ok(Self { memory, places, tickets: Arc::new(tickets), gate, sets, descriptors, issued: Default::default() })
+    }
+
+    /// Launches that were given out and have ended.
+    fn ended(&self, index: usize) -> u64 {
+        self.tickets.memory().load_u64(index * size_of::<abi::Ticket>())
+    }
+
+    /// Whether no launch of this slot is under way, of those that are not in graphs.
+    fn is_idle(&self) -> bool {
+        self.issued.iter().enumerate().all(|(index, it)| it.captured || it.launches <= self.ended(index))
+    }
+}
+
+impl GpuSlot {
+    pub(crate) fn new(plan: Arc<Prepared>, state: State) -> Self {
+        let inner = Inner {
+            plan,
+            tickets: state.tickets.clone(),
+            state: Mutex::new(Some(state)),
+            broken: AtomicBool::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
+    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7. It waits for nothing, and allocates nothing. Launches of one
+    /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and its
+    /// ticket says [`GpuError::QueueBusy`].
+    ///
+    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
+    ///
+    /// # Safety
+    /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; for
+    /// a captured one, whenever its graph runs. A graph that holds it runs once at a time.
+    ///
+    /// # Errors
+    /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
+    /// [`GpuError::QueueBusy`] if 16 tickets are held, what CUDA says.
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn lookup(&self, stream: CUstream, batch: &GpuBatch, out: &GpuOutput) -> Result<Ticket, GpuError> {
+        let plan = &*self.inner.plan;
+        if self.inner.broken.load(Ordering::Relaxed) {
+            return Err(GpuError::Broken);
+        }
+        let ids = check(plan, batch, out)?;
+        let gpu = &plan.attached.gpu;
+        let _current = gpu.enter()?;
+        let captured = launch::check_stream(gpu, stream)?;
+        launch::check_addresses(plan, batch, out, ids)?;
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
+            state.sets.iter_mut().try_for_each(QueueSet::recover)?;
+        }
+        let free = state
+            .issued
+            .iter()
+            .enumerate()
+            .position(|(index, it)| !it.held && !it.captured && it.launches <= state.ended(index));
+        let index = free.ok_or(GpuError::QueueBusy("16 of its look-ups have tickets that are held: drop some"))?;
+        let lookup = describe(plan, state, batch, out, index);
+        let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
+        let shape = Shape { sms: gpu.sms(), max_ids: ids, max_rows: rows, gatherers: 0 };
+        plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
+        // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
+        let launched = unsafe { launch::launch(&plan.attached.kernels, stream, &lookup, &shape) };
+        launched.inspect_err(|_| self.inner.broken.store(true, Ordering::Relaxed))?;
+        let issued = &mut state.issued[index];
+        *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
+        Ok(Ticket { slot: self.inner.clone(), index, ends: issued.launches, captured })
+    }
+}
+
+impl Inner {
+    /// Takes a ticket's place back; its launch may still be under way.
+    pub(crate) fn forget_ticket(&self, index: usize, ends: u64) {
+        if let Some(state) = lock(&self.state).as_mut()
+            && let Some(issued) = state.issued.get_mut(index)
+            && issued.launches == ends
+        {
+            issued.held = false;
+        }
+    }
+
+    /// What went wrong on a queue of the slot.
+    pub(crate) fn first_fault(&self) -> Option<QueueFault> {
+        let held = lock(&self.state);
+        let state = held.as_ref()?;
+        let fault = state.sets.iter().flat_map(QueueSet::faults).next()?;
+        let member = self.plan.attached.store.members.iter().flatten().nth(fault.drive as usize);
+        Some(QueueFault {
+            drive: member
+                .map_or_else(|| fault.drive.to_string(), |member| warprow_layout::Drive::name(&**member).to_owned()),
+            queue: fault.queue as u16,
+            cid: fault.cid as u16,
+            lba: fault.lba,
+            what: fault.to_string(),
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(state) = lock(&self.state).take() else { return };
+        let gpu = &self.plan.attached.gpu;
+        // Kernels that were launched, by graphs too, use what would go.
+        let quiet = gpu.synchronize();
+        if quiet.is_err() || self.broken.load(Ordering::Relaxed) {
+            // What the GPU may still touch is never given back.
+            tracing::warn!(
+                "a slot is abandoned with its memory: {}",
+                quiet.err().map_or("broken".to_owned(), |e| e.to_string())
+            );
+            return std::mem::forget(state);
+        }
+        let mut state = state;
+        state.issued.iter_mut().for_each(|issued| (issued.held, issued.captured) = (false, false));
+        for (index, issued) in state.issued.iter_mut().enumerate() {
+            issued.launches = state.tickets.memory().load_u64(index * size_of::<abi::Ticket>());
+        }
+        self.plan.give_back(state);
+    }
+}
+
+/// Whether batch and output fit the plan; the most ids that the launch may find.
+fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuError> {
+    let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
+    let max_ids = plan.options.max_ids as u64;
+    if batch.batch > plan.options.max_batch {
+        return invalid(
+            "the batch",
+            format!("{} bags a feature, {} were planned", batch.batch, plan.options.max_batch),
+        );
+    }
+    let bags = u64::from(batch.batch) * u64::from(plan.features);
+    let ids = match batch.len {
+        Len::Device(_) => max_ids,
+        Len::Host(ids) if ids as u64 > max_ids => {
+            return invalid("the batch", format!("{ids} ids, {max_ids} were planned"));
+        }
+        Len::Host(ids) => {
+            let even = if bags == 0 { ids == 0 } else { (ids as u64).is_multiple_of(bags) };
+            if batch.offsets.is_none() && !even {
+                return invalid("the batch", format!("{ids} ids are not {bags} bags of one length: give offsets"));
+            }
+            ids as u64
+        }
+    };
+    match (plan.weighted, batch.weights) {
+        (true, None) => return invalid("the weights", "a feature of the plan is weighted: give them".to_owned()),
+        (false, Some(_)) => return invalid("the weights", "no feature of the plan is weighted: leave them".to_owned()),
+        _ => {}
+    }
+    if out.row_stride < plan.width {
+        return invalid("the output", format!("a stride of {} elements, rows have {}", out.row_stride, plan.width));
+    }
+    Ok(ids)
+}
+
+fn describe(plan: &Prepared, state: &State, batch: &GpuBatch, out: &GpuOutput, ticket: usize) -> abi::Lookup {
+    let (memory, places) = (state.memory.address(), &state.places);
+    let (counts, id_count) = match batch.len {
+        Len::Host(ids) => (0, ids as u64),
+        Len::Device(counts) => (counts, 0),
+    };
+    abi::Lookup {
+        ids: batch.ids,
+        offsets: batch.offsets.unwrap_or(0),
+        weights: batch.weights.unwrap_or(0),
+        mask: out.mask.unwrap_or(0),
+        out: out.rows,
+        out_stride: out.row_stride as u64,
+        counts,
+        id_count,
+        bag_count: batch.batch.into(),
+        max_ids: plan.options.max_ids as u64,
+        max_bags: plan.options.max_batch.into(),
+        id_type: batch.id_type.code(),
+        offset_type: batch.offset_type.code(),
+        has_end: 1,
+        out_element: element_of(plan.options.out),
+        width: plan.width as u32,
+        pooled: plan.pooled.into(),
+        features: plan.features,
+        segments: plan.segments,
+        ticket: ticket as u32,
+        lanes: plan.lanes,
+        feature: plan.description.address(),
+        table: plan.description.address() + plan.tables_at,
+        segment: plan.description.address() + plan.segments_at,
+        slot: memory,
+        tickets: state.tickets.address(),
+        gate: state.gate.address(),
+        queues: state.descriptors.address(),
+        sets: state.sets.len() as u32,
+        drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
+        keys: plan.keys,
+        ssd_key: plan.ssd_key,
+        bitmap: memory + places.bitmap,
+        summary: memory + places.summary,
+        base: memory + places.base,
+        parts: memory + places.parts,
+        place: memory + places.place,
+        unique: memory + places.unique,
+        status: memory + places.status,
+        staging: memory + places.staging,
+        staging_stride: plan.staging_stride,
+    }
+}

@@ -1,0 +1,169 @@
+//! The end of a launch, as its host sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use warprow_kernels::abi::{self, flaw, outcome};
+
+use super::GpuError;
+use super::slot::Inner;
+
+/// What a look-up on the GPU did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuReport {
+    /// Launches of this ticket that have ended: more than one if it was captured in a graph.
+    pub runs: u64,
+    /// Ids given.
+    pub ids: u64,
+    /// Ids that were the padding id and were not read.
+    pub padding: u64,
+    /// Ids that their table does not have.
+    pub missing: u64,
+    /// Ids whose row could not be read.
+    pub failed: u64,
+    /// Ids served from GPU memory.
+    pub ids_hbm: u64,
+    /// Ids served from DRAM.
+    pub ids_dram: u64,
+    /// Ids served from drives.
+    pub ids_ssd: u64,
+    /// Different rows that lay in DRAM.
+    pub rows_dram: u64,
+    /// Different rows that had to be read from drives.
+    pub rows_ssd: u64,
+    /// Read commands.
+    pub commands: u64,
+    /// Stores to doorbells.
+    pub doorbells: u64,
+    /// Bytes read from drives.
+    pub bytes_read: u64,
+    /// Completions that nobody waited for.
+    pub anomalies: u64,
+    /// The latest generation among those that were read.
+    pub generation: u64,
+    /// From the first kernel's start until unique keys were known, by the GPU's clock.
+    pub prepare: Duration,
+    /// From there until all rows were in GPU memory.
+    pub fetch: Duration,
+    /// From there to the end.
+    pub expand: Duration,
+}
+
+/// A look-up that was launched, or captured in a graph.
+#[derive(Debug)]
+pub struct Ticket {
+    pub(crate) slot: Arc<Inner>,
+    pub(crate) index: usize,
+    /// The sequence number that ends it.
+    pub(crate) ends: u64,
+    pub(crate) captured: bool,
+}
+
+/// Offsets of the words of a ticket in its pinned memory.
+const OUTCOME: usize = 8;
+const COUNTERS: usize = 24;
+const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
+
+impl Ticket {
+    /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
+    /// look-up it is that of the latest launch of the graph, and `None` while one runs.
+    ///
+    /// # Errors
+    /// [`GpuError::QueueBusy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
+    /// was wrong. [`GpuError::RowsFailed`] if rows could not be read.
+    pub fn poll(&self) -> Option<Result<GpuReport, GpuError>> {
+        let memory = self.slot.tickets.memory();
+        let base = self.index * size_of::<abi::Ticket>();
+        let sequence = memory.load_u64(base);
+        if sequence < self.ends {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        let words: [u64; size_of::<abi::Ticket>() / 8] = std::array::from_fn(|i| memory.load_u64(base + i * 8));
+        fence(Ordering::Acquire);
+        let (state, again) = (memory.load_u32(base + OUTCOME), memory.load_u64(base));
+        if state == outcome::NONE || again != sequence {
+            return None;
+        }
+        Some(self.report(&words))
+    }
+
+    fn report(&self, words: &[u64]) -> Result<GpuReport, GpuError> {
+        let word = |byte: usize| words.get(byte / 8).copied().unwrap_or(0);
+        let state = word(OUTCOME) as u32;
+        if state == outcome::BUSY {
+            return Err(GpuError::QueueBusy(
+                "another launch of it was under way when this one began; its output is untouched",
+            ));
+        }
+        let flaws = (word(OUTCOME) >> 32) as u32;
+        let [
+            ids,
+            missing,
+            padding,
+            ids_hbm,
+            ids_dram,
+            ids_ssd,
+            failed,
+            rows_dram,
+            rows_ssd,
+            commands,
+            doorbells,
+            bytes,
+            anomalies,
+        ] = std::array::from_fn(|i| word(COUNTERS + i * 8));
+        let [began, prepared, fetched, ended] = std::array::from_fn(|i| word(TIMES + i * 8));
+        let span = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
+        let report = GpuReport {
+            runs: word(0),
+            ids,
+            padding,
+            missing,
+            failed,
+            ids_hbm,
+            ids_dram,
+            ids_ssd: ids_ssd.saturating_sub(failed),
+            rows_dram,
+            rows_ssd,
+            commands,
+            doorbells,
+            bytes_read: bytes,
+            anomalies,
+            generation: self.slot.plan.generation,
+            prepare: span(began, prepared),
+            fetch: span(prepared, fetched),
+            expand: span(fetched, ended),
+        };
+        if flaws & flaw::TOO_MANY_IDS != 0 {
+            return Err(GpuError::Flawed("it has more ids than planned", "nothing was looked up: plan for more"));
+        }
+        if flaws & flaw::TOO_MANY_BAGS != 0 {
+            return Err(GpuError::Flawed("it has more bags than planned", "nothing was looked up: plan for more"));
+        }
+        if flaws & flaw::OFFSETS != 0 {
+            let rule = "offsets begin with 0, never descend, and end with the number of ids; take no row of its output";
+            return Err(GpuError::Flawed("its offsets make no sense", rule));
+        }
+        if failed != 0 {
+            let first = self.slot.first_fault();
+            return Err(GpuError::RowsFailed { failed, first, report: Box::new(report) });
+        }
+        Ok(report)
+    }
+
+    /// Whether the launch was captured in a graph.
+    pub fn is_captured(&self) -> bool {
+        self.captured
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // A graph may launch a captured one again.
+        if !self.captured {
+            self.slot.forget_ticket(self.index, self.ends);
+        }
+    }
+}
