@@ -5,7 +5,7 @@
 
 DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 
-// Exact; NaNs keep their payload.
+// Exact; NaNs keep their payload and become quiet.
 DEVICE float widen_f16(u16 half) {
     u32 sign = (u32)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
     if (exponent == 31) return bits_to_float(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
@@ -28,8 +28,8 @@ DEVICE u16 narrow_f16(float value) {
 }
 
 DEVICE float widen_bf16(u16 half) {
-    u32 bits = (u32)half << 16;
-    return bits_to_float(bits);
+    u32 bits = (u32)half << 16, quiet = (half & 0x7fff) > 0x7f80 ? 0x400000 : 0;
+    return bits_to_float(bits | quiet);
 }
 
 DEVICE u16 narrow_bf16(float value) {

@@ -83,7 +83,8 @@ fn structures_match() {
     let same = |kind: &str| if kind == "Counters" { "Counters".to_owned() } else { kind.to_owned() };
     for (name, fields) in &c {
         let ours = rust.get(name).unwrap_or_else(|| panic!("{name} is not in src/abi.rs"));
-        let theirs: Vec<_> = fields.iter().map(|(field, kind, count)| (field.clone(), same(kind), count.clone())).collect();
+        let theirs: Vec<_> =
+            fields.iter().map(|(field, kind, count)| (field.clone(), same(kind), count.clone())).collect();
         assert_eq!(&theirs, ours, "{name}");
     }
     assert_eq!(c.len(), rust.len());

@@ -5,6 +5,7 @@ mod abi;
 mod batch;
 mod buffer;
 mod dedupe;
+mod ghosts;
 mod lookups;
 mod oracle;
 mod planted;

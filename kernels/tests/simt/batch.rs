@@ -1,0 +1,179 @@
+//! Ids, bags, weights, and where the output goes.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use warprow_kernels::abi::{Lookup, id};
+
+use crate::buffer::Buffer;
+use crate::oracle::element_bytes;
+use crate::world::{Feature, World};
+
+pub(crate) struct Batch {
+    pub(crate) ids: Vec<i128>,
+    /// Where bags begin, and the end.
+    bounds: Vec<usize>,
+    pub(crate) bag_count: usize,
+    /// Elements from an output row to the next.
+    pub(crate) stride: usize,
+    weights: Option<Vec<f32>>,
+    pub(crate) mask: Option<Buffer>,
+    pub(crate) out: Buffer,
+    lookup: Lookup,
+    // Held for their addresses.
+    _inputs: Vec<Buffer>,
+}
+
+/// Numbers of one of the types of ids.
+pub(crate) fn encode(values: impl IntoIterator<Item = i128>, id_type: u32) -> Buffer {
+    let bytes = if matches!(id_type, id::I32 | id::U32) { 4 } else { 8 };
+    Buffer::of(&values.into_iter().flat_map(|value| value.to_le_bytes()[..bytes].to_vec()).collect::<Vec<u8>>())
+}
+
+fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, rows: u64, hot: u64) -> i128 {
+    let (low, high) = match id_type {
+        id::I32 => (i128::from(i32::MIN), i128::from(i32::MAX)),
+        id::I64 => (i128::from(i64::MIN), i128::from(i64::MAX)),
+        id::U32 => (0, i128::from(u32::MAX)),
+        _ => (0, i128::from(u64::MAX)),
+    };
+    let value = match rng.u32(0..40) {
+        0 => [low, high, -1, rows.into()][rng.usize(0..4)],
+        1 => i128::from(rows) + i128::from(rng.u64(0..1000)),
+        2 | 3 => feature.padding.unwrap_or(0),
+        4..20 => i128::from(rng.u64(0..hot.min(rows))),
+        _ => i128::from(rng.u64(0..rows)),
+    };
+    value.clamp(low, high)
+}
+
+impl Batch {
+    /// Some number of ids up to what the slot has room for.
+    pub(crate) fn new(rng: &mut Rng, world: &World) -> Self {
+        let most = if rng.bool() { world.max_ids } else { rng.u64(0..=world.max_ids.min(300)) };
+        Self::of(rng, world, rng.clone().u64(0..=most))
+    }
+
+    pub(crate) fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
+        let (ids, features) = (ids as usize, world.features.len());
+        let mut bag_count = rng.usize(1..=(ids / features).max(1)).min(world.max_bags as usize);
+        let bags = bag_count * features;
+        let mut lookup = world.lookup();
+        let mut inputs = Vec::new();
+        let mut keep = |buffer: Buffer| {
+            inputs.push(buffer);
+            inputs.last().unwrap().address()
+        };
+        let (mut ids, mut bounds) = (ids, Vec::new());
+        if rng.bool() {
+            // All bags of one length.
+            let each = ids / bags;
+            (ids, bounds) = (each * bags, (0..=bags).map(|bag| bag * each).collect());
+            if ids == 0 && rng.bool() {
+                bag_count = 0;
+                bounds = vec![0];
+            }
+        } else {
+            bounds.extend((1..bags).map(|_| rng.usize(0..=ids)));
+            bounds.extend([0, ids]);
+            bounds.sort_unstable();
+            lookup.offset_type = rng.u32(id::I32..=id::U64);
+            lookup.has_end = rng.bool().into();
+            let entries = bags + lookup.has_end as usize;
+            lookup.offsets = keep(encode(bounds[..entries].iter().map(|&at| at as i128), lookup.offset_type));
+        }
+        let (id_type, hot) = (rng.u32(id::I32..=id::U64), rng.u64(1..=200));
+        let mut batch = Self {
+            ids: Vec::new(),
+            bounds,
+            bag_count,
+            stride: world.width + if rng.bool() { 0 } else { rng.usize(1..20) },
+            weights: rng.bool().then(Vec::new),
+            mask: rng.bool().then(|| Buffer::new(ids)),
+            out: Buffer::new(0),
+            lookup,
+            _inputs: Vec::new(),
+        };
+        for i in 0..ids {
+            let feature = &world.features[batch.feature_of(i, features)];
+            batch.ids.push(random_id(rng, id_type, feature, world.tables[feature.table].rows, hot));
+        }
+        // Features may want weights even where the batch has no id.
+        let weights = (world.features.iter().any(|feature| feature.weighted) || batch.weights.is_some())
+            .then(|| (0..ids).map(|_| (rng.f32() - 0.5) * 4.0).collect::<Vec<f32>>());
+        if let Some(weights) = &weights {
+            batch.lookup.weights =
+                keep(Buffer::of(&weights.iter().flat_map(|weight| weight.to_le_bytes()).collect::<Vec<u8>>()));
+        }
+        batch.weights = weights;
+        batch.lookup.ids = keep(encode(batch.ids.iter().copied(), id_type));
+        let rows = if world.pooled { batch.bag_count } else { ids };
+        batch.out = Buffer::new(rows * batch.stride * element_bytes(world.out) as usize);
+        if rng.bool() {
+            let counts = [ids as u64, batch.bag_count as u64];
+            batch.lookup.counts = keep(Buffer::of(&counts.map(u64::to_le_bytes).concat()));
+            // What a graph has baked in is of no account.
+            (batch.lookup.id_count, batch.lookup.bag_count) = (rng.u64(..), rng.u64(..));
+        } else {
+            (batch.lookup.id_count, batch.lookup.bag_count) = (ids as u64, batch.bag_count as u64);
+        }
+        batch.lookup.id_type = id_type;
+        batch.lookup.out = batch.out.address();
+        batch.lookup.out_stride = batch.stride as u64;
+        batch.lookup.mask = batch.mask.as_ref().map_or(0, Buffer::address);
+        batch._inputs = inputs;
+        batch
+    }
+
+    pub(crate) fn lookup(&self) -> Lookup {
+        self.lookup
+    }
+
+    /// The ids of each bag.
+    pub(crate) fn bags(&self) -> impl Iterator<Item = Range<usize>> {
+        self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
+    }
+
+    pub(crate) fn feature_of(&self, position: usize, features: usize) -> usize {
+        let starts = (0..features).map(|feature| self.bounds.get(feature * self.bag_count).copied().unwrap_or(0));
+        // The last feature that begins at or before it: those before may be empty.
+        starts.enumerate().filter(|&(_, start)| start <= position).map(|(feature, _)| feature).max().unwrap_or(0)
+    }
+
+    pub(crate) fn weight(&self, position: usize) -> f32 {
+        self.weights.as_ref().map_or(1.0, |weights| weights[position])
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.out.is_sound() && self.mask.as_ref().is_none_or(Buffer::is_sound)
+    }
+}
+
+impl Batch {
+    /// Each of the first `rows` ids once, in one bag of a world with one feature.
+    pub(crate) fn each(world: &World, rows: u64) -> Self {
+        let ids: Vec<i128> = (0..i128::from(rows)).collect();
+        let inputs = vec![encode(ids.iter().copied(), id::U32)];
+        let out = Buffer::new(rows as usize * world.width * element_bytes(world.out) as usize);
+        let lookup = Lookup {
+            ids: inputs[0].address(),
+            id_count: rows,
+            bag_count: 1,
+            id_type: id::U32,
+            out: out.address(),
+            out_stride: world.width as u64,
+            ..world.lookup()
+        };
+        Self {
+            ids,
+            bounds: vec![0, rows as usize],
+            bag_count: 1,
+            stride: world.width,
+            weights: None,
+            mask: None,
+            out,
+            lookup,
+            _inputs: inputs,
+        }
+    }
+}

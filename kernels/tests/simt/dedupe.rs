@@ -1,0 +1,171 @@
+//! From ids to unique keys: `begin`, `mark`, `count`, `place`, `finish`, and `prepare`.
+
+use fastrand::Rng;
+use warprow_gpu_queues::abi::GATE_INSIDE;
+use warprow_kernels::SMALL_IDS;
+use warprow_kernels::abi::{Lookup, SlotState, flaw, outcome};
+
+use crate::batch::{Batch, encode};
+use crate::buffer::{Buffer, poison};
+use crate::rig::{Rig, expect};
+use crate::shim::Shim;
+use crate::world::{Shape, World};
+
+const SEEDS: u64 = 24;
+
+/// Ids of a few tables, on all tiers.
+pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let max_ids = [rng.u64(0..40), rng.u64(0..2500), SMALL_IDS][rng.usize(0..3)];
+    let max_ids = if small { max_ids } else { max_ids.min(3000) };
+    // Keys of several words of the summary.
+    let shape = Shape {
+        drives: 1,
+        rows: 1..[50, 3000, 90_000][rng.usize(0..3)],
+        row_bytes: 1..=8,
+        ..Shape::without_drives(max_ids)
+    };
+    let world = World::new(&mut rng, &shape);
+    for _ in 0..2 {
+        let batch = Batch::new(&mut rng, &world);
+        let lookup = Lookup { ticket: rng.u32(0..16), ..batch.lookup() };
+        let expected = expect(&world, &batch);
+        world.slot.unique.poison();
+        let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+        rig.prepare(&lookup, small)?;
+        rig.check_prepared(&batch, &expected)?;
+        if !small {
+            rig.finish(&lookup)?;
+            rig.check_clear()?;
+            if rig.told(lookup.ticket).outcome != outcome::DONE {
+                return Err("the ticket says nothing".to_owned());
+            }
+        } else {
+            // The last block of `expand` would do it.
+            let offset = std::mem::offset_of!(SlotState, lease);
+            if rig.world.slot.bitmap.is_zero() {
+                world.slot.state.write(offset, &[0; 4]);
+                world.slot.gate.write(GATE_INSIDE, &[0; 8]);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn seeds(small: bool) {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..SEEDS {
+        case(&mut shim, seed, small).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn many_ids() {
+    seeds(false);
+}
+
+#[test]
+fn few_ids() {
+    seeds(true);
+}
+
+/// A world and a batch for what follows.
+fn fixed(seed: u64) -> (World, Batch, Rng) {
+    let mut rng = Rng::with_seed(seed);
+    let world = World::new(&mut rng, &Shape::without_drives(600));
+    let batch = Batch::of(&mut rng, &world, 500);
+    (world, batch, rng)
+}
+
+#[test]
+fn a_slot_in_use_is_left_alone() {
+    let Some(mut shim) = Shim::new() else { return };
+    for small in [false, true] {
+        let (world, batch, rng) = fixed(1);
+        let expected = expect(&world, &batch);
+        let first = Lookup { ticket: 3, ..batch.lookup() };
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
+        rig.prepare(&first, small).unwrap();
+        // A second launch comes between, on another ticket: all its kernels, between any two of the first.
+        let second = Lookup { ticket: 4, out: 0, mask: 0, ids: 0, ..first };
+        rig.run(&second, small).unwrap();
+        assert_eq!((rig.told(4).outcome, rig.told(4).sequence), (outcome::BUSY, 1));
+        assert_eq!((rig.admitted(3), rig.admitted(4)), (1, 0));
+        rig.fetch(&first, None).unwrap();
+        rig.run(&second, !small).unwrap();
+        rig.expand(&first, small).unwrap();
+        let told = rig.check_ended(&batch, &first, &expected, |_| false).unwrap();
+        assert_eq!((told.sequence, rig.told(4).sequence), (1, 2));
+        // The slot is free again.
+        rig.run(&first, small).unwrap();
+        assert_eq!(rig.told(3).sequence, 2);
+    }
+}
+
+/// Runs a batch that has something wrong with it: bounded, within its memory, and told.
+fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
+    let Some(mut shim) = Shim::new() else { return };
+    for (seed, small) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (world, batch, rng) = fixed(seed);
+        let (mut lookup, mut held) = (batch.lookup(), Vec::new());
+        change(&mut lookup, &mut held, &batch);
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
+        rig.run(&lookup, small).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let told = rig.told(0);
+        assert_eq!((told.outcome, told.flaws), (outcome::DONE, want), "seed {seed}");
+        rig.check_clear().unwrap();
+        assert!(batch.is_sound());
+        if want & (flaw::TOO_MANY_IDS | flaw::TOO_MANY_BAGS) != 0 {
+            assert!(batch.out.bytes().iter().all(|&byte| byte == poison()), "nothing was to be read");
+            assert_eq!(told.counters, Default::default());
+        }
+        // What was wrong is forgotten.
+        let expected = expect(&world, &batch);
+        batch.out.poison();
+        rig.run(&batch.lookup(), small).unwrap();
+        assert_eq!(rig.check_ended(&batch, &batch.lookup(), &expected, |_| false).unwrap().flaws, 0);
+    }
+}
+
+fn counts(lookup: &mut Lookup, held: &mut Vec<Buffer>, counts: [u64; 2]) {
+    held.push(Buffer::of(&counts.map(u64::to_le_bytes).concat()));
+    lookup.counts = held.last().unwrap().address();
+}
+
+#[test]
+fn more_ids_than_planned() {
+    flawed(|lookup, held, _| counts(lookup, held, [lookup.max_ids + 1, 1]), flaw::TOO_MANY_IDS);
+    flawed(|lookup, held, _| counts(lookup, held, [u64::MAX, 1]), flaw::TOO_MANY_IDS);
+}
+
+#[test]
+fn more_bags_than_planned() {
+    flawed(|lookup, held, _| counts(lookup, held, [1, lookup.max_bags + 1]), flaw::TOO_MANY_BAGS);
+    let both = flaw::TOO_MANY_BAGS | flaw::TOO_MANY_IDS;
+    flawed(|lookup, held, _| counts(lookup, held, [u64::MAX, u64::MAX]), both);
+}
+
+#[test]
+fn offsets_that_are_none() {
+    type Change = fn(&mut Vec<i128>, i128);
+    let changes: [Change; 4] = [
+        |offsets, _| offsets[0] = 1,
+        |offsets, ids| *offsets.last_mut().unwrap() = ids + 1,
+        |offsets, _| *offsets.last_mut().unwrap() = -1,
+        |offsets, ids| offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = ids - i as i128),
+    ];
+    for change in changes {
+        flawed(
+            |lookup, held, batch| {
+                let bags: Vec<_> = batch.bags().collect();
+                let mut offsets: Vec<i128> = bags.iter().map(|bag| bag.start as i128).collect();
+                offsets.push(batch.ids.len() as i128);
+                change(&mut offsets, batch.ids.len() as i128);
+                (lookup.offset_type, lookup.has_end) = (warprow_kernels::abi::id::I64, 1);
+                held.push(encode(offsets, lookup.offset_type));
+                lookup.offsets = held.last().unwrap().address();
+            },
+            flaw::OFFSETS,
+        );
+    }
+}

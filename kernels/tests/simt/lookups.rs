@@ -1,0 +1,111 @@
+//! Whole look-ups from GPU memory and DRAM: every type of id, element and output, pooled and not.
+
+use fastrand::Rng;
+use warprow_gpu_queues::abi::GATE_CLOSED;
+use warprow_kernels::abi::{Lookup, element};
+
+use crate::batch::Batch;
+use crate::oracle::element_bytes;
+use crate::rig::{Rig, expect};
+use crate::shim::Shim;
+use crate::world::{Shape, World};
+
+const SEEDS: u64 = 120;
+
+#[test]
+fn rows_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..SEEDS {
+        let mut rng = Rng::with_seed(seed);
+        let max_ids = [rng.u64(1..20), rng.u64(1..1200)][rng.usize(0..2)];
+        let world = World::new(&mut rng, &Shape::without_drives(max_ids));
+        let mut launches = [0u64; 16];
+        for _ in 0..2 {
+            let batch = Batch::new(&mut rng, &world);
+            let (small, ticket) = (rng.bool(), rng.u32(0..3));
+            let lookup = Lookup { ticket, ..batch.lookup() };
+            let expected = expect(&world, &batch);
+            let mut rig = Rig { shim: &mut shim, rng: rng.fork(), world: &world };
+            launches[ticket as usize] += 1;
+            let told = rig.run(&lookup, small).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
+            let told = told.unwrap_or_else(|wrong| panic!("seed {seed}, small: {small}: {wrong}"));
+            assert_eq!((told.sequence, told.flaws, told.faults), (launches[ticket as usize], 0, 0), "seed {seed}");
+            let tables = world.features.iter().map(|feature| &world.tables[feature.table]);
+            seen.extend(tables.map(|table| (world.pooled, table.element, world.out)));
+        }
+    }
+    // Floats to floats in 9 ways and from 2 integers in 3, both pooled and not, and 2 copies of integers.
+    assert_eq!(seen.len(), 2 * (9 + 6) + 2, "{seen:?}");
+}
+
+#[test]
+fn rows_behind_a_closed_gate_fail() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..20 {
+        let mut rng = Rng::with_seed(seed);
+        let world = World::new(&mut rng, &Shape { drives: 2, sets: 2, ..Shape::without_drives(500) });
+        let batch = Batch::new(&mut rng, &world);
+        let (lookup, small) = (batch.lookup(), rng.bool());
+        // No queue is looked at but for its poison.
+        let queues: Vec<_> = (0..4).map(|_| crate::queues::unreachable()).collect();
+        let descriptors = crate::queues::describe(&queues);
+        let lookup = Lookup { queues: descriptors.address(), ..lookup };
+        world.slot.gate.memory().store_u32(GATE_CLOSED, 1);
+        let expected = expect(&world, &batch);
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
+        let told = rig.run(&lookup, small);
+        let told = told.and_then(|()| rig.check_ended(&batch, &lookup, &expected, |key| key >= world.ssd_key));
+        let told = told.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert_eq!((told.gate_was_closed, told.counters.commands, told.faults), (1, 0, 0));
+        assert!(queues.iter().all(|queue| queue.is_untouched()));
+    }
+}
+
+/// Every f16 and bf16 to the other types, and f32s around every boundary: one table of one column.
+#[test]
+fn every_half_converts_as_the_half_crate_does() {
+    let Some(mut shim) = Shim::new() else { return };
+    for (from, to) in [
+        (element::F16, element::F32),
+        (element::BF16, element::F32),
+        (element::F16, element::BF16),
+        (element::BF16, element::F16),
+        (element::F32, element::F16),
+        (element::F32, element::BF16),
+    ] {
+        let values: Vec<u8> = (0..=u16::MAX)
+            .flat_map(|bits| match from {
+                element::F32 => {
+                    // Halves between two neighbours, and to either side of that; and whatever has these upper bits.
+                    let f16 = half::f16::from_bits(bits).to_f32().to_bits();
+                    let bf16 = u32::from(bits) << 16;
+                    [
+                        f16,
+                        f16 | 0x0fff,
+                        f16 | 0x1000,
+                        f16 | 0x1001,
+                        bf16 | 0x7fff,
+                        bf16 | 0x8000,
+                        bf16 | 0x8001,
+                        bf16 | 0x2a,
+                    ]
+                    .into_iter()
+                    .flat_map(u32::to_le_bytes)
+                    .collect()
+                }
+                _ => bits.to_le_bytes().to_vec(),
+            })
+            .collect();
+        let dim = 4096 / element_bytes(from);
+        let mut rng = Rng::with_seed(u64::from(from * 8 + to));
+        let world = World::of_rows(&mut rng, from, to, dim, values);
+        let rows = world.tables[0].rows;
+        let batch = Batch::each(&world, rows);
+        let expected = expect(&world, &batch);
+        let lookup = batch.lookup();
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
+        let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
+        told.unwrap_or_else(|wrong| panic!("{from} to {to}: {wrong}"));
+    }
+}

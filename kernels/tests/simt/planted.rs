@@ -1,0 +1,237 @@
+//! Bugs planted in a copy of the sources, each of which the other tests' checks must find within so many seeds. What is found, and
+//! how soon, shows what the shim is good for. It runs in a process of its own, for a kernel with a bug may write anywhere.
+//!
+//! What is not found is no proof: `simt/simt.h` lists what the shim does not see. So a fence less, a `.gpu` for a `.sys`, a
+//! `__syncwarp` less between two plain accesses that the compiler does not move, go unnoticed here.
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, process};
+
+use crate::shim::{Patch, Shim};
+use crate::{dedupe, ghosts, ring};
+
+/// Tells the child which bug is its own.
+const CHOICE: &str = "WARPROW_PLANTED";
+
+type Check = fn(&mut Shim, u64) -> Result<(), String>;
+
+struct Planted {
+    name: &'static str,
+    patch: Patch,
+    check: Check,
+    /// Seeds within which it is found.
+    seeds: u64,
+}
+
+const fn planted(name: &'static str, check: Check, seeds: u64, patch: Patch) -> Planted {
+    Planted { name, patch, check, seeds }
+}
+
+const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patch {
+    Patch { file, from, to }
+}
+
+fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, false)
+}
+
+fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, true)
+}
+
+const PLANTED: &[Planted] = &[
+    planted(
+        "no barrier between the steps of the sort",
+        few,
+        4,
+        patch("prepare.cuh", "            }\n            __syncthreads();\n        }", "            }\n        }"),
+    ),
+    planted(
+        "no barrier before the words are sorted",
+        few,
+        8,
+        patch("prepare.cuh", "    __syncthreads();\n    add_marked", "    add_marked"),
+    ),
+    planted(
+        "no barrier before a sum is taken from shared memory",
+        many,
+        4,
+        patch("common.cuh", "= value;\n    __syncthreads();\n    u32 sum = 0;", "= value;\n    u32 sum = 0;"),
+    ),
+    planted(
+        "no barrier between the entries and the doorbell",
+        ring::case,
+        8,
+        patch(
+            "fetch.cuh",
+            "                __syncthreads();\n                filled = filled + total < BATCH ? filled + total : BATCH;\n                \
+             cursor = s.next < end ? s.next : end;\n                __syncthreads();",
+            "                filled = filled + total < BATCH ? filled + total : BATCH;\n                cursor = s.next < end ? \
+             s.next : end;",
+        ),
+    ),
+    planted(
+        "no barrier before the batch's count is looked at",
+        ring::case,
+        8,
+        patch("fetch.cuh", "        __syncthreads();\n        width = ", "        width = "),
+    ),
+    planted(
+        "a barrier that some lanes do not reach",
+        ring::case,
+        2,
+        patch(
+            "fetch.cuh",
+            "        __syncthreads();\n        width = ",
+            "        if (t < found || found == 0) __syncthreads();\n        width = ",
+        ),
+    ),
+    planted(
+        "a shuffle by the lanes of one branch",
+        many,
+        2,
+        patch(
+            "prepare.cuh",
+            "        before += __shfl_sync(FULL, inclusive, 31);",
+            "        if (word) before += __shfl_sync(FULL, inclusive, 31);",
+        ),
+    ),
+    planted(
+        "a phase that nobody checks",
+        ring::case,
+        4,
+        patch("fetch.cuh", "bool here = looks && (word >> 48 & 1) == ((wraps + 1) & 1);", "bool here = looks;"),
+    ),
+    planted("a phase that does not turn", ring::steady, 8, patch("fetch.cuh", "== ((wraps + 1) & 1);", "== 1;")),
+    planted(
+        "a CID taken from the place in the SQ",
+        ring::steady,
+        4,
+        patch(
+            "fetch.cuh",
+            "u32 cid = s.generation[slot] << queue.cid_shift | place;",
+            "u32 cid = s.generation[slot] << queue.cid_shift | ((tail + number) % queue.sq_size & mask);",
+        ),
+    ),
+    planted(
+        "completions taken in the order of submission",
+        ring::steady,
+        4,
+        patch(
+            "fetch.cuh",
+            "place = cid & mask, slot = place / BATCH;",
+            "place = (cid & mask & 0) + oldest % batches * BATCH + t % s.count[oldest % batches], slot = place / BATCH;",
+        ),
+    ),
+    planted(
+        "retired without the generation",
+        ghosts::case,
+        4,
+        patch(
+            "fetch.cuh",
+            "slot < batches &&\n                         cid >> queue.cid_shift == s.generation[slot];",
+            "slot < batches;",
+        ),
+    ),
+    planted(
+        "a batch slot used again before its count is zero",
+        ring::steady,
+        8,
+        patch(
+            "fetch.cuh",
+            "while (newest - oldest < batches && cursor < end) {",
+            "while (newest - oldest <= batches && cursor < end) {",
+        ),
+    ),
+    planted(
+        "bits set by a load and a store",
+        many,
+        4,
+        patch(
+            "prepare.cuh",
+            "if (atomicOr(word, bit) == 0) {",
+            "u32 old = load_relaxed(word);\n        store_relaxed(word, old | bit);\n        if (old == 0) {",
+        ),
+    ),
+    planted(
+        "the last block known without an atomic",
+        many,
+        8,
+        patch(
+            "expand.cuh",
+            "last = atomicAdd(&count, 1u) == gridDim.x - 1;",
+            "u32 before = load_relaxed(&count);\n        store_relaxed(&count, before + 1);\n        last = before == gridDim.x - 1;",
+        ),
+    ),
+    planted(
+        "a batch taken one completion too early",
+        ring::steady,
+        4,
+        patch("fetch.cuh", "finished = s.left[done_slot] == 0;", "finished = s.left[done_slot] <= 1;"),
+    ),
+    planted(
+        "a turn that is not counted",
+        ring::steady,
+        4,
+        patch(
+            "fetch.cuh",
+            "                ++turn;
+",
+            "",
+        ),
+    ),
+];
+
+/// Runs one planted bug until it is found.
+#[test]
+#[ignore = "run by the tests below, in a process of its own"]
+fn child() {
+    let Some(planted) = env::var(CHOICE).ok().and_then(|choice| PLANTED.get(choice.parse::<usize>().ok()?)) else {
+        return;
+    };
+    let Some(mut shim) = Shim::patched(std::slice::from_ref(&planted.patch)) else { return };
+    for seed in 0..planted.seeds {
+        println!("\nseed {seed}");
+        std::io::stdout().flush().unwrap();
+        if let Err(wrong) = (planted.check)(&mut shim, seed) {
+            println!("found: {wrong}");
+            process::exit(1);
+        }
+    }
+}
+
+/// Runs a child: how many seeds it took, whether the bug was found, and how.
+fn run(choice: usize) -> (usize, bool, String) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["planted::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    let output = command.env(CHOICE, choice.to_string()).env("RUST_BACKTRACE", "0").output().unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let how = said.lines().find(|line| line.starts_with("found: ")).map(str::to_owned);
+    let how = how.unwrap_or_else(|| format!("{}: {}", output.status, complained.trim()));
+    (said.lines().filter(|line| line.starts_with("seed ")).count(), !output.status.success(), how)
+}
+
+#[test]
+fn bugs_are_found() {
+    if Shim::new().is_none() {
+        return;
+    }
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((choice, planted)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, PLANTED.get(i)?)))
+        {
+            let (seeds, found, how) = run(choice);
+            eprintln!("{}: after {seeds} of {} seeds, {how}", planted.name, planted.seeds);
+            // A child that does not even begin has found nothing.
+            if !found || seeds == 0 {
+                missed.lock().unwrap().push(planted.name);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    assert!(missed.lock().unwrap().is_empty(), "not found: {missed:?}");
+}

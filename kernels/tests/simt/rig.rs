@@ -1,0 +1,201 @@
+//! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
+
+use fastrand::Rng;
+use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, outcome};
+
+use crate::batch::Batch;
+use crate::buffer::Buffer;
+use crate::oracle::{self, Expected, Place};
+use crate::shim::{Launch, Shim, Turn};
+use crate::world::World;
+
+/// Place of a position that is staged, in GPU memory, padding or missing: `cuda/common.cuh`.
+const STAGED: u64 = 1 << 62;
+const HERE: u64 = 1 << 63;
+const PADDING: u64 = u64::MAX - 1;
+const MISSING: u64 = u64::MAX;
+
+pub(crate) struct Rig<'a> {
+    pub(crate) shim: &'a mut Shim,
+    pub(crate) rng: Rng,
+    pub(crate) world: &'a World,
+}
+
+/// A field of a structure in a buffer.
+macro_rules! field {
+    ($buffer:expr, $at:expr, $type:ty, $field:ident, $load:ident) => {
+        $buffer.$load($at + std::mem::offset_of!($type, $field))
+    };
+}
+
+/// What a launch has told the host.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) sequence: u64,
+    pub(crate) outcome: u32,
+    pub(crate) flaws: u32,
+    pub(crate) gate_was_closed: u32,
+    pub(crate) faults: u32,
+    pub(crate) counters: Counters,
+}
+
+fn counters(buffer: &Buffer, at: usize) -> Counters {
+    let counter = |i: usize| buffer.u64_at(at + i * 8);
+    Counters {
+        ids: counter(0),
+        missing: counter(1),
+        padding: counter(2),
+        ids_hbm: counter(3),
+        ids_dram: counter(4),
+        ids_ssd: counter(5),
+        failed: counter(6),
+        rows_dram: counter(7),
+        rows_ssd: counter(8),
+        commands: counter(9),
+        doorbells: counter(10),
+        bytes: counter(11),
+        anomalies: counter(12),
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), String> {
+    if got == want { Ok(()) } else { Err(format!("{what}: {got:?}, not {want:?}")) }
+}
+
+impl Rig<'_> {
+    pub(crate) fn launch(&mut self, launch: Launch, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+        self.shim.launch(&launch, lookup, self.rng.u64(..), beside)
+    }
+
+    /// Up to the unique keys; by one block if `small`.
+    pub(crate) fn prepare(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+        if small {
+            let shared = lookup.max_ids.max(1).next_power_of_two() as u32 * 8;
+            return self.launch(Launch { shared, ..Launch::new("warprow_prepare", 1, 1024) }, lookup, None);
+        }
+        let walkers = self.world.walkers;
+        self.launch(Launch::new("warprow_begin", 1, 1), lookup, None)?;
+        let blocks = self.rng.u32(1..5);
+        self.launch(Launch::new("warprow_mark", blocks, 256), lookup, None)?;
+        self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
+        self.launch(Launch::new("warprow_place", walkers, 256), lookup, None)
+    }
+
+    pub(crate) fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+        let blocks = lookup.sets * lookup.drives + self.rng.u32(1..4);
+        self.launch(Launch::new("warprow_fetch", blocks, 256), lookup, beside)
+    }
+
+    pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+        let blocks = self.rng.u32(1..5);
+        self.launch(Launch { ends: small, ..Launch::new("warprow_expand", blocks, 256) }, lookup, None)?;
+        if small { Ok(()) } else { self.finish(lookup) }
+    }
+
+    pub(crate) fn finish(&mut self, lookup: &Lookup) -> Result<(), String> {
+        let blocks = self.rng.u32(1..5);
+        self.launch(Launch::new("warprow_finish", blocks, 256), lookup, None)
+    }
+
+    /// All of it, without drives.
+    pub(crate) fn run(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+        self.prepare(lookup, small)?;
+        self.fetch(lookup, None)?;
+        self.expand(lookup, small)
+    }
+
+    /// The unique keys that were found.
+    pub(crate) fn uniques(&self) -> Vec<u64> {
+        let count = field!(self.world.slot.state, 0, SlotState, uniques, u32_at);
+        self.world.slot.unique.longs().into_iter().take(count as usize).collect()
+    }
+
+    /// Whether `prepare` did what the oracle says.
+    pub(crate) fn check_prepared(&self, batch: &Batch, expected: &Expected) -> Result<(), String> {
+        let (slot, state) = (&self.world.slot, &self.world.slot.state);
+        same("uniques", &self.uniques(), &expected.uniques)?;
+        same("DRAM uniques", field!(state, 0, SlotState, dram_uniques, u32_at).into(), expected.counters.rows_dram)?;
+        same("counters", counters(state, std::mem::offset_of!(SlotState, counters)), expected.counters)?;
+        same("flaws", field!(state, 0, SlotState, flaws, u32_at), 0)?;
+        let (bits, base) = (slot.bitmap.words(), slot.base.words());
+        let below = |key: u64| {
+            let (word, first) = (key as usize / 32, key as usize / 1024 * 32);
+            let whole: u32 = bits[first..word].iter().map(|word| word.count_ones()).sum();
+            base[key as usize / 1024] + whole + (bits[word] & ((1 << (key % 32)) - 1)).count_ones()
+        };
+        for (i, (got, &want)) in slot.place.longs().into_iter().zip(&expected.places).enumerate() {
+            let right = match want {
+                Place::Padding => got == PADDING,
+                Place::Missing => got == MISSING,
+                Place::Here(_) => got & HERE != 0 && got < PADDING,
+                Place::Key(key) => {
+                    let number = if got & STAGED != 0 { got & !STAGED } else { below(got).into() };
+                    got & HERE == 0
+                        && (got & STAGED != 0 || got == key)
+                        && expected.uniques.get(number as usize) == Some(&key)
+                }
+            };
+            if !right {
+                return Err(format!("position {i} (id {}) is at {got:#x}, where {want:?} is due", batch.ids[i]));
+            }
+        }
+        let statuses = slot.status.bytes();
+        same("statuses", statuses[..expected.uniques.len()].iter().all(|&status| status == 1), true)
+    }
+
+    /// Whether the slot is as it was before the launch.
+    pub(crate) fn check_clear(&self) -> Result<(), String> {
+        let slot = &self.world.slot;
+        same("bits that are left", slot.bitmap.words().iter().map(|word| word.count_ones()).sum(), 0)?;
+        same("summary", slot.summary.is_zero(), true)?;
+        same("lease", field!(slot.state, 0, SlotState, lease, u32_at), 0)?;
+        same("admitted", (0..16).all(|i| self.admitted(i) == 0), true)?;
+        same("expand's count", field!(slot.state, 0, SlotState, expand_left, u32_at), 0)?;
+        same("finish's count", field!(slot.state, 0, SlotState, finish_left, u32_at), 0)?;
+        same("inside", slot.gate.u64_at(warprow_gpu_queues::abi::GATE_INSIDE), 0)?;
+        same("nothing is written past an end", self.world.is_sound(), true)
+    }
+
+    pub(crate) fn admitted(&self, ticket: usize) -> u32 {
+        field!(self.world.slot.state, ticket * 4, SlotState, admitted, u32_at)
+    }
+
+    /// The ticket.
+    pub(crate) fn told(&self, ticket: u32) -> Told {
+        let (tickets, at) = (&self.world.slot.tickets, ticket as usize * size_of::<Ticket>());
+        Told {
+            sequence: field!(tickets, at, Ticket, sequence, u64_at),
+            outcome: field!(tickets, at, Ticket, outcome, u32_at),
+            flaws: field!(tickets, at, Ticket, flaws, u32_at),
+            gate_was_closed: field!(tickets, at, Ticket, gate_was_closed, u32_at),
+            faults: field!(tickets, at, Ticket, faults, u32_at),
+            counters: counters(tickets, at + std::mem::offset_of!(Ticket, counters)),
+        }
+    }
+
+    /// Whether the launch ended well: output, mask, ticket, slot. `lost` are keys whose rows could not be read.
+    pub(crate) fn check_ended(
+        &self,
+        batch: &Batch,
+        lookup: &Lookup,
+        expected: &Expected,
+        lost: impl Fn(u64) -> bool,
+    ) -> Result<Told, String> {
+        let failed = expected.check(self.world, batch, lost)?;
+        let told = self.told(lookup.ticket);
+        same("outcome", told.outcome, outcome::DONE)?;
+        let mut want = Counters { failed, ..expected.counters };
+        // Those of queues are for others to judge.
+        (want.commands, want.doorbells) = (told.counters.commands, told.counters.doorbells);
+        (want.bytes, want.anomalies) = (told.counters.bytes, told.counters.anomalies);
+        same("counters", told.counters, want)?;
+        self.check_clear()?;
+        same("nothing is written past the output", batch.is_sound(), true)?;
+        Ok(told)
+    }
+}
+
+/// Prepares what is expected.
+pub(crate) fn expect(world: &World, batch: &Batch) -> Expected {
+    oracle::prepared(world, batch)
+}

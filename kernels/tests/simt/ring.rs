@@ -1,0 +1,406 @@
+//! Rows on drives: `fetch` against the software controller, by content.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
+use warprow_kernels::abi::Lookup;
+use warprow_soft_controller::{Fault, Rule};
+use warprow_spec::{NvmOpcode, StatusCode};
+
+use crate::batch::Batch;
+use crate::oracle::Expected;
+use crate::queues::{Drives, describe};
+use crate::rig::{Rig, Told, expect};
+use crate::shim::Shim;
+use crate::world::{Shape, World};
+
+const SEEDS: u64 = 16;
+const TIMEOUT: Duration = Duration::from_millis(4);
+/// Where time is real: longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Scene {
+    pub(crate) drives: Drives,
+    pub(crate) world: World,
+    pub(crate) rng: Rng,
+}
+
+/// One table on one drive, one row to an LBA, with enough of them for several batches a launch.
+pub(crate) fn rows_of_an_lba() -> Shape {
+    Shape {
+        drives: 1,
+        tables: 1..2,
+        rows: 4000..4001,
+        row_bytes: 300..=500,
+        lba_shift: Some(9),
+        cold: true,
+        ..Shape::without_drives(2000)
+    }
+}
+
+/// One launch, and what should have come of it.
+pub(crate) struct Launched {
+    pub(crate) batch: Batch,
+    pub(crate) lookup: Lookup,
+    pub(crate) expected: Expected,
+    /// Keys whose rows were not read, by what the kernel says.
+    pub(crate) lost: Vec<u64>,
+}
+
+impl Scene {
+    fn new(mut rng: Rng, shape: Shape, stepped: bool, timeout: Duration) -> Self {
+        let world = World::new(&mut rng, &shape);
+        let batches = rng.u32(1..=4);
+        let drives = Drives::new(&mut rng, &world, batches, stepped, timeout);
+        Self { drives, world, rng }
+    }
+
+    /// All tiers, random rows.
+    fn random(seed: u64, stepped: bool, timeout: Duration) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
+        let shape = Shape {
+            drives: rng.u32(1..=3),
+            rows: 1..rows,
+            row_bytes: 1..=row_bytes,
+            sets: rng.u32(1..=2),
+            cold: rng.bool(),
+            ..Shape::without_drives(rng.u64(1..1500))
+        };
+        Self::new(rng, shape, stepped, timeout)
+    }
+
+    /// See [`rows_of_an_lba`].
+    fn simple(seed: u64) -> Self {
+        Self::new(Rng::with_seed(seed), rows_of_an_lba(), true, TIMEOUT)
+    }
+
+    /// Runs the three stages; `at_turn` is called with the number of each turn of the drives.
+    fn run(
+        &mut self,
+        shim: &mut Shim,
+        batch: Batch,
+        mut at_turn: impl FnMut(u64, &Drives),
+    ) -> Result<Launched, String> {
+        let Self { drives, world, rng } = self;
+        let small = rng.bool();
+        let descriptors = describe(&drives.queues);
+        let lookup = Lookup { queues: descriptors.address(), ticket: rng.u32(0..16), ..batch.lookup() };
+        let expected = expect(world, &batch);
+        let (mut turns, mut dice) = (0, rng.fork());
+        let mut rig = Rig { shim, rng: rng.fork(), world };
+        rig.prepare(&lookup, small)?;
+        let steps = drives.steps.clone();
+        let mut beside = |idle: bool| {
+            turns += 1;
+            at_turn(turns, drives);
+            let steps = steps.as_ref().unwrap();
+            if idle {
+                steps.turn(3000)
+            } else if dice.u32(0..4) == 0 {
+                steps.turn(150)
+            } else {
+                steps.pass(150)
+            }
+        };
+        rig.fetch(&lookup, if drives.steps.is_some() { Some(&mut beside) } else { None })?;
+        let keys = expected.uniques.iter().zip(world.slot.status.bytes());
+        let lost = keys.filter(|&(&key, status)| key >= world.ssd_key && status != 0).map(|(&key, _)| key).collect();
+        rig.expand(&lookup, small)?;
+        Ok(Launched { batch, lookup, expected, lost })
+    }
+
+    /// Whether output, mask and ticket say of each row that it was read, or lost, as the status does.
+    fn check(&mut self, shim: &mut Shim, launched: &Launched) -> Result<Told, String> {
+        let Launched { batch, lookup, expected, lost } = launched;
+        let rig = Rig { shim, rng: self.rng.fork(), world: &self.world };
+        rig.check_ended(batch, lookup, expected, |key| lost.binary_search(&key).is_ok())
+    }
+
+    /// A launch after which every row is there.
+    fn good(&mut self, shim: &mut Shim) -> Result<Told, String> {
+        let batch = Batch::new(&mut self.rng, &self.world);
+        self.complete(shim, batch)
+    }
+
+    fn complete(&mut self, shim: &mut Shim, batch: Batch) -> Result<Told, String> {
+        let launched = self.run(shim, batch, |_, _| ())?;
+        if !launched.lost.is_empty() {
+            return Err(format!("{} rows were not read: {:?}", launched.lost.len(), self.drives.queues[0].fault()));
+        }
+        self.check(shim, &launched)
+    }
+
+    /// Commands and bytes that the uniques need: one for each LBA, in each set.
+    fn commands(&self, expected: &Expected) -> (u64, u64) {
+        let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
+        let (sets, mut commands, mut bytes) = (self.world.sets as usize, 0, 0);
+        for set in 0..sets {
+            let mut before = None;
+            for &&key in &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets] {
+                let (table, rank) = self.world.row_of(key);
+                let home = self.world.home(table, rank);
+                if before != Some((home.drive, home.lba)) {
+                    commands += 1;
+                    bytes += u64::from(home.lbas) << self.world.geometry.lba_shift;
+                }
+                before = Some((home.drive, home.lba));
+            }
+        }
+        (commands, bytes)
+    }
+
+    /// The keys whose rows lie at this LBA.
+    fn at_lba(&self, keys: &[u64], lba: u64) -> Vec<u64> {
+        let lies_there = |key: &u64| {
+            let (table, rank) = self.world.row_of(*key);
+            let home = self.world.home(table, rank);
+            (home.lba..home.lba + u64::from(home.lbas)).contains(&lba)
+        };
+        keys.iter().copied().filter(lies_there).collect()
+    }
+}
+
+/// Look-ups one after the other on drives that permute and delay completions, all right.
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut scene = Scene::random(seed, true, TIMEOUT);
+    for _ in 0..3 {
+        let batch = Batch::new(&mut scene.rng, &scene.world);
+        let launched = scene.run(shim, batch, |_, _| ())?;
+        if !launched.lost.is_empty() {
+            return Err(format!("{} rows were not read", launched.lost.len()));
+        }
+        let told = scene.check(shim, &launched)?;
+        let counted = (told.counters.commands, told.counters.bytes);
+        if counted != scene.commands(&launched.expected) || told.counters.anomalies != 0 || told.faults != 0 {
+            return Err(format!("{told:?}, where {:?} are due", scene.commands(&launched.expected)));
+        }
+    }
+    Ok(())
+}
+
+/// Launches that fill the rings, until they have wrapped thrice: from the last but one of all turns.
+pub(crate) fn steady(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut scene = Scene::simple(seed);
+    for launch in 0..20 {
+        let told = scene.complete_of(shim, 2000).map_err(|wrong| format!("launch {launch}: {wrong}"))?;
+        if told.counters.anomalies != 0 {
+            return Err(format!("launch {launch}: {told:?}"));
+        }
+        if (1..1000).contains(&scene.drives.queues[0].turn()) {
+            return Ok(());
+        }
+    }
+    Err("the rings do not wrap".to_owned())
+}
+
+/// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
+fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut scene = Scene::simple(seed);
+    scene.drives.faults.inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
+    for _ in 0..2 {
+        let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
+        scene.complete(shim, batch)?;
+    }
+    if scene.drives.queues[0].anomalies() == 0 { Err("nobody noticed".to_owned()) } else { Ok(()) }
+}
+
+#[test]
+fn rows_come_by_commands() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..SEEDS {
+        case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn rings_wrap() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..4 {
+        steady(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn rows_come_from_controllers_with_threads() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 100..103 {
+        let mut scene = Scene::random(seed, false, PATIENCE);
+        for _ in 0..3 {
+            let told = scene.good(&mut shim).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+            assert_eq!((told.counters.anomalies, told.faults), (0, 0), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn duplicates_are_anomalies() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..3 {
+        twice(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+impl Scene {
+    fn complete_of(&mut self, shim: &mut Shim, ids: u64) -> Result<Told, String> {
+        let batch = Batch::of(&mut self.rng, &self.world, ids);
+        self.complete(shim, batch)
+    }
+
+    /// A batch, with the key and LBA of a row on a drive in the middle of it.
+    fn victim(&mut self) -> (Batch, u64) {
+        let batch = Batch::of(&mut self.rng, &self.world, 2000);
+        let expected = expect(&self.world, &batch);
+        let key = expected.uniques[expected.uniques.len() / 2];
+        let (table, rank) = self.world.row_of(key);
+        (batch, self.world.home(table, rank).lba)
+    }
+
+    /// Injects `fault` into the read of one LBA, which then times out: bounded, told, and the queue is out of use until it has
+    /// been recovered.
+    fn times_out(&mut self, shim: &mut Shim, fault: Fault) -> Told {
+        let (batch, lba) = self.victim();
+        let began = self.drives.steps.as_ref().unwrap().pass(0);
+        self.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
+        let launched = self.run(shim, batch, |_, _| ()).unwrap();
+        let took = self.drives.steps.as_ref().unwrap().pass(0) - began;
+        assert!(took < 40 * TIMEOUT.as_nanos() as u64, "{took}");
+        let told = self.check(shim, &launched).unwrap();
+        let struck = self.at_lba(&launched.expected.uniques, lba);
+        assert!(struck.iter().all(|key| launched.lost.contains(key)), "{struck:?} {:?}", launched.lost);
+        let (queue, keys) = (&self.drives.queues[0], &launched.expected.uniques);
+        assert_eq!((queue.poison(), told.faults), (FAULT_TIMED_OUT, 1));
+        let fault = queue.fault();
+        assert_eq!((fault.kind, fault.drive, fault.queue), (FAULT_TIMED_OUT, 0, queue.id()));
+        assert_eq!((fault.launch, fault.status), (told.sequence, 0));
+        assert!(fault.outstanding >= 1 && fault.waited_ns > TIMEOUT.as_nanos() as u64, "{fault:?}");
+        // It names a command that was lost.
+        let named = self.at_lba(keys, fault.lba);
+        assert!(!named.is_empty() && named.iter().all(|key| launched.lost.contains(key)), "{fault:?}");
+        // No command until it is recovered.
+        let batch = Batch::of(&mut self.rng, &self.world, 900);
+        let again = self.run(shim, batch, |_, _| ()).unwrap();
+        let later = self.check(shim, &again).unwrap();
+        let cold = again.expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).count();
+        assert_eq!((again.lost.len(), later.counters.commands, later.faults), (cold, 0, 1));
+        told
+    }
+}
+
+#[test]
+fn a_lost_completion_fails_its_rows() {
+    let Some(mut shim) = Shim::new() else { return };
+    for (seed, fault) in [(0, Fault::Drop), (1, Fault::Swallow), (2, Fault::Drop)] {
+        let mut scene = Scene::simple(seed);
+        let told = scene.times_out(&mut shim, fault);
+        assert_eq!(told.counters.anomalies, 0);
+        scene.drives.recover();
+        for _ in 0..2 {
+            scene.complete_of(&mut shim, 1000).unwrap();
+        }
+    }
+}
+
+#[test]
+fn late_data_lands_nowhere() {
+    let Some(mut shim) = Shim::new() else { return };
+    let late = 10 * TIMEOUT;
+    for seed in 0..4 {
+        let mut scene = Scene::simple(seed);
+        scene.times_out(&mut shim, Fault::Delay(late));
+        // It lands before, or after, the queue has been deleted and made anew.
+        if seed % 2 == 0 {
+            scene.drives.steps.as_ref().unwrap().turn(2 * late.as_nanos() as u64);
+        }
+        scene.drives.recover();
+        let steps = scene.drives.steps.clone().unwrap();
+        let batch = Batch::of(&mut scene.rng, &scene.world, 1000);
+        let late_in_it = |turn, _: &Drives| {
+            if turn == 40 {
+                steps.pass(1_000_000);
+            }
+        };
+        let launched = scene.run(&mut shim, batch, late_in_it).unwrap();
+        assert!(launched.lost.is_empty());
+        assert_eq!(scene.check(&mut shim, &launched).unwrap().counters.anomalies, 0);
+    }
+}
+
+#[test]
+fn an_unknown_cid_is_no_completion() {
+    let Some(mut shim) = Shim::new() else { return };
+    for (seed, cid) in [(0, 0xffff), (1, 0x7fff), (2, 0)] {
+        let mut scene = Scene::simple(seed);
+        let told = scene.times_out(&mut shim, Fault::WrongCid(cid));
+        assert!(told.counters.anomalies >= 1, "{cid:#x}: {told:?}");
+        scene.drives.recover();
+        scene.complete_of(&mut shim, 1000).unwrap();
+    }
+}
+
+#[test]
+fn a_bad_status_fails_its_rows_alone() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in 0..4 {
+        let mut scene = Scene::simple(seed);
+        let (batch, lba) = scene.victim();
+        let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
+        let rule = Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(lba..lba + 1);
+        scene.drives.faults.inject(rule);
+        let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
+        let told = scene.check(&mut shim, &launched).unwrap();
+        assert_eq!(launched.lost, scene.at_lba(&launched.expected.uniques, lba), "seed {seed}");
+        assert!(!launched.lost.is_empty());
+        let (queue, fault) = (&scene.drives.queues[0], scene.drives.queues[0].fault());
+        assert_eq!((queue.poison(), told.faults, fault.kind), (0, 0, 0));
+        // Media error, unrecovered read error.
+        assert_eq!(fault.status & 0x7ff, 0x281, "{fault:?}");
+        // The queue goes on.
+        scene.complete_of(&mut shim, 1000).unwrap();
+    }
+}
+
+#[test]
+fn a_dead_controller_fails_its_rows() {
+    let Some(mut shim) = Shim::new() else { return };
+    for fault in [Fault::Fatal, Fault::Disappear] {
+        let mut scene = Scene::simple(3);
+        scene.times_out(&mut shim, fault);
+        assert!(scene.drives.queues[0].fault().outstanding > 1);
+    }
+}
+
+#[test]
+fn a_gate_that_closes_lets_blocks_leave() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut closed = 0;
+    for seed in 0..8 {
+        let mut scene = Scene::random(seed, true, PATIENCE);
+        // A drive that does not answer, so that there is something to be left.
+        let rule =
+            scene.drives.faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(1 + seed * 40).always());
+        let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
+        let launched = scene.run(&mut shim, batch, |turn, drives| {
+            if turn == 200 + seed * 20 {
+                warprow_driver::Submitter::close(&*drives.door);
+            }
+        });
+        let launched = launched.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let told = scene.check(&mut shim, &launched).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let poisoned: Vec<_> = scene.drives.queues.iter().filter(|queue| queue.poison() != 0).collect();
+        assert_eq!(told.faults as usize, poisoned.len());
+        assert!(poisoned.iter().all(|queue| (queue.poison(), queue.fault().kind) == (FAULT_CLOSED, FAULT_CLOSED)));
+        assert_eq!(poisoned.is_empty(), launched.lost.is_empty(), "seed {seed}");
+        closed += poisoned.len();
+        scene.drives.faults.remove(rule);
+        if !launched.lost.is_empty() {
+            warprow_driver::Submitter::open(&*scene.drives.door);
+        }
+        scene.drives.recover();
+        if !launched.lost.is_empty() {
+            scene.good(&mut shim).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        }
+    }
+    assert!(closed > 3, "{closed}");
+}

@@ -1,0 +1,557 @@
+//! Tables, where their rows lie, and the buffers of a slot.
+
+use std::ops::{Range, RangeInclusive};
+
+use fastrand::Rng;
+use warprow_gpu_queues::abi::GATE_BYTES;
+use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, element, missing, padding, pooling, tier};
+
+use crate::buffer::Buffer;
+use crate::oracle::element_bytes;
+
+pub(crate) struct Table {
+    pub(crate) rows: u64,
+    pub(crate) hbm: u64,
+    pub(crate) dram_end: u64,
+    pub(crate) dram_key: u64,
+    pub(crate) ssd_key: u64,
+    pub(crate) element: u32,
+    pub(crate) dim: u32,
+    /// id → rank, and bytes of an entry.
+    ranks: Option<(u32, Vec<u64>)>,
+    /// By rank.
+    content: Vec<u8>,
+    pub(crate) default: Vec<u8>,
+    first_lba: u64,
+}
+
+impl Table {
+    pub(crate) fn row_bytes(&self) -> usize {
+        (self.dim * element_bytes(self.element)) as usize
+    }
+
+    fn stride(&self) -> usize {
+        self.row_bytes().next_multiple_of(16)
+    }
+
+    pub(crate) fn row(&self, rank: u64) -> &[u8] {
+        &self.content[rank as usize * self.row_bytes()..][..self.row_bytes()]
+    }
+
+    pub(crate) fn rank(&self, id: u64) -> u64 {
+        self.ranks.as_ref().map_or(id, |(_, ranks)| ranks[id as usize])
+    }
+
+    /// The key of a rank that is not in GPU memory.
+    pub(crate) fn key(&self, rank: u64) -> u64 {
+        if rank < self.dram_end { self.dram_key + rank - self.hbm } else { self.ssd_key + rank - self.dram_end }
+    }
+}
+
+pub(crate) struct Feature {
+    pub(crate) table: usize,
+    pub(crate) pooling: u32,
+    pub(crate) missing: u32,
+    pub(crate) weighted: bool,
+    pub(crate) column: usize,
+    pub(crate) padding: Option<i128>,
+}
+
+/// How LBAs lie on drives.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) drives: u32,
+    pub(crate) lba_shift: u32,
+    stripe_shift: u32,
+    chunk_shift: u32,
+    base_lba: u64,
+    /// Drive and chunk.
+    map: Vec<(u32, u32)>,
+}
+
+impl Geometry {
+    /// Drive and LBA there.
+    fn place(&self, lba: u64) -> (u32, u64) {
+        let unit = lba >> self.stripe_shift;
+        let (drive, chunk) = self.map[(unit % self.map.len() as u64) as usize];
+        let within = ((unit / self.map.len() as u64) << self.stripe_shift) + lba % (1 << self.stripe_shift);
+        assert!(within < 1 << self.chunk_shift);
+        (drive, self.base_lba + (u64::from(chunk) << self.chunk_shift) + within)
+    }
+}
+
+/// Where a row lies on drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) drive: u32,
+    pub(crate) lba: u64,
+    pub(crate) byte: usize,
+    pub(crate) lbas: u32,
+}
+
+/// What a world is to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// 0: nothing lies on drives.
+    pub(crate) drives: u32,
+    pub(crate) tables: Range<usize>,
+    pub(crate) rows: Range<u64>,
+    /// Bytes of a row, about.
+    pub(crate) row_bytes: RangeInclusive<u32>,
+    /// None: any.
+    pub(crate) lba_shift: Option<u32>,
+    pub(crate) max_ids: u64,
+    pub(crate) sets: u32,
+    /// All rows on drives, one unpooled feature for each table.
+    pub(crate) cold: bool,
+}
+
+impl Shape {
+    pub(crate) fn without_drives(max_ids: u64) -> Self {
+        Self {
+            drives: 0,
+            tables: 1..4,
+            rows: 1..5000,
+            row_bytes: 1..=300,
+            lba_shift: None,
+            max_ids,
+            sets: 1,
+            cold: false,
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) features: Vec<Feature>,
+    pub(crate) geometry: Geometry,
+    pub(crate) pooled: bool,
+    pub(crate) out: u32,
+    /// Elements of an output row.
+    pub(crate) width: usize,
+    pub(crate) max_ids: u64,
+    pub(crate) max_bags: u64,
+    pub(crate) ssd_key: u64,
+    pub(crate) keys: u64,
+    lanes: u32,
+    /// Blocks of `count` and `place`.
+    pub(crate) walkers: u32,
+    pub(crate) sets: u32,
+    pub(crate) staging_stride: usize,
+    described: Described,
+    pub(crate) slot: Slot,
+}
+
+/// What is constant.
+struct Described {
+    tables: Buffer,
+    features: Buffer,
+    segments: Buffer,
+    segment_count: u32,
+    // Held for their addresses.
+    _rows: Vec<Buffer>,
+}
+
+/// What a slot keeps.
+pub(crate) struct Slot {
+    pub(crate) state: Buffer,
+    pub(crate) tickets: Buffer,
+    pub(crate) gate: Buffer,
+    pub(crate) bitmap: Buffer,
+    pub(crate) summary: Buffer,
+    pub(crate) base: Buffer,
+    pub(crate) parts: Buffer,
+    pub(crate) place: Buffer,
+    pub(crate) unique: Buffer,
+    pub(crate) status: Buffer,
+    pub(crate) staging: Buffer,
+}
+
+/// Elements as they come: mostly plain numbers, some of every kind.
+fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count * element_bytes(element) as usize);
+    for _ in 0..count {
+        let plain = rng.u32(0..100) != 0;
+        let value = (rng.f32() - 0.5) * 8.0;
+        match element {
+            element::F32 if plain => bytes.extend(value.to_le_bytes()),
+            element::F16 if plain => bytes.extend(half::f16::from_f32(value).to_le_bytes()),
+            element::BF16 if plain => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
+            element::F32 => bytes.extend(rng.u32(..).to_le_bytes()),
+            element::F16 | element::BF16 => bytes.extend(rng.u16(..).to_le_bytes()),
+            _ => bytes.push(rng.u8(..)),
+        }
+    }
+    bytes
+}
+
+/// Some row, or an id that no table has and not every type of id can be.
+fn random_padding(rng: &mut Rng, rows: u64) -> i128 {
+    match rng.u32(0..6) {
+        0 | 1 => -1,
+        2 => u64::MAX.into(),
+        _ => rng.u64(0..rows + 2).into(),
+    }
+}
+
+fn strided(table: &Table, ranks: Range<u64>) -> Buffer {
+    let mut bytes = Vec::new();
+    for rank in ranks {
+        bytes.extend_from_slice(table.row(rank));
+        bytes.resize(bytes.len().next_multiple_of(table.stride()), 0xee);
+    }
+    Buffer::of(&bytes)
+}
+
+impl World {
+    pub(crate) fn new(rng: &mut Rng, shape: &Shape) -> Self {
+        let pooled = !shape.cold && rng.bool();
+        let integer = !pooled && rng.u32(0..5) == 0;
+        let out = if integer { rng.u32(element::I8..=element::U8) } else { rng.u32(element::F32..=element::BF16) };
+        let geometry = random_geometry(rng, shape);
+        let mut tables = Vec::new();
+        let mut next_lba = rng.u64(0..3) << geometry.stripe_shift;
+        for _ in 0..rng.usize(shape.tables.clone()) {
+            let element = if integer { out } else { rng.u32(element::F32..=element::U8) };
+            let bytes = rng.u32(shape.row_bytes.clone());
+            // Multiples of 16 bytes are what most tables have.
+            let bytes = if rng.bool() { bytes } else { bytes.next_multiple_of(16).min(*shape.row_bytes.end()) };
+            let dim = (bytes / element_bytes(element)).max(1);
+            let rows = rng.u64(shape.rows.clone());
+            let hbm = if shape.cold || rng.bool() { 0 } else { rng.u64(0..=rows) };
+            let dram_end = match shape.drives {
+                0 => rows,
+                _ if shape.cold => 0,
+                _ => rng.u64(hbm..=rows),
+            };
+            let mut ranks: Vec<u64> = (0..rows).collect();
+            rng.shuffle(&mut ranks);
+            let ranks = [None, Some((4, ranks.clone())), Some((8, ranks))][rng.usize(0..3)].clone();
+            let table = Table {
+                rows,
+                hbm,
+                dram_end,
+                dram_key: 0,
+                ssd_key: 0,
+                element,
+                dim,
+                ranks,
+                content: random_elements(rng, element, (rows * u64::from(dim)) as usize),
+                default: random_elements(rng, element, dim as usize),
+                first_lba: next_lba,
+            };
+            let packing = Packing::of(&table, &geometry);
+            next_lba += rows.div_ceil(packing.group_rows) * u64::from(packing.group_lbas);
+            next_lba = next_lba.next_multiple_of(1 << geometry.stripe_shift);
+            tables.push(table);
+        }
+        let mut world = Self::with(rng, shape, tables, geometry, pooled, out);
+        world.geometry.fit(next_lba);
+        world.describe();
+        world
+    }
+
+    fn with(rng: &mut Rng, shape: &Shape, mut tables: Vec<Table>, geometry: Geometry, pooled: bool, out: u32) -> Self {
+        let (mut keys, mut column) = (0, 0);
+        for table in &mut tables {
+            table.dram_key = keys;
+            keys = (keys + table.dram_end - table.hbm).next_multiple_of(KEY_ALIGN);
+        }
+        let ssd_key = keys;
+        for table in &mut tables {
+            table.ssd_key = keys;
+            keys = (keys + table.rows - table.dram_end).next_multiple_of(KEY_ALIGN);
+        }
+        let mut features = Vec::new();
+        let count = if shape.cold { tables.len() } else { rng.usize(1..=4) };
+        for i in 0..count {
+            let table = if shape.cold { i } else { rng.usize(0..tables.len()) };
+            let rows = tables[table].rows;
+            features.push(Feature {
+                table,
+                pooling: if pooled { rng.u32(pooling::SUM..=pooling::MEAN) } else { pooling::NONE },
+                missing: rng.u32(missing::DEFAULT..=missing::SKIP),
+                weighted: pooled && rng.bool(),
+                column,
+                padding: (rng.u32(0..3) == 0).then(|| random_padding(rng, rows)),
+            });
+            column += tables[table].dim as usize;
+        }
+        let widest = features.iter().map(|feature| tables[feature.table].dim as usize).max().unwrap();
+        let staging_stride = tables.iter().map(Table::stride).max().unwrap();
+        let (max_ids, walkers, keys) = (shape.max_ids, rng.u32(1..4), keys.max(KEY_ALIGN));
+        let ids = max_ids as usize;
+        Self {
+            pooled,
+            out,
+            width: if pooled { column } else { widest },
+            max_ids,
+            max_bags: max_ids.max(4),
+            ssd_key,
+            keys,
+            lanes: rng.u32(0..=5),
+            walkers,
+            sets: shape.sets,
+            staging_stride,
+            described: Described {
+                tables: Buffer::new(0),
+                features: Buffer::new(0),
+                segments: Buffer::new(0),
+                segment_count: 0,
+                _rows: Vec::new(),
+            },
+            slot: Slot {
+                state: Buffer::zeroed(size_of::<abi::SlotState>()),
+                tickets: Buffer::zeroed(size_of::<abi::Ticket>() * TICKETS),
+                gate: Buffer::zeroed(GATE_BYTES),
+                bitmap: Buffer::zeroed(keys as usize / 8),
+                summary: Buffer::zeroed(keys.div_ceil(32768) as usize * 4),
+                base: Buffer::new((keys / KEY_ALIGN) as usize * 4),
+                parts: Buffer::new(walkers as usize * 8 * 4),
+                place: Buffer::new(ids * 8),
+                unique: Buffer::new(ids * 8),
+                status: Buffer::new(ids),
+                staging: Buffer::new(ids * staging_stride),
+            },
+            tables,
+            features,
+            geometry,
+        }
+    }
+
+    /// Writes down for the kernels what does not change.
+    fn describe(&mut self) {
+        let mut rows = Vec::new();
+        let mut keep = |buffer: Buffer| {
+            rows.push(buffer);
+            rows.last().unwrap().address()
+        };
+        let geometry = &self.geometry;
+        let map = keep(Buffer::of(
+            &geometry.map.iter().flat_map(|(drive, chunk)| (drive << 24 | chunk).to_le_bytes()).collect::<Vec<u8>>(),
+        ));
+        let (mut tables, mut dram, mut ssd) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, table) in self.tables.iter().enumerate() {
+            let packing = Packing::of(table, geometry);
+            let ranks = table.ranks.as_ref().map(|(bytes, ranks)| {
+                Buffer::of(
+                    &ranks.iter().flat_map(|rank| rank.to_le_bytes()[..*bytes as usize].to_vec()).collect::<Vec<u8>>(),
+                )
+            });
+            tables.push(abi::Table {
+                rows: table.rows,
+                hbm_rows: table.hbm,
+                dram_end: table.dram_end,
+                dram_key: table.dram_key,
+                ssd_key: table.ssd_key,
+                hbm: keep(strided(table, 0..table.hbm)),
+                dram: keep(strided(table, table.hbm..table.dram_end)),
+                default_row: keep(Buffer::of(&table.default)),
+                ranks: ranks.map_or(0, &mut keep),
+                rank_bytes: table.ranks.as_ref().map_or(0, |(bytes, _)| *bytes),
+                element: table.element,
+                dim: table.dim,
+                row_bytes: table.row_bytes() as u32,
+                row_stride: table.stride() as u32,
+                row_lbas: packing.row_lbas,
+                group_rows: packing.group_rows,
+                group_lbas: packing.group_lbas,
+                step_lbas: packing.step_lbas,
+                step_bytes: packing.step_bytes,
+                stripe_shift: geometry.stripe_shift,
+                first_lba: table.first_lba,
+                chunks: geometry.map.len() as u64,
+                map,
+                base_lba: geometry.base_lba,
+                chunk_shift: geometry.chunk_shift,
+                unused: 0,
+            });
+            let number = number as u32;
+            let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
+                first_key,
+                first_rank,
+                rows: end - first_rank,
+                table: number,
+                tier,
+            };
+            dram.push(segment(table.dram_key, table.hbm, table.dram_end, tier::DRAM));
+            ssd.push(segment(table.ssd_key, table.dram_end, table.rows, tier::SSD));
+        }
+        let segments: Vec<_> = dram.into_iter().chain(ssd).filter(|segment| segment.rows != 0).collect();
+        let features = self.features.iter().map(|feature| abi::Feature {
+            table: feature.table as u32,
+            pooling: feature.pooling,
+            missing: feature.missing,
+            weighted: feature.weighted.into(),
+            column: feature.column as u32,
+            has_padding: match feature.padding {
+                None => padding::NONE,
+                Some(..0) => padding::SIGNED,
+                Some(id) if id > i64::MAX.into() => padding::U64,
+                Some(_) => padding::ANY,
+            },
+            padding: feature.padding.unwrap_or(0) as u64,
+        });
+        let features: Vec<_> = features.collect();
+        self.described = Described {
+            tables: Buffer::of_all(tables.iter().map(abi::Table::as_bytes)),
+            features: Buffer::of_all(features.iter().map(abi::Feature::as_bytes)),
+            segments: Buffer::of_all(segments.iter().map(abi::Segment::as_bytes)),
+            segment_count: segments.len() as u32,
+            _rows: rows,
+        };
+    }
+
+    /// The parts of a launch that are the slot's and the plan's.
+    pub(crate) fn lookup(&self) -> Lookup {
+        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } = &self.slot;
+        Lookup {
+            max_ids: self.max_ids,
+            max_bags: self.max_bags,
+            out_element: self.out,
+            width: self.width as u32,
+            pooled: self.pooled.into(),
+            features: self.features.len() as u32,
+            segments: self.described.segment_count,
+            lanes: self.lanes,
+            feature: self.described.features.address(),
+            table: self.described.tables.address(),
+            segment: self.described.segments.address(),
+            slot: state.address(),
+            tickets: tickets.address(),
+            gate: gate.address(),
+            sets: if self.geometry.drives == 0 { 0 } else { self.sets },
+            drives: self.geometry.drives,
+            keys: self.keys,
+            ssd_key: self.ssd_key,
+            bitmap: bitmap.address(),
+            summary: summary.address(),
+            base: base.address(),
+            parts: parts.address(),
+            place: place.address(),
+            unique: unique.address(),
+            status: status.address(),
+            staging: staging.address(),
+            staging_stride: self.staging_stride as u64,
+            ..Lookup::default()
+        }
+    }
+
+    /// Where a rank lies on drives.
+    pub(crate) fn home(&self, table: usize, rank: u64) -> Home {
+        let table = &self.tables[table];
+        let packing = Packing::of(table, &self.geometry);
+        let (group, row) = (rank / packing.group_rows, rank % packing.group_rows);
+        let lba = table.first_lba + group * u64::from(packing.group_lbas) + row * u64::from(packing.step_lbas);
+        let (drive, lba) = self.geometry.place(lba);
+        Home { drive, lba, byte: row as usize * packing.step_bytes as usize, lbas: packing.row_lbas }
+    }
+
+    /// The table and rank of a key.
+    pub(crate) fn row_of(&self, key: u64) -> (usize, u64) {
+        let in_tier = |table: &Table| {
+            let dram = table.dram_key..table.dram_key + table.dram_end - table.hbm;
+            let ssd = table.ssd_key..table.ssd_key + table.rows - table.dram_end;
+            let rank = |range: Range<u64>, first| range.contains(&key).then(|| key - range.start + first);
+            rank(dram, table.hbm).or_else(|| rank(ssd, table.dram_end))
+        };
+        let found = self.tables.iter().enumerate().find_map(|(number, table)| Some((number, in_tier(table)?)));
+        found.unwrap_or_else(|| panic!("no row has key {key}"))
+    }
+
+    /// What each drive holds, whole pages.
+    pub(crate) fn images(&self) -> Vec<Vec<u8>> {
+        let chunks = self.geometry.map.iter().map(|(_, chunk)| u64::from(chunk + 1)).max().unwrap_or(0);
+        let lbas = self.geometry.base_lba + (chunks << self.geometry.chunk_shift);
+        let len = ((lbas << self.geometry.lba_shift) as usize).next_multiple_of(4096);
+        let mut images = vec![vec![0x5a; len]; self.geometry.drives as usize];
+        for (number, table) in self.tables.iter().enumerate() {
+            for rank in 0..table.rows {
+                let home = self.home(number, rank);
+                let at = ((home.lba << self.geometry.lba_shift) as usize) + home.byte;
+                images[home.drive as usize][at..at + table.row_bytes()].copy_from_slice(table.row(rank));
+            }
+        }
+        images
+    }
+
+    /// Whether nothing was written past the end of what a slot has.
+    pub(crate) fn is_sound(&self) -> bool {
+        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } = &self.slot;
+        [state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging]
+            .iter()
+            .all(|it| it.is_sound())
+    }
+}
+
+/// How rows lie in LBAs.
+struct Packing {
+    row_lbas: u32,
+    group_rows: u64,
+    group_lbas: u32,
+    step_lbas: u32,
+    step_bytes: u32,
+}
+
+impl Packing {
+    fn of(table: &Table, geometry: &Geometry) -> Self {
+        let (row, lba, stripe) = (table.row_bytes() as u32, 1u32 << geometry.lba_shift, 1u32 << geometry.stripe_shift);
+        let row_lbas = row.div_ceil(lba);
+        assert!(row_lbas <= stripe);
+        if row < lba {
+            return Self { row_lbas, group_rows: (lba / row).into(), group_lbas: 1, step_lbas: 0, step_bytes: row };
+        }
+        Self {
+            row_lbas,
+            group_rows: (stripe / row_lbas).into(),
+            group_lbas: stripe,
+            step_lbas: row_lbas,
+            step_bytes: 0,
+        }
+    }
+}
+
+fn random_geometry(rng: &mut Rng, shape: &Shape) -> Geometry {
+    let lba_shift = shape.lba_shift.unwrap_or(if rng.bool() { 9 } else { 12 });
+    let stripe_shift = if lba_shift == 9 { rng.u32(4..7) } else { rng.u32(1..4) };
+    let mut chunks: Vec<(u32, u32)> =
+        (0..shape.drives.max(1)).flat_map(|drive| (0..rng.u32(2..5)).map(move |chunk| (drive, chunk))).collect();
+    rng.shuffle(&mut chunks);
+    Geometry { drives: shape.drives, lba_shift, stripe_shift, chunk_shift: 0, base_lba: rng.u64(1..40), map: chunks }
+}
+
+impl Geometry {
+    /// Makes chunks as large as `lbas` need.
+    fn fit(&mut self, lbas: u64) {
+        let units = (lbas >> self.stripe_shift) + 1;
+        let needed = units.div_ceil(self.map.len() as u64) << self.stripe_shift;
+        self.chunk_shift = needed.next_power_of_two().ilog2();
+    }
+}
+
+impl World {
+    /// One table of rows that lie in GPU memory and DRAM, half each, looked up as they are.
+    pub(crate) fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
+        let rows = content.len() as u64 / u64::from(dim * element_bytes(element));
+        let shape = Shape { cold: true, ..Shape::without_drives(rows) };
+        let geometry = Geometry { stripe_shift: 5, lba_shift: 9, ..random_geometry(rng, &shape) };
+        let default = content[..(dim * element_bytes(element)) as usize].to_vec();
+        let table = Table {
+            rows,
+            hbm: rows / 2,
+            dram_end: rows,
+            dram_key: 0,
+            ssd_key: 0,
+            element,
+            dim,
+            ranks: None,
+            content,
+            default,
+            first_lba: 0,
+        };
+        let mut world = Self::with(rng, &shape, vec![table], geometry, false, out);
+        world.features[0].padding = None;
+        world.describe();
+        world
+    }
+}
