@@ -254,6 +254,33 @@ fn drives_need_no_file() {
 }
 
 #[test]
+fn a_file_that_is_shortened_fails_commands_and_not_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    for direct in [0, 1] {
+        let _ = fs::remove_file(&path);
+        let mut host = open(&format!("emulated:{path}?size=1M&direct={direct}"));
+        let page = host.buffer(PAGE);
+        page.memory.write(0, &pattern(1, PAGE));
+        host.write(0, 8, page.iova);
+        host.write(1024, 8, page.iova);
+        host.read(1024, 8, page.iova);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 19).unwrap();
+        let mut status = |opcode, lba| host.io(Host::rw(opcode, 1, lba, 8, page.iova)).status().code();
+        for _ in 0..3 {
+            assert_eq!(status(NvmOpcode::READ, 1024), StatusCode::UnrecoveredReadError, "direct={direct}");
+            assert_eq!(status(NvmOpcode::WRITE, 2040), StatusCode::WriteFault, "direct={direct}");
+        }
+        page.memory.fill(0, PAGE, 0);
+        host.read(0, 8, page.iova);
+        assert_eq!(page.bytes(0, PAGE), pattern(1, PAGE));
+        assert_eq!(host.io(Sqe::new(NvmOpcode::FLUSH.0, 1)).status().code(), StatusCode::WriteFault);
+        assert_eq!(file.metadata().unwrap().len(), 1 << 19, "nobody made it longer");
+    }
+}
+
+#[test]
 fn every_backing_moves_pieces_that_split_lbas() {
     let folder = tempfile::tempdir().unwrap();
     let path = path(&folder);

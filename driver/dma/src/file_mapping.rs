@@ -6,14 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::DmaMemory;
+use crate::sigbus::Guarded;
 
 /// A file's bytes as this process sees them in the page cache, read-only. Writes to the file by any means show here.
 ///
-/// The file must not shrink while it is mapped: the kernel answers a read past its end with SIGBUS. Whoever maps it
-/// holds a lock on it and opens it with its final size.
+/// The kernel answers a read of a page past the file's end, or of one that the disk cannot give, with SIGBUS. A handler for
+/// that signal, installed with the first mapping, makes it a [`MappingLost`]; faults anywhere else go to the handler there was
+/// before. A process that installs another one afterwards has to pass the signal on.
 pub struct FileMapping {
     base: NonNull<u8>,
     len: usize,
+    guarded: &'static Guarded,
     _map: MmapRaw,
 }
 
@@ -43,7 +46,8 @@ impl FileMapping {
         // Rows are read at random: reading ahead would only evict others.
         let _ = map.advise(memmap2::Advice::Random);
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        Ok(Self { base, len, _map: map })
+        let guarded = Guarded::new(base.as_ptr().expose_provenance(), len)?;
+        Ok(Self { base, len, guarded, _map: map })
     }
 
     /// Length in bytes.
@@ -69,8 +73,17 @@ impl FileMapping {
         let _ = (offset, len);
     }
 
-    /// Copies `len` bytes at `offset` to `target`; offset and length are multiples of 8. Panics outside either range.
-    pub fn copy_to(&self, offset: usize, target: &DmaMemory, target_offset: usize, len: usize) {
+    /// Copies `len` bytes at `offset` to `target`; offset and length are multiples of 8. Panics outside either range. Past the end
+    /// of a file that was shortened, what is in the same page reads as zeros.
+    ///
+    /// If it fails, as every call does from then on, `target` holds anything.
+    pub fn copy_to(
+        &self,
+        offset: usize,
+        target: &DmaMemory,
+        target_offset: usize,
+        len: usize,
+    ) -> Result<(), MappingLost> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the mapping");
         assert!((offset | len) & 7 == 0, "a mapping is read in whole words");
         // SAFETY: in bounds and aligned (checked; the base is page-aligned); atomics tolerate writers of the file.
@@ -91,8 +104,21 @@ impl FileMapping {
                 target.write(target_offset + i * 8, &word.load(Ordering::Relaxed).to_ne_bytes());
             }
         }
+        if self.guarded.is_lost() { Err(MappingLost) } else { Ok(()) }
     }
 }
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        self.guarded.release();
+    }
+}
+
+/// Some page of the mapping could not be read: its file was shortened, or its disk failed. Nothing can be read through this
+/// mapping any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the mapped file was shortened, or its disk cannot read it")]
+pub struct MappingLost;
 
 #[cfg(test)]
 mod tests {
@@ -110,10 +136,74 @@ mod tests {
         file.write_all_at(&data, 4096).unwrap();
         let memory = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
         for target in [0, 4, 1001] {
-            map.copy_to(4096, &memory, target, 600);
+            map.copy_to(4096, &memory, target, 600).unwrap();
             let mut got = vec![0; 600];
             memory.read(target, &mut got);
             assert_eq!(got, data);
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_shortened_is_an_error() {
+        let files: Vec<File> = (0..3).map(|_| tempfile::tempfile().unwrap()).collect();
+        let maps: Vec<FileMapping> = files
+            .iter()
+            .map(|file| {
+                file.set_len(1 << 20).unwrap();
+                file.write_all_at(&[7; 8192], 0).unwrap();
+                FileMapping::new(file, 1 << 20).unwrap()
+            })
+            .collect();
+        let memory = DmaMemory::allocate(1 << 20, Backing::Anonymous).unwrap();
+        files[1].set_len(8192).unwrap();
+        // Several threads run into it at once, one of them in the part that is left.
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for _ in 0..4 {
+                threads.push(scope.spawn(|| {
+                    let memory = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+                    maps[1].copy_to(8192, &memory, 0, PAGE)
+                }));
+            }
+            for thread in threads {
+                assert_eq!(thread.join().unwrap(), Err(MappingLost));
+            }
+        });
+        assert_eq!(maps[1].copy_to(0, &memory, 0, 4096), Err(MappingLost));
+        for map in [&maps[0], &maps[2]] {
+            map.copy_to(0, &memory, 0, 1 << 20).unwrap();
+            assert_eq!(memory.load_u64(8184), 0x0707_0707_0707_0707);
+        }
+    }
+
+    /// In a process of its own, which dies of it.
+    #[test]
+    fn other_faults_end_the_process_as_ever() {
+        use std::os::unix::process::ExitStatusExt;
+        const NAME: &str = "file_mapping::tests::other_faults_end_the_process_as_ever";
+        match std::env::var("WARPROW_TEST_SIGBUS").as_deref() {
+            Err(_) => {
+                for how in ["sent", "fault"] {
+                    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+                    test.args(["--exact", NAME, "--nocapture"]).env("WARPROW_TEST_SIGBUS", how);
+                    let output = test.output().unwrap();
+                    assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{how}: {output:?}");
+                }
+            }
+            Ok(how) => {
+                nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0).unwrap();
+                let file = tempfile::tempfile().unwrap();
+                file.set_len(8192).unwrap();
+                let _guarded = FileMapping::new(&file, 8192).unwrap();
+                let other = MmapOptions::new().len(8192).map_raw_read_only(&file).unwrap();
+                file.set_len(0).unwrap();
+                match how {
+                    // The standard library's handler takes the first for a fault that will come again.
+                    "sent" => (0..2).for_each(|_| nix::sys::signal::raise(nix::sys::signal::Signal::SIGBUS).unwrap()),
+                    // SAFETY: inside the mapping; the read never returns.
+                    _ => assert_eq!(unsafe { other.as_ptr().read_volatile() }, 0),
+                }
+            }
         }
     }
 

@@ -13,10 +13,11 @@ mod mmio;
 pub mod order;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod process_barrier;
+mod sigbus;
 
 pub use clock::{Clock, SystemClock};
 pub use doorbell::{Doorbell, Wake};
-pub use file_mapping::FileMapping;
+pub use file_mapping::{FileMapping, MappingLost};
 pub use function::{Function, FunctionError, Mapped};
 pub use memory::{AllocateError, Backing, DmaMemory, HUGE_PAGE, PAGE};
 pub use mmio::Mmio;

@@ -11,6 +11,7 @@ use warprow_uring::{Alignment, Ring, Transfer};
 
 use super::engine::{Engine, Operation, Piece};
 use super::file::punch;
+use super::file_end::FileEnd;
 use super::{Backing, MediaError};
 
 /// Operations that one worker has under way at most.
@@ -23,6 +24,7 @@ const BOUNCE: usize = 1 << 20;
 pub struct Direct {
     file: Arc<StdFile>,
     len: u64,
+    end: Arc<FileEnd>,
     alignment: Alignment,
     bounce: Mutex<DmaMemory>,
     is_device: bool,
@@ -47,7 +49,8 @@ impl Direct {
         }
         let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::Backing::Anonymous).map_err(|error| error.source)?;
         let is_device = file.metadata()?.file_type().is_block_device();
-        Ok(Self { file: Arc::new(file), len, alignment, bounce: Mutex::new(bounce), is_device, _kept: None })
+        let end = Arc::new(FileEnd::new(len, is_device));
+        Ok(Self { file: Arc::new(file), len, end, alignment, bounce: Mutex::new(bounce), is_device, _kept: None })
     }
 
     /// Keeps something, such as a lock, for as long as this is used.
@@ -94,6 +97,7 @@ impl Backing for Direct {
     }
 
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.end.check(offset, len as u64).map_err(MediaError::Read)?;
         let bounce = self.bounce();
         self.parts(offset, len as u64, |start, whole, before, done, part| {
             warprow_uring::read_at(&self.file, start, &bounce, 0, whole).map_err(MediaError::Read)?;
@@ -103,6 +107,7 @@ impl Backing for Direct {
     }
 
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         let bounce = self.bounce();
         self.parts(offset, len as u64, |start, whole, before, done, part| {
             if whole != part {
@@ -114,6 +119,7 @@ impl Backing for Direct {
     }
 
     fn zero(&self, offset: u64, len: u64, _deallocate: bool) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         if !self.is_device {
             return punch(&self.file, offset, len);
         }
@@ -125,6 +131,7 @@ impl Backing for Direct {
     }
 
     fn flush(&self) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         self.file.sync_data().map_err(MediaError::Write)
     }
 
@@ -143,6 +150,7 @@ impl Backing for Direct {
     fn engine(&self) -> std::io::Result<Option<Box<dyn Engine>>> {
         Ok(Some(Box::new(DirectEngine {
             file: self.file.clone(),
+            end: self.end.clone(),
             alignment: self.alignment,
             ring: Ring::new(DEPTH)?,
             operations: Vec::new(),
@@ -171,6 +179,7 @@ struct Running {
 #[derive(Debug)]
 struct DirectEngine {
     file: Arc<StdFile>,
+    end: Arc<FileEnd>,
     alignment: Alignment,
     ring: Ring,
     operations: Vec<Option<Running>>,
@@ -249,6 +258,14 @@ impl DirectEngine {
 impl Engine for DirectEngine {
     fn begin(&mut self, token: u32, operation: Operation, offset: u64, pieces: &[Piece]) -> bool {
         let len = pieces.iter().map(|piece| piece.2).sum();
+        let there = match operation {
+            Operation::Read => self.end.check(offset, len as u64).map_err(MediaError::Read),
+            _ => self.end.look(&self.file).map_err(MediaError::Write),
+        };
+        if there.is_err() {
+            self.ended.push((token, there));
+            return true;
+        }
         let (memory, block) = (self.alignment.memory, self.alignment.offset);
         let aligned =
             |(host, at, len): &Piece| (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block);
@@ -396,6 +413,37 @@ mod tests {
         backing.zero(0, 512, true).unwrap();
         backing.read(0, &memory, 0, 512).unwrap();
         assert_eq!(memory.load_u64(0), 0);
+    }
+
+    #[test]
+    fn a_file_that_was_shortened_is_not_written() {
+        let (folder, backing) = direct(1 << 20);
+        let file = StdFile::options().write(true).open(folder.path().join("drive")).unwrap();
+        let mut engine = backing.engine().unwrap().unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        file.set_len(1 << 19).unwrap();
+        let piece = [(memory.clone(), 0, PAGE)];
+        let mut failure = |operation, offset| {
+            assert!(engine.begin(1, operation, offset, &piece));
+            let mut done = Vec::new();
+            while done.is_empty() {
+                engine.poll(&mut done);
+            }
+            assert_eq!(engine.in_flight(), 0);
+            done.remove(0).1.unwrap_err().to_string()
+        };
+        failure(Operation::Read, 1 << 19);
+        for operation in [Operation::Write { durable: true }, Operation::Flush, Operation::Read] {
+            let error = failure(operation, 1 << 19);
+            assert!(error.contains("shortened to 524288 bytes"), "{operation:?}: {error}");
+        }
+        assert!(engine.begin(1, Operation::Read, 0, &piece));
+        assert_eq!(wait(&mut *engine, 1), [1]);
+        for result in [backing.write(0, &memory, 0, PAGE), backing.flush(), backing.zero(0, 1 << 20, true)] {
+            assert!(matches!(result, Err(MediaError::Write(_))), "{result:?}");
+        }
+        assert!(matches!(backing.read(1 << 19, &memory, 0, 512), Err(MediaError::Read(_))));
+        assert_eq!(file.metadata().unwrap().len(), 1 << 19);
     }
 
     #[test]

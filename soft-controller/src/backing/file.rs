@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::fs::File as StdFile;
 use std::io::{Error, ErrorKind};
@@ -9,6 +10,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, XFS_SUPER_MAGIC, fstatfs};
 use warprow_dma::{DmaMemory, FileMapping};
 
+use super::file_end::FileEnd;
 use super::{Backing, MediaError, PREFETCHED};
 
 /// File systems of local disks, on which reading a hole through a mapping needs no space. Elsewhere it may: a full tmpfs
@@ -17,15 +19,18 @@ const MAPPED: [FsType; 5] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGI
 const ZFS: FsType = FsType(0x2fc1_2fc1);
 
 /// A file through the page cache: reads copy from a mapping of it where its file system is a local disk's (ext2 to ext4, XFS,
-/// Btrfs, F2FS, ZFS) and are `pread` elsewhere; writes are `pwrite`. So a full file system or a broken network is an error and
-/// not a signal. A flush is `fdatasync`.
+/// Btrfs, F2FS, ZFS) and are `pread` elsewhere, and where a mapping was lost; writes are `pwrite`. So a full file system or a
+/// broken network is an error and not a signal. A flush is `fdatasync`.
 ///
-/// Nobody may shorten the file meanwhile. Whoever opens it takes a lock on it, as [`DriveUri::open`] does.
+/// Nobody may shorten the file meanwhile. Whoever opens it takes a lock on it, as [`DriveUri::open`] does. If somebody does,
+/// reads of what is gone, all writes and flushes are errors; the length is looked at with each write and flush, and with reads
+/// now and then.
 ///
 /// [`DriveUri::open`]: crate::DriveUri::open
 pub struct File {
     file: StdFile,
     len: u64,
+    end: FileEnd,
     mapping: Option<FileMapping>,
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -45,7 +50,7 @@ impl File {
         }
         let local = MAPPED.contains(&fstatfs(&file)?.filesystem_type());
         let mapping = local.then(|| FileMapping::new(&file, len)).transpose()?;
-        Ok(Self { file, len, mapping, _kept: None })
+        Ok(Self { file, len, end: FileEnd::new(len, false), mapping, _kept: None })
     }
 
     /// Keeps something, such as a lock, for as long as this is used.
@@ -53,6 +58,32 @@ impl File {
         self._kept = Some(Box::new(kept));
         self
     }
+
+    fn pread(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        warprow_uring::read_at(&self.file, offset, to, at, len).map_err(MediaError::Read)?;
+        self.look_again(offset, len)
+    }
+
+    /// Whether what was just read had gone before: behind the end of a file, the rest of its page reads as zeros.
+    #[cold]
+    fn look_again(&self, offset: u64, len: usize) -> Result<(), MediaError> {
+        let _ = self.end.look(&self.file);
+        self.end.check(offset, len as u64).map_err(MediaError::Read)
+    }
+}
+
+/// Bytes of a read from which on the file's length is looked at every time.
+const LARGE: usize = 32 << 10;
+/// Reads of a thread of which one looks at the file's length.
+const TURN: u32 = 256;
+
+#[inline]
+fn is_turn() -> bool {
+    thread_local!(static READS: Cell<u32> = const { Cell::new(0) });
+    READS.with(|reads| {
+        reads.set(reads.get().wrapping_add(1));
+        reads.get().is_multiple_of(TURN)
+    })
 }
 
 impl Backing for File {
@@ -62,13 +93,15 @@ impl Backing for File {
 
     #[inline]
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.end.check(offset, len as u64).map_err(MediaError::Read)?;
         match &self.mapping {
-            Some(mapping) if (offset | len as u64) & 7 == 0 => {
-                mapping.copy_to(offset as usize, to, at, len);
-                Ok(())
+            Some(mapping)
+                if (offset | len as u64) & 7 == 0 && mapping.copy_to(offset as usize, to, at, len).is_ok() =>
+            {
+                if len >= LARGE || is_turn() { self.look_again(offset, len) } else { Ok(()) }
             }
             // Also a piece of a command that its page boundaries cut at a multiple of 4.
-            _ => warprow_uring::read_at(&self.file, offset, to, at, len).map_err(MediaError::Read),
+            _ => self.pread(offset, to, at, len),
         }
     }
 
@@ -83,14 +116,17 @@ impl Backing for File {
     }
 
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         warprow_uring::write_at(&self.file, offset, from, at, len).map_err(MediaError::of_write)
     }
 
     fn zero(&self, offset: u64, len: u64, _deallocate: bool) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         punch(&self.file, offset, len)
     }
 
     fn flush(&self) -> Result<(), MediaError> {
+        self.end.look(&self.file).map_err(MediaError::Write)?;
         self.file.sync_data().map_err(MediaError::Write)
     }
 
@@ -151,6 +187,77 @@ mod tests {
         backing.read(0, &memory, 0, 4096).unwrap();
         let error = backing.read(4096, &memory, 0, 4096).unwrap_err();
         assert!(matches!(error, MediaError::Read(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_was_shortened_is_read_as_far_as_it_goes() {
+        let on_disk = tempfile::tempfile().unwrap();
+        on_disk.set_len(1 << 20).unwrap();
+        for file in [on_disk, in_memory(1 << 20)] {
+            let backing = File::new(file.try_clone().unwrap()).unwrap();
+            let memory = DmaMemory::allocate(1 << 20, warprow_dma::Backing::Anonymous).unwrap();
+            memory.fill(0, 1 << 20, 7);
+            backing.write(0, &memory, 0, 1 << 20).unwrap();
+            backing.flush().unwrap();
+            let whole = [7; 4096];
+            let good = |offset| {
+                memory.fill(0, 4096, 0);
+                backing.read(offset, &memory, 0, 4096).unwrap();
+                let mut got = [0; 4096];
+                memory.read(0, &mut got);
+                assert_eq!(got, whole, "{offset}");
+            };
+            good(512 << 10);
+            file.set_len((512 << 10) + 100).unwrap();
+            // What is gone, at first and ever after, also if somebody makes room for it again; the rest goes on.
+            for round in 0..3 {
+                for offset in [516 << 10, (1 << 20) - 4096] {
+                    let error = backing.read(offset, &memory, 0, 4096).unwrap_err();
+                    assert!(matches!(error, MediaError::Read(_)), "{round}: {error}");
+                }
+                good(0);
+                good(508 << 10);
+                let error = backing.read(512 << 10, &memory, 0, 4096).unwrap_err();
+                assert!(error.to_string().contains("shortened to 524388 bytes"), "{error}");
+                if round == 1 {
+                    file.set_len(1 << 20).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_behind_the_end_are_noticed() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        for len in [LARGE, 4096] {
+            let backing = File::new(file.try_clone().unwrap()).unwrap();
+            let memory = DmaMemory::allocate(1 << 20, warprow_dma::Backing::Anonymous).unwrap();
+            file.set_len((1 << 20) - 100).unwrap();
+            let reads = if len == LARGE { 1 } else { TURN };
+            let failed = (0..reads).any(|_| backing.read((1 << 20) - len as u64, &memory, 0, len).is_err());
+            assert!(failed, "{len}");
+            file.set_len(1 << 20).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_shortened_is_not_written() {
+        let file = in_memory(1 << 20);
+        let backing = File::new(file.try_clone().unwrap()).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        backing.write(8192, &memory, 0, 4096).unwrap();
+        file.set_len(16384).unwrap();
+        for result in [
+            backing.write(1 << 19, &memory, 0, 4096),
+            backing.write(0, &memory, 0, 4096),
+            backing.zero(0, 1 << 20, true),
+            backing.flush(),
+        ] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, MediaError::Write(_)) && error.to_string().contains("shortened"), "{error}");
+        }
+        assert_eq!(file.metadata().unwrap().len(), 16384, "nobody made it longer");
     }
 
     fn check_reads(backing: &File) {

@@ -8,6 +8,7 @@ use warprow_spec::StatusCode;
 mod direct;
 mod engine;
 mod file;
+mod file_end;
 mod null;
 mod procedural;
 mod ram;

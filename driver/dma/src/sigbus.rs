@@ -1,0 +1,153 @@
+//! SIGBUS of mapped files: what the kernel answers to a read of a page that it cannot give, because the file was shortened or
+//! its disk failed. A handler puts pages of zeros where the file was and marks the mapping as lost. Whoever read then sees the
+//! mark before believing what was read.
+
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+
+/// A mapping that the handler knows. It is never freed, since a handler may be looking at it: 40 bytes for each.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    start: usize,
+    len: usize,
+    mapped: AtomicBool,
+    lost: AtomicBool,
+    next: *const Guarded,
+}
+
+// SAFETY: `next` never changes and leads to what is never freed; everything else is atomic or never changes.
+unsafe impl Send for Guarded {}
+// SAFETY: as above.
+unsafe impl Sync for Guarded {}
+
+/// The newest.
+static NEWEST: AtomicPtr<Guarded> = AtomicPtr::new(ptr::null_mut());
+
+/// What handled SIGBUS before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Guarded {
+    /// Guards the pages from `start` on, which were just mapped, until [`release`](Self::release).
+    pub(crate) fn new(start: usize, len: usize) -> std::io::Result<&'static Self> {
+        install()?;
+        let (mapped, lost) = (AtomicBool::new(true), AtomicBool::new(false));
+        let new = Box::leak(Box::new(Self { start, len, mapped, lost, next: ptr::null() }));
+        let mut newest = NEWEST.load(Ordering::Acquire);
+        loop {
+            new.next = newest;
+            match NEWEST.compare_exchange_weak(newest, ptr::from_mut(new), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(new),
+                Err(other) => newest = other,
+            }
+        }
+    }
+
+    /// The pages are about to be unmapped.
+    pub(crate) fn release(&self) {
+        self.mapped.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether anything that was read from these pages before may not be the file's.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        // What was read before must not be later than the mark: this pairs with the system call in the handler.
+        fence(Ordering::Acquire);
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether `address` was here and reads as zeros now.
+    fn give_up(&self, address: usize) -> bool {
+        if !self.mapped.load(Ordering::SeqCst) || !(self.start..self.start + self.len).contains(&address) {
+            return false;
+        }
+        self.lost.store(true, Ordering::SeqCst);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: these pages are a read-only mapping of a file, which nobody unmaps while somebody reads there, as whoever
+        // brought us here does. Everybody who reads them asks afterwards whether they are lost.
+        let zeros = unsafe {
+            libc::mmap(ptr::with_exposed_provenance_mut(self.start), self.len, libc::PROT_READ, flags, -1, 0)
+        };
+        zeros != libc::MAP_FAILED
+    }
+}
+
+fn install() -> std::io::Result<()> {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let install = || {
+        let failed = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+        // SAFETY: all zeros are a valid `sigaction`, which the calls fill or read; the handler does only what a handler may:
+        // atomics and system calls.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
+                return Err(failed());
+            }
+            // Before the handler, which looks here.
+            let _ = BEFORE.set(before);
+            let mut ours: libc::sigaction = std::mem::zeroed();
+            ours.sa_sigaction = handler as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            libc::sigemptyset(&mut ours.sa_mask);
+            if libc::sigaction(libc::SIGBUS, &ours, ptr::null_mut()) != 0 {
+                return Err(failed());
+            }
+        }
+        Ok(())
+    };
+    INSTALLED.get_or_init(install).map_err(std::io::Error::from_raw_os_error)
+}
+
+extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid one; a fault has an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // Else somebody has sent it.
+    if code > 0 {
+        let mut next = NEWEST.load(Ordering::Acquire).cast_const();
+        // SAFETY: null, or what is never freed.
+        while let Some(guarded) = unsafe { next.as_ref() } {
+            if guarded.give_up(address) {
+                return;
+            }
+            next = guarded.next;
+        }
+    }
+    // SAFETY: the same arguments, for the handler that the signal would have had.
+    unsafe { pass_on(code, signal, info, context) }
+}
+
+/// Does what would have been done without us.
+///
+/// # Safety
+///
+/// The arguments are those that the kernel gave the handler of SIGBUS.
+unsafe fn pass_on(code: i32, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: all zeros are the default.
+    let before = BEFORE.get().copied().unwrap_or(unsafe { std::mem::zeroed() });
+    match before.sa_sigaction {
+        libc::SIG_IGN if code <= 0 => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: a valid action. The access that faulted is made again, and ends the process; a signal that was sent is sent
+            // again, and does so when this returns.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &default, ptr::null_mut());
+                if code <= 0 {
+                    libc::raise(signal);
+                }
+            }
+        }
+        function if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: installed with this flag, it is such a function.
+            let function: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                unsafe { std::mem::transmute(function) };
+            function(signal, info, context);
+        }
+        function => {
+            // SAFETY: installed without the flag, it is such a function.
+            let function: extern "C" fn(c_int) = unsafe { std::mem::transmute(function) };
+            function(signal);
+        }
+    }
+}
