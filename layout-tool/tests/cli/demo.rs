@@ -58,6 +58,12 @@ fn a_flipped_bit_is_found() {
     let (value, exit) = rig.json(&with(&["--inject", "corrupt"]));
     assert_eq!((exit, &value["verified"], &value["error"]["class"]), (5, &json!(false), &json!("mismatch")));
     assert!(value["error"]["message"].as_str().unwrap().contains("element"), "{value}");
+    assert!(value["error"]["remedy"].as_str().unwrap().contains("--inject"), "{value}");
+    assert_eq!(value["injected"], 1);
+    // Nothing is read, so nothing can go wrong.
+    let (value, exit) = rig.json(&with(&["--inject", "corrupt", "--dram", "100", "--no-rivals"]));
+    assert_eq!((exit, &value["verified"], &value["injected"]), (3, &json!(true), &json!(0)));
+    assert!(value["error"]["message"].as_str().unwrap().contains("nothing was injected"), "{value}");
 }
 
 #[test]
@@ -103,6 +109,14 @@ fn a_users_table_and_trace() {
     let modulo = run("modulo");
     assert_eq!((&modulo["verified"], &modulo["missing"]), (&json!(true), &json!(0)));
     assert_eq!(run("dense")["verified"], true);
+    fs::write(rig.path("strange.csv"), "id\n500\n-1\n777\n888\n").unwrap();
+    let args = ["demo", "--table", &table, "--trace", "strange.csv"];
+    assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("none of its 4 ids is in the table"));
+    fs::write(rig.path("short.csv"), "id\n1\n2\n3\n4\n").unwrap();
+    let run = rig.run(&["demo", "--table", &table, "--trace", "short.csv", "--batches", "3", "--no-rivals"]);
+    assert!(run.stdout.contains("3 batches of 2 ids") && run.stdout.contains("replayed 3.0 times over"), "{run:?}");
+    assert!(run.stdout.contains("shorter than a batch of 4,096 ids"), "{run:?}");
+    assert_eq!(rig.fails(&["demo", "--table", &table, "--trace", "short.csv", "--rows", "5000"], 2)["class"], "usage");
     let args = ["demo", "--table", &table, "--trace", "clicks.csv"];
     assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("user, item"));
 }

@@ -1,13 +1,13 @@
 //! `warprow demo`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, Ranks, RowPacking, TableSpec};
-use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_soft_controller::{Fault, Rule, RuleId, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{
     Batch, Device, Feature, HostOptions, LoadOptions, LoadReport, OpenOptions, Output, PlanOptions, Report, Slot,
@@ -36,6 +36,8 @@ use workload::{Truth, Workload};
 
 /// What the table is called.
 const TABLE: &str = "demo";
+/// Which read command after the warm-up goes wrong, if one is to.
+const STRUCK: u64 = 100;
 /// Bytes of an LBA of the drive.
 const LBA: u32 = 512;
 
@@ -58,14 +60,14 @@ Examples:
   warprow demo --keep /data/demo.drive && warprow inspect -d emulated:/data/demo.drive
   warprow demo --inject corrupt; echo $?     # a bit flips on its way: exit code 5")]
 pub struct DemoArgs {
-    /// Rows of the table that is made up
-    #[arg(long, value_name = "N", default_value_t = 1 << 21, value_parser = clap::value_parser!(u64).range(1000..=u64::from(u32::MAX)))]
+    /// Rows of the table that is made up; at least 1000
+    #[arg(long, value_name = "N", default_value_t = 1 << 21, conflicts_with = "table", value_parser = clap::value_parser!(u64).range(1000..=u64::from(u32::MAX)))]
     pub rows: u64,
-    /// Elements, f32, in each of its rows
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    /// Elements, f32, in each of its rows; at most 16384
+    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "table", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub dim: u32,
-    /// Exponent of the power law that its ids follow
-    #[arg(long, value_name = "X", default_value_t = 1.05)]
+    /// Exponent of the power law that its ids follow, from 0 to 100
+    #[arg(long, value_name = "X", default_value_t = 1.05, conflicts_with = "table")]
     pub alpha: f64,
     /// Take the table from this file instead
     #[arg(long, value_name = "FILE", requires = "trace")]
@@ -73,13 +75,14 @@ pub struct DemoArgs {
     /// The tensor in it [default: the one with the most rows]
     #[arg(long, value_name = "GLOB", requires = "table")]
     pub tensor: Option<String>,
-    /// Take the ids from this file instead: .csv with a column, .npy, or raw .u32, .u64; its first half tells which rows are hot
+    /// Take the ids from this file instead: .csv with a column, .npy, or raw .u32, .u64; its first half tells which rows are hot,
+    /// its second half is replayed, again and again if it is short
     #[arg(long, value_name = "FILE[:COLUMN]", requires = "table")]
     pub trace: Option<String>,
     /// How keys of the trace become ids
     #[arg(long, default_value = "strict")]
     pub map: Map,
-    /// Ids in a batch
+    /// Ids in a batch, at most 4194304; a shorter trace makes a smaller one
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = parse_batch)]
     pub batch: usize,
     /// The share of the rows that is kept in memory, the hottest, in percent
@@ -148,6 +151,8 @@ struct Results {
     load: LoadReport,
     dram_rows: u64,
     rivals: Vec<(Rival, Result<Outcome, String>)>,
+    /// Commands that were made to go wrong, if that was asked for.
+    injected: Option<u64>,
     elapsed: Duration,
 }
 
@@ -198,7 +203,8 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let options = PlanOptions::default().with_max(batch, workload.batch).with_out(truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     let total = RefCell::default();
-    let faulty = matches!(args.inject, Some(Inject::Corrupt)).then_some(&*place.controller);
+    let rule = Cell::default();
+    let faulty = matches!(args.inject, Some(Inject::Corrupt)).then_some((&*place.controller, &rule));
     let mask = vec![0; workload.batch];
     let warprow = Warprow { slot: plan.slot()?, width: plan.width(), mask, total: &total, faulty };
     let dram_rows = host.hot_rows(TABLE).unwrap_or(0);
@@ -217,7 +223,9 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let rivals = rivals.into_iter().map(|(rival, turn)| (rival, turn.map(|turn| turn.outcome))).collect();
     drop((plan, host, store));
     let total = total.take();
-    let results = Results { ours, total, load, dram_rows, rivals, elapsed: begin.elapsed() };
+    let fired = |_: Inject| rule.get().map_or(0, |rule| place.controller.faults().fired(rule));
+    let injected = args.inject.map(fired);
+    let results = Results { ours, total, load, dram_rows, rivals, injected, elapsed: begin.elapsed() };
     report::report(args, workload, &place, &results, context)
 }
 
@@ -305,8 +313,8 @@ struct Warprow<'a> {
     width: usize,
     mask: Vec<u8>,
     total: &'a RefCell<Report>,
-    /// The drive, if it is to go wrong.
-    faulty: Option<&'a SoftController>,
+    /// The drive, if it is to go wrong, and the rule by which it does.
+    faulty: Option<(&'a SoftController, &'a Cell<Option<RuleId>>)>,
 }
 
 impl Contender for Warprow<'_> {
@@ -323,8 +331,8 @@ impl Contender for Warprow<'_> {
 
     fn warmed_up(&mut self) {
         self.total.take();
-        if let Some(drive) = self.faulty {
-            drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(100));
+        if let Some((drive, rule)) = self.faulty {
+            rule.set(Some(drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(STRUCK))));
         }
     }
 

@@ -8,7 +8,7 @@ use warprow_workload::{Content, Machine, Mapping};
 
 use super::place::Place;
 use super::workload::Workload;
-use super::{DemoArgs, Done, Outcome, Results};
+use super::{DemoArgs, Done, Outcome, Results, STRUCK};
 use crate::commands::Context;
 use crate::failure::{Class, Failure};
 use crate::report::table;
@@ -40,7 +40,10 @@ fn failure(results: &Results, context: &Context) -> Option<Failure> {
     for (name, outcome) in outcomes {
         if let Some(mismatch) = &outcome.mismatch {
             let what = format!("{name}, batch {}: {mismatch}", outcome.batches);
-            let remedy = "if nothing was injected, the drive, the memory or Warprow is at fault: please report it";
+            let remedy = match results.injected {
+                Some(1..) => "that is what --inject corrupt was for: the drive flipped a bit, and it was found",
+                _ => "the drive, the memory or Warprow is at fault: please report it",
+            };
             return Some(Failure::new(Class::Mismatch, name, what).remedy(remedy));
         }
         if outcome.interrupted {
@@ -49,6 +52,19 @@ fn failure(results: &Results, context: &Context) -> Option<Failure> {
         if !outcome.verified() && name == "warprow" {
             return Some(Failure::new(Class::Bug, name, "no row was compared").remedy("please report it"));
         }
+    }
+    let (ours, total) = (&results.ours, &results.total);
+    if results.injected == Some(0) {
+        let what = format!(
+            "nothing was injected: a bit of read {STRUCK} would flip, and there were {}",
+            units::plural(total.commands, "read")
+        );
+        let remedy = "have more rows read from the drive: smaller --dram, larger --batch, more --batches or --seconds";
+        return Some(Failure::input("--inject", what).remedy(remedy));
+    }
+    if ours.missing == ours.ids {
+        let what = "no id that was looked up is in the table: not a row was read";
+        return Some(Failure::input("--trace", what).remedy("check the column, and the table"));
     }
     None
 }
@@ -96,12 +112,17 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         (false, _) => "NOT VERIFIED",
     };
     text += &format!(
-        "replayed   {} batches of {} ids in {} of look-ups; {} rows compared: {verdict}\n\n",
+        "replayed   {} {} of {} in {} of look-ups; {} compared: {verdict}\n",
         units::count(ours.batches),
-        units::count(workload.batch as u64),
+        if ours.batches == 1 { "batch" } else { "batches" },
+        units::plural(workload.batch as u64, "id"),
         units::time(ours.time),
-        units::count(ours.checked),
+        units::plural(ours.checked, "row"),
     );
+    for note in notes(args, workload, results) {
+        text += &format!("note       {note}\n");
+    }
+    text += "\n";
     let line = |name: &str, outcome: &Outcome, threads: &str| {
         let us = |percent| units::time(Duration::from_secs_f64(percentile(outcome, percent) / 1e6));
         let ratio = ours.ids_per_second() / outcome.ids_per_second().max(1e-9);
@@ -159,6 +180,31 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
     }
     text += &format!("all of it  {}", units::time(results.elapsed));
     text
+}
+
+/// What the figures do not say by themselves.
+fn notes(args: &DemoArgs, workload: &Workload<'_>, results: &Results) -> Vec<String> {
+    let ours = &results.ours;
+    let mut notes = Vec::new();
+    if ours.missing * 2 > ours.ids {
+        let percent = 100.0 * ratio(ours.missing, ours.ids);
+        notes.push(format!(
+            "{percent:.1}% of the rows compared are the default row, of ids that the table does not have"
+        ));
+    }
+    if workload.batch < args.batch {
+        let ids = units::count(args.batch as u64);
+        notes.push(format!("the second half of the trace is shorter than a batch of {ids} ids: it is the batch"));
+    }
+    if let Some(ids) = workload.trace_ids()
+        && ours.ids > ids
+    {
+        notes.push(format!("the second half of the trace was replayed {:.1} times over", ratio(ours.ids, ids)));
+    }
+    if matches!(results.injected, Some(1..)) && ours.mismatch.is_none() {
+        notes.push("the drive flipped a bit of a read, among bytes that no row needed".to_owned());
+    }
+    notes
 }
 
 fn stages(results: &Results) -> String {
@@ -255,6 +301,7 @@ fn figures(results: &Results) -> Value {
         "interrupted": ours.interrupted,
         "load_bytes": results.load.bytes,
         "load_seconds": results.load.elapsed.as_secs_f64(),
+        "injected": results.injected,
         "elapsed_seconds": results.elapsed.as_secs_f64(),
         "rows_in_dram": results.dram_rows,
     })

@@ -113,8 +113,9 @@ impl<'a> Workload<'a> {
     /// A table of random numbers and ids from a power law.
     pub(crate) fn computed(args: &DemoArgs) -> Result<Self, Failure> {
         let (rows, seed) = (args.rows, args.seed);
-        let law = PowerLaw::new(rows, args.alpha)
-            .ok_or_else(|| Failure::usage("--alpha", format!("{} is no exponent", args.alpha)).remedy("try 1.05"))?;
+        let law = PowerLaw::new(rows, args.alpha).filter(|_| args.alpha <= 100.0).ok_or_else(|| {
+            Failure::usage("--alpha", format!("{:e} is no exponent from 0 to 100", args.alpha)).remedy("try 1.05")
+        })?;
         let shuffle = Shuffle::new(rows, seed);
         let oracle = Oracle::new(seed, 0, rows, args.dim, DType::F32);
         let bytes = rows.saturating_mul(oracle.row_bytes() as u64);
@@ -149,6 +150,11 @@ impl<'a> Workload<'a> {
         if future.is_empty() {
             return Err(Failure::input(subject, "it holds no ids"));
         }
+        if missing == share.ids {
+            let what = format!("none of its {} is in the table", units::plural(share.ids, "id"));
+            return Err(Failure::input(subject, what)
+                .remedy("check the column, and the table; or make ids of the keys with --map dense or --map modulo"));
+        }
         let rows =
             usize::try_from(table.rows).map_err(|_| Failure::input(&table.name, "the table is too large to rank"))?;
         let bytes = table.rows.saturating_mul(table.row_bytes() as u64);
@@ -172,6 +178,14 @@ impl<'a> Workload<'a> {
             counts: Some(counts(past, rows)),
             mapped: Some((mapping, share)),
         })
+    }
+
+    /// Ids after which a trace begins again.
+    pub(crate) fn trace_ids(&self) -> Option<u64> {
+        match &self.batches {
+            Batches::Replay(ids) => Some(ids.len() as u64),
+            Batches::PowerLaw { .. } => None,
+        }
     }
 
     /// id → rank.
