@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use warprow_layout::Ranks;
-use warprow_workload::{Keys, NpyHeader, TraceFile, counts};
+use warprow_workload::{Keys, NpyHeader, TraceFile, TraceProblem, counts};
 
 use crate::failure::Failure;
+use crate::file::refuse_special;
 use crate::units;
 
 /// A `--hotness` argument: `[TABLE=][trace:]FILE[:COLUMN]`.
@@ -73,21 +74,46 @@ impl HotnessFile {
     }
 }
 
-/// The ids in a file.
+/// The ids in a file, at least one.
 pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
+    let keys = read_numbers(file)?;
+    match keys.is_empty() {
+        false => Ok(keys),
+        true => Err(Failure::input(file.path.display().to_string(), "it holds no ids").remedy("look at the file")),
+    }
+}
+
+/// The whole numbers in a file, if any.
+pub fn read_numbers(file: &TraceFile) -> Result<Keys, Failure> {
+    refuse_special(&file.path)?;
+    refuse_column(file)?;
     if let Some(number) = headless(file) {
         let what = format!("it has no header line: its first line is the number {number}");
         return Err(Failure::input(file.path.display().to_string(), what)
             .remedy("put the column's name in front, as a line of its own"));
     }
-    file.read().map_err(|error| {
+    file.read().or_else(|error| {
         let subject = file.path.display().to_string();
         match &error.problem {
-            warprow_workload::TraceProblem::Io(io) => Failure::io(subject, "cannot be read", io),
-            problem => Failure::input(subject, problem.to_string())
-                .remedy("mend the file; a .csv has a header line, and the column of ids is named as FILE:COLUMN"),
+            TraceProblem::Empty => Ok(Keys::Signed(Vec::new())),
+            TraceProblem::Io(io) => Err(Failure::io(subject, "cannot be read", io)),
+            problem => Err(Failure::input(subject, problem.to_string())
+                .remedy("mend the file; a .csv has a header line, and its column is named as FILE:COLUMN")),
         }
     })
+}
+
+/// A column or a type where the file's name says that there is none, or another.
+fn refuse_column(file: &TraceFile) -> Result<(), Failure> {
+    let Some(column) = &file.column else { return Ok(()) };
+    let ending = file.path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let what = match &*ending {
+        "npy" => "a .npy file has no columns".to_owned(),
+        "i32" | "i64" | "u32" | "u64" if ending != *column => format!("its name says that it holds {ending}"),
+        _ => return Ok(()),
+    };
+    let subject = format!("{}:{column}", file.path.display());
+    Err(Failure::usage(subject, what).remedy(format!("leave :{column} out")))
 }
 
 /// The number in the first line of a `.csv` file of which no column was named: taken for a name, it would get lost.
@@ -103,6 +129,7 @@ fn headless(file: &TraceFile) -> Option<i128> {
 
 /// One count a row: whole numbers, or floating-point ones, of which only the order counts.
 fn read_counts(file: &TraceFile) -> Result<Vec<u64>, Failure> {
+    refuse_special(&file.path)?;
     let subject = file.path.display().to_string();
     let negative = |row: usize, value: &str| {
         Failure::input(&subject, format!("the count of row {row} is {value}")).remedy("give counts of 0 and more")
@@ -116,7 +143,7 @@ fn read_counts(file: &TraceFile) -> Result<Vec<u64>, Failure> {
         };
         return floats.into_iter().enumerate().map(order).collect();
     }
-    match read_keys(file)? {
+    match read_numbers(file)? {
         Keys::Unsigned(counts) => Ok(counts),
         Keys::Signed(counts) => {
             let count =
@@ -205,6 +232,13 @@ mod tests {
         assert!(ranks(&trace, true, 0).is_err());
         std::fs::write(&trace, "2\n0\n2\n").unwrap();
         assert!(ranks(&trace, true, 4).unwrap_err().message.contains("no header line"));
+        let typed = |name: &str, column: &str| TraceFile { path: dir.path().join(name), column: Some(column.into()) };
+        std::fs::write(dir.path().join("trace.i32"), 7i32.to_le_bytes()).unwrap();
+        assert_eq!(read_numbers(&typed("trace.i32", "i32")).unwrap(), Keys::Signed(vec![7]));
+        for (name, column) in [("trace.i32", "u64"), ("counts.npy", "3")] {
+            assert_eq!(read_numbers(&typed(name, column)).unwrap_err().class, crate::failure::Class::Usage);
+        }
+        assert!(ranks(Path::new("/dev/zero"), true, 4).unwrap_err().message.contains("no regular file"));
         assert!(ranks(&dir.path().join("absent.csv"), true, 4).unwrap_err().message.contains("cannot be read"));
     }
 }

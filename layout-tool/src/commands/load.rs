@@ -1,6 +1,6 @@
 //! `warprow load`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -11,7 +11,7 @@ use warprow_workload::NpyHeader;
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::{TableFile, npy};
+use crate::file::{TableFile, npy, refuse_special};
 use crate::hotness::HotnessFile;
 use crate::report::{printable, table};
 use crate::screen::Unit;
@@ -252,6 +252,7 @@ fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, F
         read.map_err(|error| Failure::io(file.path.display().to_string(), "cannot be read", &error))?;
         return Ok(Some(row));
     }
+    refuse_special(Path::new(argument))?;
     let bytes = std::fs::read(argument).map_err(|error| {
         Failure::io(argument, "cannot be read", &error).remedy("give zeros, id:N or FILE.npy as the default row")
     })?;

@@ -55,10 +55,8 @@ impl TableFile {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let subject = path.display().to_string();
         let cannot = |error: io::Error| Failure::io(&subject, "cannot be opened", &error);
+        refuse_special(path)?;
         let file = File::open(path).map_err(cannot)?;
-        if !file.metadata().map_err(cannot)?.is_file() {
-            return Err(Failure::input(subject, "is no regular file").remedy("give a .safetensors or .npy file"));
-        }
         let mut magic = [0; 8];
         let have = file.read_at(&mut magic, 0).map_err(cannot)?;
         let magic = magic.get(..have).unwrap_or_default();
@@ -115,6 +113,15 @@ impl RowSource for FileRows<'_> {
             return Err(VolumeError::Length { what: "the tensor", expected, given });
         }
         Ok(())
+    }
+}
+
+/// A pipe or a device may have no end, and opening it may wait. One that is not there is left to whoever opens it.
+pub fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(Failure::input(path.display().to_string(), "is no regular file")
+            .remedy("give a file; what comes through a pipe has to be written to one first")),
+        _ => Ok(()),
     }
 }
 
