@@ -10,6 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use tempfile::NamedTempFile;
 use warprow_layout::DType;
+use warprow_soft_controller::SoftController;
 
 use super::npy;
 use crate::failure::{Class, Failure};
@@ -47,8 +48,16 @@ impl TableWriter {
             Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
                 .remedy("choose another name, or add --force to replace it")
         };
-        if !force && path.exists() {
-            return Err(exists());
+        let path = &followed(path);
+        if path.exists() {
+            super::refuse_special(path)?;
+            if !force {
+                return Err(exists());
+            }
+            if SoftController::is_open(path).unwrap_or(false) {
+                return Err(Failure::new(Class::Refused, &subject, "is a drive in use, and was left as it is")
+                    .remedy("choose another name"));
+            }
         }
         let row_bytes = u64::from(dim) * u64::from(dtype.size());
         let cannot = |error: io::Error| Failure::io(&subject, "cannot be written", &error);
@@ -90,6 +99,18 @@ impl TableWriter {
         Failure::io(self.path.display().to_string(), "cannot be written", error)
             .remedy("nothing was left behind; make room first")
     }
+}
+
+/// Where `path` leads, through symbolic links: it is their target that is written. A circle is followed until that fails.
+fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..40 {
+        match path.read_link() {
+            Ok(target) => path = directory(&path).join(target),
+            Err(_) => break,
+        }
+    }
+    path
 }
 
 /// The directory that `path` lies in.
@@ -168,6 +189,18 @@ mod tests {
         writer.write(0, &[7]).unwrap();
         writer.finish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap().last(), Some(&7));
+
+        let link = dir.path().join("link.npy");
+        std::os::unix::fs::symlink("t.npy", &link).unwrap();
+        let writer = TableWriter::create(&link, true, "t", 1, 1, DType::U8).unwrap();
+        writer.write(0, &[9]).unwrap();
+        writer.finish().unwrap();
+        assert!(link.is_symlink(), "what it leads to is replaced");
+        assert_eq!(std::fs::read(&path).unwrap().last(), Some(&9));
+        std::fs::remove_file(&path).unwrap();
+        TableWriter::create(&link, false, "t", 1, 1, DType::U8).unwrap().finish().unwrap();
+        assert!(link.is_symlink() && path.is_file(), "it led nowhere");
+        std::fs::remove_file(&link).unwrap();
 
         let late = dir.path().join("late.npy");
         let writer = TableWriter::create(&late, false, "t", 1, 1, DType::U8).unwrap();
