@@ -15,8 +15,8 @@ use warprow_workload::{Keys, NpyHeader, TraceFile};
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::Failure;
-use crate::file::TableWriter;
-use crate::hotness::read_keys;
+use crate::file::{TableWriter, refuse_special};
+use crate::hotness::read_numbers;
 use crate::report::{json_float, table};
 use crate::rows::RowBuffer;
 use crate::screen::Unit;
@@ -27,6 +27,8 @@ use crate::{tally, units};
 const CHUNK: usize = 1 << 16;
 /// Bytes that the rows of one look-up take, about, at most: wide rows are looked up in smaller numbers.
 const CHUNK_BYTES: u64 = 64 << 20;
+/// Numbers that `--json` prints, at most: they are in memory, at about 90 bytes each.
+const JSON_NUMBERS: u64 = 1 << 20;
 /// Rows and elements that are shown to people.
 const SHOWN: (usize, usize) = (20, 8);
 
@@ -62,12 +64,14 @@ pub struct LookupArgs {
     /// Whether the rows of a bag become one, and how
     #[arg(long, default_value = "none")]
     pooling: Pooling,
-    /// A file of integers: where in the ids each bag begins, with or without the end of the last
+    /// A file of integers: where in the ids each bag begins
     ///
-    /// An entry at the end that equals the number of ids is the end of the last bag, not an empty bag (torch:
-    /// include_last_offset). If the last bag is empty, give its end as well.
+    /// As for torch.nn.EmbeddingBag: as many bags as offsets, the last up to the last id. The first is 0.
     #[arg(long, value_name = "FILE[:COLUMN]")]
     offsets: Option<String>,
+    /// The last offset begins no bag, but is the number of ids, where the last bag ends
+    #[arg(long, requires = "offsets")]
+    include_last_offset: bool,
     /// A .npy file of <f4: a weight for each id; only with --pooling sum
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
@@ -152,6 +156,17 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
     let most_bags = chunks.iter().map(|chunk| chunk.bags.len()).max().unwrap_or(0);
     let options = HostOptions::default();
+    let rows = request.bags.as_ref().map_or(request.ids.len(), |bags| bags.len() - 1) as u64;
+    let numbers = rows.saturating_mul(info.dim.into());
+    if context.json && args.out.is_none() && numbers > JSON_NUMBERS {
+        let what = format!(
+            "{} of {} are more than the {} that it prints",
+            units::plural(rows, "row"),
+            units::plural(info.dim.into(), "number"),
+            units::count(JSON_NUMBERS)
+        );
+        return Err(Failure::input("--json", what).remedy("write them to a file, with --out, or look up fewer at once"));
+    }
     let host = store.attach_host(if args.no_check { options } else { options.with_checked_rows() })?;
     let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
@@ -164,7 +179,6 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         host.plan(&[feature], PlanOptions::default().with_max(max_batch.max(1), most_ids.max(1)).with_out(out))?;
     let mut slot = plan.slot()?;
 
-    let rows = request.bags.as_ref().map_or(request.ids.len(), |bags| bags.len() - 1) as u64;
     let name = format!("{} rows", args.table);
     let writer = match &args.out {
         Some(path) => Some((path, TableWriter::create(path, args.force, &name, rows, info.dim, out)?)),
@@ -231,7 +245,7 @@ impl Request {
         let bags = match (&args.offsets, args.pooling) {
             (_, Pooling::None) => None,
             (None, _) => Some(vec![0, ids.len()]),
-            (Some(file), _) => Some(offsets(file, ids.len())?),
+            (Some(file), _) => Some(offsets(file, ids.len(), args.include_last_offset)?),
         };
         let weights = args.weights.as_deref().map(read_weights).transpose()?;
         if let Some(weights) = &weights
@@ -314,11 +328,11 @@ fn parse_ids(list: &str) -> Result<Keys, Failure> {
 
 fn read_file(argument: &str) -> Result<Keys, Failure> {
     let Ok(file) = argument.parse::<TraceFile>();
-    read_keys(&file)
+    read_numbers(&file)
 }
 
 /// Where bags begin, with the end of the last.
-fn offsets(argument: &str, ids: usize) -> Result<Vec<usize>, Failure> {
+fn offsets(argument: &str, ids: usize, include_last: bool) -> Result<Vec<usize>, Failure> {
     let given: Vec<i128> = match read_file(argument)? {
         Keys::Signed(offsets) => offsets.into_iter().map(i128::from).collect(),
         Keys::Unsigned(offsets) => offsets.into_iter().map(i128::from).collect(),
@@ -340,16 +354,25 @@ fn offsets(argument: &str, ids: usize) -> Result<Vec<usize>, Failure> {
         let what = format!("offsets[{index}] is {offset}: {rule}");
         return Err(Failure::input(argument, what).remedy(format!("there are {}", units::plural(ids as u64, "id"))));
     }
-    // With the end of the last bag there is no telling from an empty bag at the end: as in `include_last_offset`, an entry
-    // equal to the number of ids ends the last bag.
-    if bags.last() != Some(&ids) || bags.len() == 1 {
-        bags.push(ids);
+    let refuse = |what: String, remedy| Err(Failure::input(argument, what).remedy(remedy));
+    match bags.last() {
+        None if include_last || ids > 0 => refuse("it holds no offsets".to_owned(), "the first bag begins at 0"),
+        Some(&last) if include_last && last != ids => refuse(
+            format!("the last offset is {last}, there are {}", units::plural(ids as u64, "id")),
+            "give the number of ids at the end, or leave --include-last-offset out",
+        ),
+        _ => {
+            if !include_last {
+                bags.push(ids);
+            }
+            Ok(bags)
+        }
     }
-    Ok(bags)
 }
 
 fn read_weights(path: &Path) -> Result<Vec<f32>, Failure> {
     let subject = path.display().to_string();
+    refuse_special(path)?;
     let bytes = std::fs::read(path).map_err(|error| Failure::io(&subject, "cannot be read", &error))?;
     let header = NpyHeader::read(&mut &bytes[..]).map_err(|error| Failure::input(&subject, error.to_string()))?;
     let data = bytes.get(header.data_at as usize..).unwrap_or_default();
@@ -446,7 +469,7 @@ fn describe(
         members.insert("found".into(), shown.mask.iter().map(|&found| Value::from(found == 1)).collect());
     }
     let lines = shown.rows.iter().take(SHOWN.0).enumerate().map(|(i, row)| {
-        let mut text = row.iter().take(SHOWN.1).map(|v| format!("{v}")).collect::<Vec<_>>().join("  ");
+        let mut text = row.iter().take(SHOWN.1).map(|&v| number(v)).collect::<Vec<_>>().join("  ");
         if row.len() > SHOWN.1 {
             text += &format!("  … {} more", row.len() - SHOWN.1);
         }
@@ -458,11 +481,22 @@ fn describe(
     });
     let head = if request.bags.is_some() { [">bag", "", "sum or mean"] } else { [">id", "found", "row"] };
     let mut text = table(head, lines);
+    let numbers = rows.saturating_mul(info.dim.into());
     let more = rows.saturating_sub(SHOWN.0 as u64);
     if more > 0 {
-        text += &format!("\n… and {more} more: print them with --json, or write them with --out");
+        let json = if numbers <= JSON_NUMBERS { "print them with --json, or " } else { "" };
+        text += &format!("\n… and {} more: {json}write them with --out", units::count(more));
     }
     Done::new(format!("{text}\n{summary}"), object)
+}
+
+/// A number for people, with as many digits as tell it from its neighbours.
+fn number(value: f32) -> String {
+    match value.abs() {
+        0.0 | 1e-5..1e16 => value.to_string(),
+        v if v.is_finite() => format!("{value:e}"),
+        _ => value.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -516,16 +550,29 @@ mod tests {
     }
 
     #[test]
-    fn offsets_may_have_the_last_end_and_must_ascend() {
+    fn numbers_are_short() {
+        let shown = [0.0, -0.0, 7.0, -0.5, 1e-5, 1e-20, 3e37, f32::NAN, f32::NEG_INFINITY].map(number);
+        assert_eq!(shown, ["0", "-0", "7", "-0.5", "0.00001", "1e-20", "3e37", "NaN", "-inf"]);
+    }
+
+    #[test]
+    fn offsets_are_those_of_torch() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("o.i64");
-        let read = |given: &[i64], ids| {
+        let read_with = |given: &[i64], ids, include_last| {
             std::fs::write(&path, given.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
-            offsets(path.to_str().unwrap(), ids).map_err(|failure| failure.message)
+            offsets(path.to_str().unwrap(), ids, include_last).map_err(|failure| failure.message)
         };
+        let read = |given: &[i64], ids| read_with(given, ids, false);
         assert_eq!(read(&[0, 2, 2], 5), Ok(vec![0, 2, 2, 5]));
-        assert_eq!(read(&[0, 2, 2, 5], 5), Ok(vec![0, 2, 2, 5]));
-        assert_eq!(read(&[0], 0), Ok(vec![0, 0]));
+        assert_eq!(read(&[0, 2, 2, 5], 5), Ok(vec![0, 2, 2, 5, 5]), "an empty bag at the end");
+        assert_eq!(read(&[0, 0, 0], 0), Ok(vec![0, 0, 0, 0]));
+        assert_eq!(read(&[], 0), Ok(vec![0]), "no bag");
+        assert!(read(&[], 5).unwrap_err().contains("no offsets"));
+        assert_eq!(read_with(&[0, 2, 2, 5], 5, true), Ok(vec![0, 2, 2, 5]));
+        assert_eq!(read_with(&[0], 0, true), Ok(vec![0]));
+        assert!(read_with(&[0, 2], 5, true).unwrap_err().contains("the last offset is 2, there are 5 ids"));
+        assert!(read_with(&[], 0, true).unwrap_err().contains("no offsets"));
         assert_eq!(read(&[1, 2], 5), Err("offsets[0] is 1: the first must be 0".into()));
         assert!(read(&[0, 3, 2], 5).unwrap_err().starts_with("offsets[2] is 2: none may be smaller"));
         assert!(read(&[0, 6], 5).unwrap_err().starts_with("offsets[1] is 6: it must not be negative nor pass"));

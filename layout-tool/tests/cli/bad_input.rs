@@ -204,6 +204,13 @@ fn look_ups_and_exports() {
     fs::write(rig.path("o.i64"), 7i64.to_le_bytes()).unwrap();
     lookup(&["--table", "t", "--ids", "1", "--pooling", "sum", "--offsets", "o.i64"], 3, "input", "offsets[0] is 7");
 
+    lookup(&["--table", "t", "--ids-file", "/dev/zero:u64"], 3, "input", "no regular file");
+    lookup(&["--table", "t", "--ids-file", "o.i64:u32"], 2, "usage", "o.i64:u32");
+    fs::write(rig.path("many.u32"), vec![0; 4 * 400_000]).unwrap();
+    let many = ["lookup", "-d", &drive, "--table", "t", "--ids-file", "many.u32"];
+    assert!(rig.fails(&many, 3)["remedy"].as_str().unwrap().contains("--out"));
+    assert_eq!(rig.run(&many).exit, 0, "people see the first of them");
+
     fs::write(rig.path("taken.npy"), "precious").unwrap();
     lookup(&["--table", "t", "--ids", "1", "--out", "taken.npy"], 4, "refused", "taken.npy");
     refused(&rig, &["export", "-d", &drive, "--table", "t", "--out", "taken.npy"], 4, "refused", "taken.npy");
@@ -211,6 +218,12 @@ fn look_ups_and_exports() {
     refused(&rig, &["export", "-d", &drive, "--table", "x", "--out", "x.npy"], 3, "input", "x");
     assert_eq!(fs::read_to_string(rig.path("taken.npy")).unwrap(), "precious");
     rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "taken.npy", "--force"]);
+    // Not even by force, and not by another name.
+    fs::hard_link(rig.path("a.drive"), rig.path("drive.npy")).unwrap();
+    let before = fs::read(rig.path("a.drive")).unwrap();
+    let onto = ["export", "-d", &drive, "--table", "t", "--out", "drive.npy", "--force"];
+    refused(&rig, &onto, 4, "refused", "drive.npy");
+    assert!(fs::read(rig.path("drive.npy")).unwrap() == before, "the drive was changed");
 
     // Of another width, and of another content.
     let wide = rig.npy("wide.npy", 100, 4, |_, _| 0.0);

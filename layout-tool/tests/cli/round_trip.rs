@@ -97,6 +97,15 @@ fn bags_are_pooled() {
     assert_eq!(pooled("mean", &["--missing", "skip"]), json!([[2.0, 102.0], [0.0, 0.0], [5.0, 105.0]]));
     assert_eq!(pooled("sum", &["--padding", "5"]), json!([[4.0, 204.0], [0.0, 0.0], [0.0, 0.0]]));
 
+    fs::write(rig.path("all.i64"), [0i64, 4].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    let all = ["lookup", "-d", &drive, "--table", "t", "--ids", "1,3,5,-7", "--pooling", "sum", "--offsets", "all.i64"];
+    assert_eq!(rig.ok(&all)["rows"], json!([[9.0, 309.0], [0.0, 0.0]]));
+    assert_eq!(rig.ok(&[&all[..], &["--include-last-offset"]].concat())["rows"], json!([[9.0, 309.0]]));
+    fs::write(rig.path("none.i64"), "").unwrap();
+    let none = ["lookup", "-d", &drive, "--table", "t", "--ids-file", "none.i64"];
+    assert_eq!(rig.ok(&none)["rows"], json!([]));
+    assert_eq!(rig.ok(&[&none[..], &["--pooling", "sum", "--offsets", "none.i64"]].concat())["rows"], json!([]));
+
     use npyz::WriterBuilder;
     let mut bytes = Vec::new();
     let mut writer = npyz::WriteOptions::new().default_dtype().shape(&[4]).writer(&mut bytes).begin_nd().unwrap();
