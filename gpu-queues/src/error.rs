@@ -1,4 +1,5 @@
 use cudarc::driver::sys::CUresult;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 
@@ -25,8 +26,10 @@ pub enum GpuError {
     },
     /// Memory could not be pinned for the GPU.
     #[error(
-        "{bytes} bytes cannot be pinned for the GPU ({code:?}): pinned memory counts against RLIMIT_MEMLOCK where the process is not \
-         privileged (ulimit -l) and must fit into free memory; raise the one or ask for less"
+        "{bytes} bytes cannot be pinned for the GPU ({code:?}): pinned memory must fit into free memory, and where the process is not \
+         privileged it counts against RLIMIT_MEMLOCK, which is {} here; raise that (ulimit -l, LimitMEMLOCK= of systemd, --ulimit \
+         memlock= of a container), or ask for less",
+        memlock()
     )]
     Pin {
         /// Bytes.
@@ -69,6 +72,31 @@ pub enum GpuError {
     Unsupported(String),
 }
 
+/// The limit, in words.
+fn memlock() -> String {
+    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((RLIM_INFINITY, _)) => "unlimited".to_owned(),
+        Ok((bytes, _)) => format!("{bytes} bytes"),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
 pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(GpuError::Cuda { what, code }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_cannot_be_pinned_names_the_limit() {
+        let text = GpuError::Pin { bytes: 1 << 40, code: CUresult::CUDA_ERROR_OUT_OF_MEMORY }.to_string();
+        let limit = memlock();
+        assert!(limit == "unlimited" || limit.ends_with(" bytes"), "{limit}");
+        assert!(
+            text.contains("1099511627776 bytes") && text.contains(&format!("RLIMIT_MEMLOCK, which is {limit}")),
+            "{text}"
+        );
+    }
 }

@@ -172,3 +172,108 @@ impl Submitter for ForwardedGate {
         self.gate.open();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use warprow_dma::{Backing, PAGE, Wake};
+
+    /// A doorbell that says that it was rung, and takes until it is let go.
+    struct Held {
+        rung: Sender<()>,
+        go: Mutex<Receiver<()>>,
+    }
+
+    impl Wake for Held {
+        fn wake(&self) {
+            let _ = self.rung.send(());
+            let _ = self.go.lock().unwrap().recv_timeout(Duration::from_secs(30));
+        }
+    }
+
+    struct Rig {
+        gate: Arc<ForwardedGate>,
+        shadows: DmaMemory,
+        /// Tail at 0, head at 4.
+        device: DmaMemory,
+        forwarder: DoorbellForwarder,
+        rung: Receiver<()>,
+        go: Sender<()>,
+    }
+
+    /// One queue, whose tail doorbell is held.
+    fn rig() -> Rig {
+        let page = || DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+        let (shadows, device) = (page(), page());
+        let ((rung_in, rung), (go, go_out)) = (channel(), channel());
+        let held = Arc::new(Held { rung: rung_in, go: Mutex::new(go_out) });
+        let tail = Doorbell::memory(device.clone(), 0, Some(held)).unwrap();
+        let head = Doorbell::memory(device.clone(), 4, None).unwrap();
+        let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
+        let forwarder = DoorbellForwarder::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
+        Rig { gate, shadows, device, forwarder, rung, go }
+    }
+
+    impl Rig {
+        /// As a block does: the head, then the tail.
+        fn store(&self, tail: u32, head: u32) {
+            self.shadows.store_u32(HEAD, head);
+            fence(Ordering::Release);
+            self.shadows.store_u32(0, tail);
+        }
+
+        fn await_tail(&self) {
+            self.rung.recv_timeout(Duration::from_secs(30)).expect("the tail is rung");
+        }
+    }
+
+    #[test]
+    fn a_head_is_told_before_the_tail_that_counts_on_it() {
+        let rig = rig();
+        for turn in 1..200 {
+            rig.store(turn, turn + 1000);
+            rig.await_tail();
+            assert_eq!((rig.device.load_u32(0), rig.device.load_u32(4)), (turn, turn + 1000));
+            rig.go.send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn queues_are_not_left_while_the_device_is_being_told() {
+        let rig = rig();
+        rig.store(3, 0);
+        rig.await_tail();
+        rig.gate.close();
+        assert!(!rig.gate.has_left(), "the doorbell is being stored");
+        rig.go.send(()).unwrap();
+        let began = Instant::now();
+        while !rig.gate.has_left() {
+            assert!(began.elapsed() < Duration::from_secs(30), "it is done with the doorbell");
+            std::thread::yield_now();
+        }
+        // What is stored now is for a queue that goes.
+        rig.store(7, 7);
+        assert!(rig.rung.recv_timeout(Duration::from_millis(50)).is_err(), "the gate is closed");
+        assert_eq!((rig.device.load_u32(0), rig.device.load_u32(4)), (3, 0));
+
+        // The queue begins anew: zero is what the device knows, and the first value told is a new one.
+        rig.forwarder.restart(0);
+        rig.gate.open();
+        assert!(rig.rung.recv_timeout(Duration::from_millis(50)).is_err(), "nothing was stored since");
+        rig.store(3, 0);
+        rig.await_tail();
+        rig.go.send(()).unwrap();
+        assert_eq!(rig.device.load_u32(0), 3);
+    }
+
+    #[test]
+    fn shadows_that_do_not_fit_are_refused() {
+        let shadows = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+        let bell = || Doorbell::memory(shadows.clone(), 0, None).unwrap();
+        let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
+        let queues = (0..=PAGE / SHADOW_BYTES).map(|_| (bell(), bell())).collect();
+        let error = DoorbellForwarder::start(gate, shadows, queues).expect_err("too many").to_string();
+        assert!(error.contains("17 queues"), "{error}");
+    }
+}

@@ -244,7 +244,7 @@ impl QueueSet {
         Fault::load(self.memory.faults.memory(), index * size_of::<Fault>())
     }
 
-    /// What each queue's driving block keeps, after the launches before. For reports and tests: it waits for the GPU.
+    /// What each queue's driving block keeps. For reports and tests: whole only while no launch is under way.
     pub fn states(&self) -> Result<Vec<QueueState>, GpuError> {
         let state = |index| {
             let mut bytes = [0; size_of::<QueueState>()];
@@ -310,7 +310,7 @@ impl QueueSet {
                 continue;
             }
             // Before the queue exists again, so that it never meets a state that is not its own.
-            self.memory.states.write(index * size_of::<QueueState>(), &[0; size_of::<QueueState>()])?;
+            self.memory.states.clear(index * size_of::<QueueState>(), size_of::<QueueState>())?;
             if let Some(forwarder) = &self.forwarder {
                 forwarder.restart(index);
             }
