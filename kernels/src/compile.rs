@@ -67,7 +67,7 @@ pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> 
     if !nvrtc {
         return Err(KernelError::NoNvrtc { arch: arch_name, cache: crate::cache_directory() });
     }
-    let code = run(&arch_name, &version)?;
+    let (code, _) = run(MAIN, &OPTIONS, &arch_name, &version)?;
     if let Some(cache) = cache {
         cache.put(&code);
     }
@@ -81,7 +81,8 @@ fn version() -> String {
     format!("{major}.{minor}")
 }
 
-fn run(arch: &str, version: &str) -> Result<Vec<u8>, KernelError> {
+/// Code, and what the compiler said.
+fn run(main: &str, options: &[&str], arch: &str, version: &str) -> Result<(Vec<u8>, String), KernelError> {
     let failed = |reason: String| KernelError::Compile { arch: arch.to_owned(), version: version.to_owned(), reason };
     let text = |text: &str| CString::new(text).map_err(|_| failed("a source has a zero byte".to_owned()));
     let check = |what: &str, result: nvrtcResult| {
@@ -92,12 +93,12 @@ fn run(arch: &str, version: &str) -> Result<Vec<u8>, KernelError> {
         let why = unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(result)) };
         Err(failed(format!("{what}: {}", why.to_string_lossy())))
     };
-    let main = text(MAIN)?;
+    let main = text(main)?;
     let names = HEADERS.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
     let bodies = HEADERS.iter().map(|(_, body)| text(body)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let bodies: Vec<*const c_char> = bodies.iter().map(|body| body.as_ptr()).collect();
-    let options = OPTIONS.iter().map(|option| text(option)).chain([text(&format!("--gpu-architecture={arch}"))]);
+    let options = options.iter().map(|option| text(option)).chain([text(&format!("--gpu-architecture={arch}"))]);
     let options = options.collect::<Result<Vec<_>, _>>()?;
     let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
 
@@ -124,7 +125,7 @@ fn run(arch: &str, version: &str) -> Result<Vec<u8>, KernelError> {
     let mut code = vec![0u8; size];
     // SAFETY: the buffer has the size that NVRTC asked for.
     check("taking the code", unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
-    Ok(code)
+    Ok((code, log(&program)))
 }
 
 /// What the compiler said.
@@ -143,6 +144,9 @@ fn log(program: &Program) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kernels that there are.
+    const MAIN_KERNELS: usize = 8;
 
     #[test]
     fn every_include_is_embedded() {
@@ -171,15 +175,55 @@ mod tests {
         assert!(error.contains("7.5") && error.contains("8.0"), "{error}");
     }
 
+    /// Architectures, and how many bytes of registers each kernel may spill there.
+    const BUILT: [(Arch, u32); 3] =
+        [(Arch { major: 8, minor: 0 }, 96), (Arch { major: 9, minor: 0 }, 16), (Arch { major: 10, minor: 0 }, 40)];
+
+    /// Kernels by name, with the bytes that they spill: what `ptxas -v` says.
+    fn spills(log: &str) -> Vec<(&str, u32)> {
+        let mut kernels = Vec::new();
+        let mut kernel = "";
+        for line in log.lines() {
+            if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+                kernel = rest.split('\'').next().unwrap();
+            } else if line.contains("bytes spill stores") {
+                let bytes = |what| {
+                    let before = line.split_once(what).unwrap().0;
+                    before.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+                };
+                kernels.push((kernel, bytes(" bytes spill stores").max(bytes(" bytes spill loads"))));
+            }
+        }
+        kernels
+    }
+
+    /// With `WARPROW_CUBINS` set to a folder, leaves there what `tests/cubins.sh` disassembles.
     #[test]
     fn compiles_for_every_architecture() {
+        let folder = std::env::var_os("WARPROW_CUBINS").map(std::path::PathBuf::from);
         // SAFETY: it looks for a library and calls nothing in it.
         if !unsafe { sys::is_culib_present() } {
+            assert!(folder.is_none(), "libnvrtc cannot be found");
             return eprintln!("skipped: compiling the kernels needs libnvrtc");
         }
-        for (major, minor) in [(8, 0), (9, 0), (10, 0)] {
-            let code = run(&Arch { major, minor }.to_string(), &version()).unwrap();
+        let keep = |name: String, code: &[u8]| {
+            folder.iter().for_each(|folder| std::fs::write(folder.join(&name), code).unwrap());
+        };
+        let verbose = [&OPTIONS[..], &["--ptxas-options=-v"]].concat();
+        for (arch, budget) in BUILT {
+            let (code, log) = run(MAIN, &verbose, &arch.to_string(), &version()).unwrap();
             assert_eq!(code[..4], *b"\x7fELF");
+            let kernels = spills(&log);
+            assert_eq!(kernels.len(), MAIN_KERNELS, "{log}");
+            println!("{arch}: bytes spilled: {kernels:?}");
+            for (kernel, bytes) in kernels {
+                assert!(bytes <= budget, "{kernel} spills {bytes} bytes on {arch}, where {budget} are allowed");
+            }
+            keep(format!("{arch}.cubin"), &code);
         }
+        // The compiler accepts this for an architecture that cannot decode it: a disassembler must refuse it.
+        let illegal = r#"extern "C" __global__ void f() { asm volatile("fence.release.sys;" ::: "memory"); }"#;
+        let (code, _) = run(illegal, &OPTIONS, "sm_80", &version()).unwrap();
+        keep("illegal.cubin".to_owned(), &code);
     }
 }

@@ -21,6 +21,14 @@ const TAIL: usize = 0;
 const HEAD: usize = 64;
 const SQ: usize = 4096;
 
+/// A completion to come.
+struct Due {
+    cid: u16,
+    at: u64,
+    /// Where in the memory its data lands, and where in the image that lies; none for a ghost.
+    data: Option<(usize, usize)>,
+}
+
 struct Controller {
     memory: DmaMemory,
     image: Vec<u8>,
@@ -31,8 +39,7 @@ struct Controller {
     turn: u32,
     /// Latest CID of each place.
     before: HashMap<u16, u16>,
-    /// CID, when it is due, and where what lands: none for a ghost.
-    due: Vec<(u16, u64, Option<(usize, usize)>)>,
+    due: Vec<Due>,
     now: u64,
     ghosts: u64,
 }
@@ -80,19 +87,20 @@ impl Controller {
             let cid = (first >> 16) as u16;
             if let Some(ghost) = self.before.insert(cid & ((1 << self.descriptor.cid_shift) - 1), cid) {
                 assert_ne!(ghost, cid, "the next generation");
-                self.due.push((ghost, self.now, None));
+                self.due.push(Due { cid: ghost, at: self.now, data: None });
                 self.ghosts += 1;
             }
-            self.due.push((cid, self.now + rng.u64(20_000..60_000), Some((prp as usize, lba as usize * 512))));
+            let data = Some((prp as usize, lba as usize * 512));
+            self.due.push(Due { cid, at: self.now + rng.u64(20_000..60_000), data });
             self.head = (self.head + 1) % self.descriptor.sq_size;
         }
         let (now, size) = (self.now, self.descriptor.cq_size);
-        for at in (0..self.due.len()).rev() {
+        for next in (0..self.due.len()).rev() {
             let full = (self.tail + 1) % size == self.memory.load_u32(HEAD);
-            if self.due[at].1 > now || full {
+            if self.due[next].at > now || full {
                 continue;
             }
-            let (cid, _, data) = self.due.swap_remove(at);
+            let Due { cid, data, .. } = self.due.swap_remove(next);
             if let Some((to, from)) = data {
                 self.memory.write(to, &self.image[from..from + 512]);
             }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, fs};
 
 use libloading::Library;
@@ -65,6 +65,9 @@ fn sources(patches: &[Patch]) -> Vec<(String, String)> {
 
 /// The library for these patches, built if it is not there yet.
 fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
+    // Tests that begin together all want the same.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let sources = sources(patches);
     let mut hasher = DefaultHasher::new();
     (&sources, compiler, OPTIONS).hash(&mut hasher);
@@ -83,7 +86,7 @@ fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
     command.args(OPTIONS).current_dir(here.path()).args(["simt.cpp", "-o"]).arg(&built);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{compiler} refuses the kernels:\n{}", String::from_utf8_lossy(&output.stderr));
-    // Another test may have been faster.
+    // Another process may have been faster.
     fs::rename(built, &library).unwrap();
     library
 }
