@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, Parser};
 use serde_json::{Map, Value};
 
 pub mod cli;
@@ -36,7 +36,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let json = before_dashes.clone().any(|argument| argument == "--json");
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, json),
+        Err(error) => return refuse(&error, &args, json),
     };
     let name = cli.command.name();
     if std::env::var_os("WARPROW_LOG").is_some() {
@@ -99,7 +99,7 @@ fn object(name: &str, done: &Done) -> Value {
 }
 
 /// A command line that clap would not take, or a call for help.
-fn refuse(error: &clap::Error, json: bool) -> u8 {
+fn refuse(error: &clap::Error, args: &[OsString], json: bool) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Class::Resources.exit(),
@@ -112,16 +112,26 @@ fn refuse(error: &clap::Error, json: bool) -> u8 {
         _ if json => {
             let text = error.to_string();
             let (what, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
-            let subject = error.context().next().map(|(_, value)| value.to_string()).unwrap_or_default();
+            let about =
+                [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].into_iter().find_map(|it| error.get(it));
+            let subject = about.map(ToString::to_string).unwrap_or_default();
             let what = what.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
             let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
-            finish("", true, Err(Failure::usage(subject, what).remedy(rest)))
+            finish(&command_in(args), true, Err(Failure::usage(subject, what).remedy(rest)))
         }
         _ => {
             let _ = error.print();
             Class::Usage.exit()
         }
     }
+}
+
+/// The command that a command line names, even if it makes no sense otherwise; empty if there is none.
+fn command_in(args: &[OsString]) -> String {
+    let first =
+        args.iter().skip(1).filter_map(|argument| argument.to_str()).find(|argument| !argument.starts_with('-'));
+    let known = |name: &&str| Cli::command().find_subcommand(name).is_some();
+    first.filter(known).unwrap_or_default().to_owned()
 }
 
 /// Prints a result. A reader that has gone away is no failure.
