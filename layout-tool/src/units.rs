@@ -2,19 +2,24 @@
 
 use std::time::Duration;
 
-/// Bytes from text: `4096`, `512K`, `16M`, `64G`, `1T`. The letters are powers of 1024.
+/// Bytes from text, as `size=` of an emulated drive takes them: `4096`, `512K`, `16M`, `64G`, `1T` and `KiB` … are powers of
+/// 1024; `kB`, `MB`, `GB` and `TB` of 1000.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err("give bytes, or K, M, G or T for KiB, MiB, GiB or TiB".into()),
+    let unit: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "K" | "k" | "KiB" => 1 << 10,
+        "M" | "m" | "MiB" => 1 << 20,
+        "G" | "g" | "GiB" => 1 << 30,
+        "T" | "t" | "TiB" => 1 << 40,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return Err("give bytes, or a number with K, M, G, T or KiB, … (1024), kB, MB, … (1000)".into()),
     };
     let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is no whole number"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that passes 2⁶⁴ bytes".into())
+    number.checked_mul(unit).ok_or_else(|| "that passes 2⁶⁴ bytes".into())
 }
 
 /// `512 B`, `1.50 KiB`, `64.0 GiB`.
@@ -85,12 +90,22 @@ mod tests {
 
     #[test]
     fn bytes_are_read() {
-        for (text, want) in
-            [("0", 0), ("512", 512), ("512B", 512), ("16M", 16 << 20), ("64GiB", 64 << 30), ("1t", 1 << 40)]
-        {
+        for (text, want) in [
+            ("0", 0),
+            ("512", 512),
+            ("512B", 512),
+            ("16M", 16 << 20),
+            ("64GiB", 64 << 30),
+            ("1t", 1 << 40),
+            ("4MB", 4_000_000),
+        ] {
             assert_eq!(parse_bytes(text), Ok(want), "{text}");
+            let uri = format!("emulated:x,size={}", text.replace("512", "512K"));
+            if let Ok(uri) = uri.parse::<warprow_soft_controller::DriveUri>() {
+                assert_eq!(uri.size, parse_bytes(&text.replace("512", "512K")).ok(), "{text}: one meaning everywhere");
+            }
         }
-        for text in ["", "G", "1.5G", "-1", "1X", "1MM", "17179869184G", "ü"] {
+        for text in ["", "G", "1.5G", "-1", "1X", "1MM", "4KiBB", "17179869184G", "ü"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
