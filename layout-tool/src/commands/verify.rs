@@ -50,11 +50,28 @@ struct Finding {
     table: TableInfo,
     /// Against what the rows were compared; `None`: nothing.
     against: Option<String>,
+    against_file: bool,
     rows: u64,
     bytes: u64,
     differing: u64,
     /// The first ranks, or ids, that differ.
     first: Vec<u64>,
+    /// What is wrong with the table, other than rows that differ.
+    damage: Option<Failure>,
+}
+
+impl Finding {
+    /// Of a table that could not be looked at to the end.
+    fn failed(table: TableInfo, failure: Failure) -> Self {
+        let (rows, bytes, differing) = (0, 0, 0);
+        let (against, against_file, first, damage) = (None, false, Vec::new(), Some(failure));
+        Self { table, against, against_file, rows, bytes, differing, first, damage }
+    }
+
+    /// What `first` are.
+    fn kind(&self) -> &'static str {
+        if self.against_file { "ids" } else { "ranks" }
+    }
 }
 
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
@@ -64,11 +81,19 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure>
     let several = tables.len() > 1;
     let mut findings = Vec::with_capacity(tables.len());
     for info in tables {
-        findings.push(match &file {
-            None => check(&store, info, context)?,
+        let found = match &file {
+            None => check(&store, info.clone(), context),
             Some(file) => {
-                compare(&store, info, file, Counterpart { several, tensor: args.tensor.as_deref() }, context)?
+                let wanted = Counterpart { several, tensor: args.tensor.as_deref() };
+                compare(&store, info.clone(), file, wanted, context)
             }
+        };
+        findings.push(match found {
+            // The other tables are looked at all the same.
+            Err(failure) if matches!(failure.class, Class::Store | Class::Drive | Class::Mismatch) => {
+                Finding::failed(info, failure)
+            }
+            found => found?,
         });
     }
     report(findings)
@@ -79,7 +104,8 @@ fn chosen(store: &Store, names: &[String]) -> Result<Vec<TableInfo>, Failure> {
         return Ok(store.tables());
     }
     let find = |name: &String| store.table(name).ok_or_else(|| drives::no_such_table(store, name));
-    names.iter().map(find).collect()
+    let once = names.iter().enumerate().filter(|(index, name)| !names.iter().take(*index).any(|it| it == *name));
+    once.map(|(_, name)| find(name)).collect()
 }
 
 fn interrupted(error: StoreError, context: &Context) -> Failure {
@@ -100,10 +126,14 @@ fn check(store: &Store, table: TableInfo, context: &Context) -> Result<Finding, 
     let verified = verified.map_err(|error| interrupted(error, context))?;
     Ok(Finding {
         against: verified.checked.then(|| "checksums".to_owned()),
+        against_file: false,
         rows: verified.rows,
         bytes: verified.bytes,
         differing: verified.damaged,
         first: verified.first_damaged,
+        damage: verified.damaged_ranks.map(|damage| {
+            Failure::new(Class::Store, &table.name, damage).remedy("load the table again, with --replace")
+        }),
         table,
     })
 }
@@ -130,8 +160,16 @@ fn compare(
     }
     let bar = context.screen.bar(format!("comparing {}", table.name), table.rows, Unit::Things);
     let source = file.rows(theirs);
-    let mut finding =
-        Finding { against: Some(path.clone()), rows: 0, bytes: 0, differing: 0, first: Vec::new(), table };
+    let mut finding = Finding {
+        against: Some(path.clone()),
+        against_file: true,
+        rows: 0,
+        bytes: 0,
+        differing: 0,
+        first: Vec::new(),
+        damage: None,
+        table,
+    };
     let (mut want, mut unread) = (vec![0; row_bytes], None);
     let name = finding.table.name.clone();
     let scanned = store.scan(&name, 0..u64::MAX, &mut |rank, row| {
@@ -212,6 +250,7 @@ impl Counterpart<'_> {
 
 fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
     let verdict = |finding: &Finding| match (&finding.against, finding.differing) {
+        _ if finding.damage.is_some() => "DAMAGED, see below".to_owned(),
         (None, _) => "readable; row contents NOT checked".to_owned(),
         (Some(against), 0) => format!("equal to {against}"),
         (Some(against), n) => format!("{} DIFFER from {against}", units::plural(n, "row")),
@@ -224,7 +263,10 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
         text = "The store has no tables.".to_owned();
     }
     let unchecked = findings.iter().filter(|finding| finding.against.is_none()).count();
-    if unchecked > 0 {
+    for damage in findings.iter().filter_map(|finding| finding.damage.as_ref()) {
+        text += &format!("\n{}: {}", damage.subject, damage.message);
+    }
+    if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
     }
     let tables: Vec<Value> = findings
@@ -236,7 +278,9 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
                 "bytes": it.bytes,
                 "checked": it.against.is_some(),
                 "against": it.against,
+                "damage": it.damage.as_ref().map(|damage| &damage.message),
                 "differing": it.differing,
+                "first_differing_are": it.kind(),
                 "first_differing": it.first.iter().take(LISTED).collect::<Vec<_>>(),
             })
         })
@@ -245,13 +289,15 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
     let differing: u64 = findings.iter().map(|finding| finding.differing).sum();
     let object = json!({ "tables": tables, "contents_checked": checked, "differing": differing });
     let mut done = Done::new(text, object)?;
-    if let Some(bad) = findings.iter().find(|finding| finding.differing > 0) {
+    if let Some(damage) = findings.iter().find_map(|finding| finding.damage.clone()) {
+        done.failure = Some(damage);
+    } else if let Some(bad) = findings.iter().find(|finding| finding.differing > 0) {
         let first: Vec<String> = bad.first.iter().take(LISTED).map(u64::to_string).collect();
-        let of = if bad.against.as_deref() == Some("checksums") { "ranks" } else { "ids" };
         let what = format!(
-            "{} of table {:?} differ: {of} {}",
+            "{} of table {:?} differ: {} {}",
             units::plural(bad.differing, "row"),
             bad.table.name,
+            bad.kind(),
             first.join(", ")
         );
         done.failure =
