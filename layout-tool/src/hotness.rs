@@ -22,6 +22,24 @@ pub struct HotnessFile {
     pub file: TraceFile,
 }
 
+/// What a `--hotness` argument came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hotness {
+    /// The hottest row first.
+    pub ranks: Ranks,
+    /// Of a trace: how much of it speaks of the table.
+    pub trace: Option<Share>,
+}
+
+/// How many ids of a trace the table does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Those.
+    pub missing: u64,
+    /// All.
+    pub ids: u64,
+}
+
 impl HotnessFile {
     /// Reads the argument; `tables` are the names that may stand before the equals sign.
     pub fn parse(argument: &str, tables: &[&str]) -> Self {
@@ -42,13 +60,23 @@ impl HotnessFile {
         Self { table, trace, file }
     }
 
+    /// The table that the argument seems to name, although there is none of that name: what stands before an equals sign
+    /// in a path that leads nowhere.
+    pub fn stranger(&self) -> Option<&str> {
+        let (name, _) = self.file.path.to_str()?.split_once('=')?;
+        (self.table.is_none() && !self.file.path.exists()).then_some(name)
+    }
+
     /// The ranks that put the hottest of `rows` rows first.
-    pub fn ranks(&self, rows: u64) -> Result<Ranks, Failure> {
+    pub fn ranks(&self, rows: u64) -> Result<Hotness, Failure> {
         let subject = self.file.path.display().to_string();
+        let mut trace = None;
         let counts = if self.trace {
             let counted =
                 usize::try_from(rows).map_err(|_| Failure::input(&subject, "the table is too large to be ranked"))?;
-            let ids = read_keys(&self.file)?.map(warprow_workload::Mapping::Strict, rows).ids;
+            let mapped = read_keys(&self.file)?.map(warprow_workload::Mapping::Strict, rows);
+            let ids = mapped.ids;
+            trace = Some(Share { missing: mapped.missing, ids: ids.len() as u64 });
             let counts = counts(&ids, counted);
             if counts.iter().all(|&count| count == 0) {
                 return Err(Failure::input(&subject, "none of its ids is in the table")
@@ -70,7 +98,7 @@ impl HotnessFile {
             }
             counts
         };
-        Ok(Ranks::by_hotness(&counts))
+        Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace })
     }
 }
 
@@ -194,8 +222,12 @@ mod tests {
         assert_eq!(parse("trace:t.u64"), want(None, true, "t.u64", None));
     }
 
-    fn ranks(path: &Path, trace: bool, rows: u64) -> Result<Ranks, Failure> {
+    fn hotness(path: &Path, trace: bool, rows: u64) -> Result<Hotness, Failure> {
         HotnessFile { table: None, trace, file: TraceFile { path: path.into(), column: None } }.ranks(rows)
+    }
+
+    fn ranks(path: &Path, trace: bool, rows: u64) -> Result<Ranks, Failure> {
+        hotness(path, trace, rows).map(|hotness| hotness.ranks)
     }
 
     #[test]
@@ -229,6 +261,7 @@ mod tests {
         let trace = dir.path().join("trace.csv");
         std::fs::write(&trace, "id\n2\n0\n2\n0\n2\n-1\n77\n").unwrap();
         assert_eq!(ranks(&trace, true, 4).unwrap(), want);
+        assert_eq!(hotness(&trace, true, 4).unwrap().trace, Some(Share { missing: 2, ids: 7 }));
         assert!(ranks(&trace, true, 0).is_err());
         std::fs::write(&trace, "2\n0\n2\n").unwrap();
         assert!(ranks(&trace, true, 4).unwrap_err().message.contains("no header line"));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::{DType, Ranks, RowSource, TableSpec};
+use warprow_layout::{DType, MAX_NAME, Ranks, RowSource, TableSpec};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
@@ -12,7 +12,7 @@ use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file::{TableFile, npy, refuse_special};
-use crate::hotness::HotnessFile;
+use crate::hotness::{HotnessFile, Share};
 use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
@@ -74,6 +74,8 @@ struct Prepared<'a> {
     chosen: Chosen<'a>,
     spec: TableSpec,
     ranks: Option<Ranks>,
+    /// How much of the trace that ranked it speaks of it.
+    trace: Option<Share>,
 }
 
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
@@ -82,6 +84,10 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let command = format!("warprow load {}", args.drives.pasteable());
     let chosen = selection.choose(&files, &command)?;
     let names: Vec<&str> = chosen.iter().map(|chosen| &*chosen.name).collect();
+    if let Some(name) = names.iter().find(|name| name.len() > MAX_NAME) {
+        let what = format!("its name has {} bytes, the most are {MAX_NAME}", name.len());
+        return Err(Failure::input(*name, what).remedy("give it another: --tensor NAME=GLOB"));
+    }
     let hotness: Vec<HotnessFile> = args.hotness.iter().map(|argument| HotnessFile::parse(argument, &names)).collect();
     check_hotness(&hotness, &names)?;
 
@@ -158,6 +164,15 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             ]
         }),
     );
+    for (it, share) in prepared.iter().filter_map(|it| Some((it, it.trace?))).filter(|(_, share)| share.missing > 0) {
+        text += &format!(
+            "\nhotness: {} of {} of the trace ({:.1}%) are not in {}",
+            units::count(share.missing),
+            units::plural(share.ids, "id"),
+            100.0 * share.missing as f64 / share.ids as f64,
+            printable(&it.spec.name)
+        );
+    }
     for old in &replaced {
         text += &format!(
             "\nreplaces: {} of {} × {} {}, generation {}",
@@ -180,6 +195,10 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
 fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure> {
     for (index, file) in hotness.iter().enumerate() {
         let subject = || file.file.path.display().to_string();
+        if let Some(name) = file.stranger() {
+            let what = format!("there is no such file, and no table {name:?} is loaded");
+            return Err(Failure::input(subject(), what).remedy(format!("the tables are {}", names.join(", "))));
+        }
         if file.table.is_none() && names.len() > 1 {
             return Err(Failure::usage(
                 subject(),
@@ -215,14 +234,14 @@ fn prepare<'a>(
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
     let file = hotness.iter().find(|file| file.table.as_ref().is_none_or(|it| *it == chosen.name));
-    let ranks = match file {
+    let (ranks, trace) = match file {
         Some(file) => {
             let spinner = context.screen.spinner(format!("ranking {}", chosen.name));
-            let ranks = file.ranks(table.rows)?;
+            let hotness = file.ranks(table.rows)?;
             spinner.finish_and_clear();
-            Some(ranks)
+            (Some(hotness.ranks), hotness.trace)
         }
-        None => None,
+        None => (None, None),
     };
     context.interrupt.check()?;
     let spec = TableSpec {
@@ -231,7 +250,7 @@ fn prepare<'a>(
         row_crc: args.row_crc,
         ..TableSpec::new(&chosen.name, table.rows, table.dim, table.dtype)
     };
-    Ok(Prepared { chosen, spec, ranks })
+    Ok(Prepared { chosen, spec, ranks, trace })
 }
 
 fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, Failure> {
@@ -271,7 +290,7 @@ fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, F
 }
 
 fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
-    let Prepared { chosen, spec, ranks } = prepared;
+    let Prepared { chosen, spec, ranks, trace } = prepared;
     json!({
         "name": spec.name,
         "tensor": chosen.table.name,
@@ -280,6 +299,8 @@ fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
         "dim": spec.dim,
         "dtype": spec.dtype.name(),
         "order": if ranks.is_some() { "hotness" } else { "identity" },
+        "trace_ids": trace.map(|share| share.ids),
+        "trace_ids_missing": trace.map(|share| share.missing),
         "row_crc": spec.row_crc,
         "default_row": spec.default_row.is_some(),
     })
