@@ -40,7 +40,7 @@ impl NpyHeader {
         let descr = value(&header, "descr").ok_or(damaged("no 'descr'"))?;
         let descr = quoted(descr).ok_or(damaged("'descr' is no name of a type"))?.to_owned();
         let shape = value(&header, "shape").ok_or(damaged("no 'shape'"))?;
-        let shape = shape_of(shape).ok_or(damaged("'shape' is no tuple"))?;
+        let shape = shape_of(shape).ok_or(damaged("'shape' is no tuple of whole numbers from 0 to 2⁶⁴ - 1"))?;
         let fortran_order = value(&header, "fortran_order").ok_or(damaged("no 'fortran_order'"))?.starts_with("True");
         Ok(Self { descr, shape, fortran_order, data_at })
     }

@@ -188,10 +188,10 @@ fn npy_table(path: &Path, mut file: &File) -> Result<FileTable, Failure> {
     let found = found.saturating_sub(header.data_at);
     let promised = header.elements().saturating_mul(dtype.size().into());
     if promised != found.into() {
-        return Err(refuse(format!(
-            "its header promises {promised} bytes of data, {found} follow: it is cut off or damaged"
-        ))
-        .remedy(again));
+        let how = if promised > found.into() { "it is cut off or damaged" } else { "more follows than belongs to it" };
+        return Err(
+            refuse(format!("its header promises {promised} bytes of data, {found} follow: {how}")).remedy(again)
+        );
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(FileTable { name, rows, dim, dtype, at: header.data_at })
@@ -271,7 +271,7 @@ mod tests {
         for (name, bytes, says) in [
             ("wrong.npy", &b"not numpy"[..], "damaged .npy header"),
             ("short.npy", &npy_bytes("<f4", 2, 2, &[0; 15]), "promises 16 bytes of data, 15 follow"),
-            ("long.npy", &npy_bytes("<f4", 2, 2, &[0; 17]), "promises 16 bytes of data, 17 follow"),
+            ("long.npy", &npy_bytes("<f4", 2, 2, &[0; 17]), "promises 16 bytes of data, 17 follow: more follows"),
             ("vast.npy", &npy_bytes("<f4", u64::MAX, u64::from(u32::MAX) >> 2, &[0; 16]), "cut off"),
             ("wide.npy", &npy_bytes("<f4", 1, u64::MAX, &[0; 16]), "4 GiB"),
             ("double.npy", &npy_bytes("<f8", 2, 1, &[0; 16]), "its elements are <f8"),
