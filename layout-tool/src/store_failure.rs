@@ -12,11 +12,14 @@ use warprow_store::{LookupError, RowError, StoreError};
 use warprow_vfio::OpenError as VfioError;
 
 use crate::failure::{Class, Failure, chain, lacks_resources};
+use crate::units;
 
 /// Kind, subject, remedy.
 type Meaning = (Class, String, &'static str);
 
 const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
+const LESS: &str = "load less, or make the store on larger drives; room comes back when all tables of an earlier load are \
+    replaced, or with `warprow format`";
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
@@ -40,6 +43,23 @@ impl From<StoreError> for Failure {
                 Self { message: format!("{what}; nothing was changed"), ..failure }
                     .remedy(remedy)
                     .detail("token", token)
+            }
+            StoreError::Volume(VolumeError::NoSpace { needed, free, chunk_size, .. }) => {
+                let what = format!(
+                    "{} of {} are needed, {} are free",
+                    units::plural(needed, "chunk"),
+                    units::bytes(chunk_size),
+                    units::count(free)
+                );
+                Self { message: what, ..failure }
+            }
+            StoreError::Volume(VolumeError::CatalogueFull { needed, capacity }) => {
+                let what = format!(
+                    "the catalogue would have {}, its place holds {}",
+                    units::bytes(needed),
+                    units::bytes(capacity)
+                );
+                Self { message: what, ..failure }
             }
             _ => failure,
         }
@@ -127,7 +147,9 @@ fn of_emulated(error: &UriError) -> Meaning {
             (Class::Store, at(path), "look at the path, or make a drive: warprow format -d emulated:PATH,size=64G")
         }
         UriError::Size { path, .. } => (Class::Input, at(path), "give another file, or a size that fits it"),
-        UriError::Contradicts { path, .. } => (Class::Input, at(path), "leave that property out"),
+        UriError::Contradicts { path, .. } => {
+            (Class::Input, at(path), "leave that property out; the LBA size is changed by `warprow format --lba`")
+        }
         UriError::InUse { path } => (Class::Refused, at(path), "end the process that has it open"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
         UriError::Io { path, source, .. } if source.kind() == ErrorKind::FileTooLarge => {
@@ -251,7 +273,12 @@ fn of_open(error: &OpenError) -> Meaning {
             (Class::Store, drive.clone(), "restore the drive from a copy, or format it and load the tables again")
         }
         OpenError::NewerVersion { drive, .. } => (Class::Store, drive.clone(), "use a newer Warprow"),
-        OpenError::MissingMember { store, .. } => (Class::Store, store.to_string(), ALL_DRIVES),
+        OpenError::MissingMember { store, .. } => (
+            Class::Store,
+            store.to_string(),
+            "give all drives of the store; without, `warprow inspect` shows what is known, and `warprow lookup --degraded` \
+             reads the rows that are left",
+        ),
         OpenError::ForeignMember { drive, .. } | OpenError::SwappedMember { drive, .. } => {
             (Class::Store, drive.clone(), ALL_DRIVES)
         }
@@ -283,9 +310,9 @@ fn of_volume(error: &VolumeError) -> Meaning {
         }
         VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
         VolumeError::InvalidTable { table, .. } => {
-            (Class::Input, table.clone(), "split the table's rows, or leave it out with --tensor")
+            (Class::Input, table.clone(), "change the table, or leave it out with --tensor")
         }
-        VolumeError::NoSpace { .. } | VolumeError::CatalogueFull { .. } => (Class::Resources, "store".into(), ROOM),
+        VolumeError::NoSpace { .. } | VolumeError::CatalogueFull { .. } => (Class::Resources, "store".into(), LESS),
         VolumeError::RanksDamaged { table, .. } | VolumeError::RanksInvalid { table, .. } => {
             (Class::Store, table.clone(), "load the table again, with --replace")
         }

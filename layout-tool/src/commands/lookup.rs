@@ -8,13 +8,13 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use warprow_layout::DType;
 use warprow_store::{
-    Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, TableInfo,
+    Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, RowError, TableInfo,
 };
 use warprow_workload::{Keys, NpyHeader, TraceFile};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::file::{TableWriter, refuse_special};
 use crate::hotness::read_numbers;
 use crate::report::{json_float, table};
@@ -83,9 +83,14 @@ pub struct LookupArgs {
     padding: Option<i128>,
     /// Do not compare rows with their checksums, where the table has them
     ///
-    /// To compare them, the checksums of all tables are read first: four bytes a row.
+    /// To compare them, all checksums of the table are read first: four bytes a row.
     #[arg(long)]
     no_check: bool,
+    /// Do without drives that are missing: print the rows that are left, unchecked
+    ///
+    /// Exit code 6 if one of the rows is lost. The table must be in the order of its ids; the order of others is lost as well.
+    #[arg(long, conflicts_with_all = ["out", "offsets"])]
+    degraded: bool,
     /// Write the rows to a .npy or .safetensors file instead of printing them
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -148,7 +153,9 @@ struct Request {
 
 pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure> {
     let request = Request::read(args)?;
-    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let options = OpenOptions::default();
+    let options = if args.degraded { options.with_degraded() } else { options.with_read_only() };
+    let store = drives::open(&args.drives, &options)?;
     let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
     let out = if request.bags.is_some() { DType::F32 } else { info.dtype };
     let most = CHUNK_BYTES / (u64::from(info.dim) * 4).max(1);
@@ -167,7 +174,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         );
         return Err(Failure::input("--json", what).remedy("write them to a file, with --out, or look up fewer at once"));
     }
-    let host = store.attach_host(if args.no_check { options } else { options.with_checked_rows() })?;
+    let host = store.attach_host(if args.no_check || args.degraded { options } else { options.with_checked_rows() })?;
     let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
     let feature = match args.padding {
@@ -189,7 +196,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         (None, true) => usize::MAX,
         (None, false) => SHOWN.0,
     };
-    let mut shown = Shown { most: most_shown, dim: info.dim as usize, rows: Vec::new(), mask: Vec::new() };
+    let mut shown = Shown::new(most_shown, info.dim as usize);
     let mut report = Report::default();
     let bar = context.screen.bar("looking up", rows, Unit::Things);
     let mut first_row = 0;
@@ -210,7 +217,16 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         let mut mask = vec![0; chunk.ids.len()];
         let mut buffer = RowBuffer::new(out, bags * info.dim as usize);
         let mut output = Output::new(buffer.rows(), plan.width()).with_mask(&mut mask);
-        let looked_up = slot.lookup(&batch, &mut output).map_err(|error| failed(&error, args, chunk.ids.start))?;
+        let looked_up = match slot.lookup(&batch, &mut output) {
+            Err(LookupError::RowsFailed { report, positions, source: RowError::MemberMissing { drives } })
+                if args.degraded && request.bags.is_none() =>
+            {
+                shown.lost.extend(positions.iter().map(|position| position + chunk.ids.start));
+                shown.missing_drives = drives;
+                *report
+            }
+            other => other.map_err(|error| failed(&error, args, chunk.ids.start))?,
+        };
         tally::add(&mut report, &looked_up);
         if let Some((_, writer)) = &writer {
             writer.write(first_row, buffer.bytes())?;
@@ -224,7 +240,9 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     if let Some((_, writer)) = writer {
         writer.finish()?;
     }
-    describe(args, &info, out, &request, &shown, &report, rows)
+    let mut done = describe(args, &info, out, &request, &shown, &report, rows)?;
+    done.failure = shown.failure(&args.table);
+    Ok(done)
 }
 
 impl Request {
@@ -394,9 +412,25 @@ struct Shown {
     rows: Vec<Vec<f32>>,
     /// One byte a row, if not pooled.
     mask: Vec<u8>,
+    /// Positions of ids whose rows lie on drives that are missing, ascending.
+    lost: Vec<usize>,
+    missing_drives: Vec<String>,
 }
 
 impl Shown {
+    fn new(most: usize, dim: usize) -> Self {
+        Self { most, dim, rows: Vec::new(), mask: Vec::new(), lost: Vec::new(), missing_drives: Vec::new() }
+    }
+
+    fn failure(&self, table: &str) -> Option<Failure> {
+        let count = self.lost.len() as u64;
+        let drives = self.missing_drives.join(", ");
+        let what = format!("the rows of {} lie on drives that are missing: {drives}", units::plural(count, "id"));
+        let failure =
+            Failure::new(Class::Store, table, what).remedy("give these drives too").detail("positions", &*self.lost);
+        (count > 0).then_some(failure)
+    }
+
     fn take(&mut self, buffer: &RowBuffer, mask: &[u8], by_id: bool) {
         let more = self.most.saturating_sub(self.rows.len());
         if more > 0 {
@@ -437,7 +471,7 @@ fn describe(
         "dtype": out.name(),
         "pooling": args.pooling.name(),
         "generation": report.generation,
-        "checked": info.row_crc && !args.no_check,
+        "checked": info.row_crc && !args.no_check && !args.degraded,
         "ids": report.ids,
         "padding": report.padding,
         "missing": report.missing,
@@ -463,8 +497,12 @@ fn describe(
         members.insert("out".into(), path.display().to_string().into());
         return Done::new(format!("{summary}\nwritten to {}", path.display()), object);
     }
-    let values = |row: &Vec<f32>| Value::from(row.iter().map(|&v| json_float(v)).collect::<Vec<_>>());
-    members.insert("rows".into(), shown.rows.iter().map(values).collect());
+    let lost = |index: usize| shown.lost.binary_search(&index).is_ok();
+    let values = |(index, row): (usize, &Vec<f32>)| match lost(index) {
+        true => Value::Null,
+        false => row.iter().map(|&v| json_float(v)).collect(),
+    };
+    members.insert("rows".into(), shown.rows.iter().enumerate().map(values).collect());
     if request.bags.is_none() {
         members.insert("found".into(), shown.mask.iter().map(|&found| Value::from(found == 1)).collect());
     }
@@ -474,6 +512,10 @@ fn describe(
             text += &format!("  … {} more", row.len() - SHOWN.1);
         }
         let (what, found) = match request.bags {
+            None if lost(i) => {
+                text.clear();
+                (request.id(i).to_string(), "LOST".to_owned())
+            }
             Some(_) => (i.to_string(), String::new()),
             None => (request.id(i).to_string(), if shown.mask.get(i) == Some(&1) { "yes" } else { "no" }.to_owned()),
         };
@@ -502,7 +544,6 @@ fn number(value: f32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Class;
 
     fn request(ids: usize, bags: Option<Vec<usize>>) -> Request {
         Request { ids: Keys::Signed(vec![0; ids]), bags, weights: None }
@@ -531,7 +572,7 @@ mod tests {
 
     #[test]
     fn no_more_rows_are_kept_than_are_shown() {
-        let mut shown = Shown { most: 5, dim: 2, rows: Vec::new(), mask: Vec::new() };
+        let mut shown = Shown::new(5, 2);
         for _ in 0..3 {
             shown.take(&RowBuffer::F32(vec![0., 1., 2., 3., 4., 5.]), &[1, 0, 1], true);
         }

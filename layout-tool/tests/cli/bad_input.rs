@@ -63,6 +63,8 @@ fn command_lines() {
     ] {
         let error = rig.fails(args, 2);
         assert_eq!(error["class"], "usage", "{args:?}");
+        let command = args.first().filter(|name| **name != "lod").map_or(json!(null), |name| json!(name));
+        assert_eq!(rig.json(args).0["command"], command, "{args:?}");
         let plain = rig.run(args);
         assert!(plain.exit == 2 && !plain.stderr.is_empty(), "{args:?}: {plain:?}");
     }
@@ -170,6 +172,8 @@ fn table_files() {
     load(&good, 3, "input", "a row of good is 3 elements", &["--default", &wide]);
     fs::write(rig.path("counts.csv"), "n\n1\n2\n").unwrap();
     load(&good, 3, "input", "2 counts, the table 4 rows", &["--hotness", "counts.csv"]);
+    load(&good, 3, "input", "no table \"nope\"", &["--hotness", "nope=counts.csv"]);
+    load(&good, 3, "input", "300 bytes", &["--tensor", &format!("{}=good", "n".repeat(300))]);
     load(&good, 3, "input", "there is no column", &["--hotness", "trace:counts.csv:id"]);
     let second = rig.npy("second.npy", 4, 3, |_, _| 0.0);
     load(&good, 2, "usage", "which is the hotness of", &["--hotness", "counts.csv", &second]);
@@ -240,7 +244,8 @@ fn look_ups_and_exports() {
     File::options().write(true).open(&path).unwrap().write_all_at(&[0xff], at as u64 + 5).unwrap();
     let (value, exit) = rig.json(&["verify", "-d", &drive]);
     assert_eq!((exit, &value["error"]["class"], &value["differing"]), (5, &json!("mismatch"), &json!(1)));
-    assert_eq!(value["tables"][0]["first_differing"], json!([42]));
+    let table = &value["tables"][0];
+    assert_eq!((&table["first_differing"], &table["first_differing_are"]), (&json!([42]), &json!("ranks")));
     for args in [
         &["export", "-d", &drive, "--table", "t", "--out", "rotten.npy"][..],
         &["lookup", "-d", &drive, "--table", "t", "--ids", "1,42"],
@@ -328,6 +333,21 @@ fn stores_that_are_damaged_newer_or_incomplete() {
     assert_eq!((exit, &seen["state"]), (6, &json!("degraded")));
     assert_eq!(seen["missing"].as_array().unwrap().len(), 1);
     assert_eq!(seen["store"]["generations"][0]["tables"][0]["name"], "t");
+    // And rows that lie on the others: a stripe of 1024 rows on either drive in turn.
+    let left = ["lookup", "-d", "emulated:a0", "--table", "t", "--ids", "0,1024,2048,-1", "--degraded"];
+    let (rows, exit) = rig.json(&left);
+    assert_eq!(
+        (exit, &rows["error"]["class"], &rows["found"]),
+        (6, &json!("store"), &json!([true, false, true, false]))
+    );
+    assert_eq!((&rows["rows"][0][1], &rows["rows"][1], &rows["rows"][3][7]), (&json!(1.0), &json!(null), &json!(0.0)));
+    assert_eq!(rows["error"]["positions"], json!([1]));
+    let shown = rig.run(&left).stdout;
+    assert!(shown.lines().any(|line| line.split_whitespace().eq(["1024", "LOST"])), "{shown}");
+    assert_eq!(
+        rig.ok(&["lookup", "-d", "emulated:a0", "--table", "t", "--ids", "7", "--degraded"])["rows"][0][0],
+        56.0
+    );
     let after = snapshot(&rig);
     assert!(before == after, "something was changed");
 

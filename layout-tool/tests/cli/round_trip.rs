@@ -46,6 +46,8 @@ fn a_table_is_loaded_looked_up_checked_and_exported() {
     assert_eq!(looked_up["found"], json!([true, true, false, false, true]));
     assert_eq!((&looked_up["missing"], &looked_up["unique"]), (&json!(2), &json!(2)));
 
+    let twice = rig.ok(&["verify", "-d", &drive, "--table", "items", "--table", "items"]);
+    assert_eq!(twice["tables"].as_array().unwrap().len(), 1);
     let verified = rig.ok(&["verify", "-d", &drive]);
     assert_eq!((&verified["contents_checked"], &verified["differing"]), (&json!(true), &json!(0)));
     let against = rig.ok(&["verify", "-d", &drive, "--against", &file]);
