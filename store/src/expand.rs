@@ -117,10 +117,10 @@ impl Routed<'_> {
     fn is_sound(&mut self, read: &RowRead, memory: &DmaMemory, at: usize) -> bool {
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
-        let source = self.plan.host_table(table);
-        let Some(crcs) = &source.crcs else { return true };
+        let Some(crcs) = &self.plan.crcs[usize::from(table)] else { return true };
         let id = key & ((1 << TABLE_SHIFT) - 1);
-        let rank = source.ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
+        let ranks = &self.plan.routes[usize::from(table)].ranks;
+        let rank = ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
         let row = &mut self.scratch[..self.plan.table(table).row_bytes];
         memory.read(at, row);
         if crcs.get(rank as usize) == Some(&row_crc(rank, row)) {

@@ -1,7 +1,7 @@
 //! The host executor: hot rows in DRAM, the others read from drives by the CPU.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use warprow_layout::{Ranks, Table};
@@ -89,21 +89,51 @@ pub(crate) struct Attached {
 #[derive(Debug)]
 pub(crate) struct HostTable {
     pub located: Located,
-    pub ranks: Option<Arc<Ranks>>,
+    order: OnceLock<Order>,
     /// Ranks below this are in the DRAM tier, from `dram_byte` on.
     pub hot_rows: u64,
     pub dram_byte: u64,
     /// Where the default row is in the DRAM tier.
     pub default_byte: usize,
+}
+
+/// What is read of a table besides its rows, when it is first planned for: what is damaged then harms no other table.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// Id → rank; `None`: the id is the rank.
+    pub ranks: Option<Arc<Ranks>>,
     /// By rank; `None`: not stored, or not to be checked.
-    pub crcs: Option<Vec<u32>>,
+    pub crcs: Option<Arc<Vec<u32>>>,
+}
+
+impl Attached {
+    /// The order and checksums of a table's rows, read if they were not yet.
+    pub(crate) fn order(&self, table: &HostTable) -> Result<Order, StoreError> {
+        if let Some(order) = table.order.get() {
+            return Ok(order.clone());
+        }
+        self.store.watch()?;
+        let Located { generation, index } = &table.located;
+        let order = Order {
+            ranks: self.store.volume.read_ranks(generation, *index)?.map(Arc::new),
+            crcs: row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new),
+        };
+        Ok(table.order.get_or_init(|| order).clone())
+    }
+}
+
+fn row_crcs(store: &Shared, located: &Located, options: &HostOptions) -> Result<Option<Vec<u32>>, StoreError> {
+    match options.check_rows {
+        true => Ok(store.volume.read_row_crcs(&located.generation, located.index)?),
+        false => Ok(None),
+    }
 }
 
 /// Where rows begin in the DRAM tier: at cache lines, so that elements of every type are aligned.
 const ALIGN: u64 = 64;
 
 impl Store {
-    /// Prepares look-ups by the host: reads permutations, and fills the DRAM tier.
+    /// Prepares look-ups by the host: fills the DRAM tier. Permutations are read when their tables are first planned for.
     pub fn attach_host(&self, options: HostOptions) -> Result<Host, StoreError> {
         let out_of_range = |reason: &str| StoreError::PlanOptions { reason: reason.to_owned() };
         if options.workers == 0 || options.workers > 128 {
@@ -113,7 +143,6 @@ impl Store {
             return Err(out_of_range("a depth of 0 reads nothing"));
         }
         self.shared.watch()?;
-        let volume = &self.shared.volume;
         let located = self.located();
         let hot = share(located.iter().map(Located::table), options.dram_bytes);
         let mut bytes = 0u64;
@@ -125,42 +154,40 @@ impl Store {
         let mut tables = Vec::with_capacity(located.len());
         for (located, hot_rows) in located.into_iter().zip(hot) {
             let row_bytes = u64::from(located.table().row_bytes());
-            let ranks = volume.read_ranks(&located.generation, located.index)?;
-            let crcs = match options.check_rows {
-                true => volume.read_row_crcs(&located.generation, located.index)?,
-                false => None,
-            };
             tables.push(HostTable {
                 hot_rows,
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
-                ranks: ranks.map(Arc::new),
-                crcs,
+                order: OnceLock::new(),
                 located,
             });
         }
         let mut dram = Memory::new(bytes, "the DRAM tier")?;
         for table in &tables {
-            self.fill(table, dram.bytes_mut())?;
+            self.fill(table, &options, dram.bytes_mut())?;
         }
         let store = self.shared.clone();
         Ok(Host { inner: Arc::new(Attached { store, tables, dram, options }) })
     }
 
     /// Reads a table's hot rows into `dram`, and sets its default row.
-    fn fill(&self, table: &HostTable, dram: &mut [u8]) -> Result<(), StoreError> {
+    fn fill(&self, table: &HostTable, options: &HostOptions, dram: &mut [u8]) -> Result<(), StoreError> {
         let row_bytes = table.located.table().row_bytes() as usize;
         let default = table.located.table().default_row.as_deref();
         if let (Some(default), Some(place)) = (default, dram.get_mut(table.default_byte..)) {
             place.iter_mut().zip(default).for_each(|(place, &byte)| *place = byte);
         }
+        if table.hot_rows == 0 {
+            return Ok(());
+        }
         let hot = dram.get_mut(table.dram_byte as usize..).unwrap_or_default();
+        let crcs = row_crcs(&self.shared, &table.located, options)?;
         let mut damaged = None;
         self.scan_located(&table.located, 0..table.hot_rows, &mut |rank, row| {
             if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
                 place.copy_from_slice(row);
             }
-            let stored = table.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
             match stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) {
                 false => ControlFlow::Continue(()),
                 true => {
@@ -177,7 +204,8 @@ impl Store {
 }
 
 impl Host {
-    /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
+    /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything that look-ups
+    /// of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
         Plan::new(self.inner.clone(), features, options)
     }

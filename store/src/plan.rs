@@ -8,7 +8,7 @@ use warprow_layout::{DType, Drive, Table};
 
 use crate::StoreError;
 use crate::feature::{Feature, Missing, PlanOptions, Pooling};
-use crate::host::{Attached, HostTable};
+use crate::host::{Attached, HostTable, Order};
 use crate::member::lock;
 use crate::slot::{Slot, State};
 use crate::stage::{MAX_ROWS, NONE, RouteTable};
@@ -29,6 +29,8 @@ pub(crate) struct Prepared {
     pub tables: Vec<PlannedTable>,
     /// In the order of `tables`.
     pub routes: Vec<RouteTable>,
+    /// Checksums of rows by rank, likewise; `None`: nothing is checked.
+    pub crcs: Vec<Option<Arc<Vec<u32>>>>,
     pub options: PlanOptions,
     pub pooled: bool,
     /// Elements of an output row.
@@ -150,8 +152,10 @@ impl Plan {
             table.default_byte = host.tables[table.host].default_byte;
         }
         let of_table = |table: &PlannedTable| &host.tables[table.host];
+        let orders = tables.iter().map(|table| host.order(of_table(table))).collect::<Result<Vec<_>, _>>()?;
         let mut prepared = Prepared {
-            routes: tables.iter().map(|table| route_of(of_table(table))).collect(),
+            routes: orders.iter().zip(&tables).map(|(order, table)| route_of(of_table(table), order)).collect(),
+            crcs: orders.into_iter().map(|order| order.crcs).collect(),
             generation: tables.iter().map(|it| of_table(it).located.generation.id).max().unwrap_or(0),
             weighted: planned.iter().any(|feature| feature.weighted),
             features: planned,
@@ -231,10 +235,10 @@ impl PlannedTable {
     }
 }
 
-fn route_of(source: &HostTable) -> RouteTable {
+fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     let table = source.located.table();
     RouteTable {
-        ranks: source.ranks.clone(),
+        ranks: order.ranks.clone(),
         hot_rows: source.hot_rows,
         dram_byte: source.dram_byte,
         packing: table.packing,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{
     Access, DType, Drive, FormatOptions, Generation, Inspection, OpenError, Ranks, Repair, RowReader, State, Table,
-    Volume, row_crc,
+    Volume, VolumeError, row_crc,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -168,6 +168,15 @@ pub struct Verified {
     pub damaged: u64,
     /// The ranks of the first of them, at most 100.
     pub first_damaged: Vec<u64>,
+    /// Why the id → rank permutation cannot be believed, if so. Which row is whose is lost then; ranks have theirs.
+    pub damaged_ranks: Option<String>,
+}
+
+impl Verified {
+    /// Whether nothing that could be checked is damaged.
+    pub fn is_sound(&self) -> bool {
+        self.damaged == 0 && self.damaged_ranks.is_none()
+    }
 }
 
 impl Store {
@@ -298,7 +307,8 @@ impl Store {
         }
     }
 
-    /// Reads all rows of a table, and its permutation, and checks them against their checksums as far as there are any.
+    /// Reads all rows of a table, and its permutation, and checks them against their checksums as far as there are any. Damage is
+    /// no error, but in the result.
     /// `progress` is told the number of rows read, and may stop it ([`StoreError::Interrupted`]).
     pub fn verify(
         &self,
@@ -308,9 +318,15 @@ impl Store {
         let located = self.locate(table)?;
         self.shared.watch()?;
         let volume = &self.shared.volume;
-        volume.read_ranks(&located.generation, located.index)?;
+        let damaged_ranks = match volume.read_ranks(&located.generation, located.index) {
+            Ok(_) => None,
+            Err(error @ (VolumeError::RanksDamaged { .. } | VolumeError::RanksInvalid { .. })) => {
+                Some(error.to_string())
+            }
+            Err(error) => return Err(error.into()),
+        };
         let crcs = volume.read_row_crcs(&located.generation, located.index)?;
-        let mut verified = Verified { checked: crcs.is_some(), ..Verified::default() };
+        let mut verified = Verified { checked: crcs.is_some(), damaged_ranks, ..Verified::default() };
         let mut interrupted = false;
         self.scan_located(&located, 0..u64::MAX, &mut |rank, row| {
             verified.rows += 1;

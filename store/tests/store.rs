@@ -395,6 +395,57 @@ fn consent_is_bound_to_data_that_is_no_store() {
     plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap();
 }
 
+#[test]
+fn a_damaged_permutation_harms_its_own_table_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.drive");
+    let address: DriveAddress = format!("emulated:{},size=16M", path.display()).parse().unwrap();
+    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
+    let permuted = |name, seed| {
+        let mut table = small(name, seed);
+        let counts: Vec<u64> = (0..table.spec.rows).map(|id| id % 7).collect();
+        (table.spec.permuted, table.spec.row_crc, table.ranks) = (true, true, Some(Ranks::by_hotness(&counts)));
+        table
+    };
+    let (bad, good) = (permuted("bad", 1), permuted("good", 2));
+    common::load(&store, &[bad.clone(), good.clone()], &LoadOptions::default());
+    let (generation, index) = store.generation("bad").unwrap();
+    let region = generation.tables[index].ranks.unwrap().region;
+    let extent = generation.placement.extents(region, 1 << 20).next().unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 3], extent.lba * 512).unwrap();
+
+    let row_bytes = good.row_bytes() as u64;
+    for options in [HostOptions::default(), HostOptions::default().with_dram_bytes(20 * row_bytes).with_checked_rows()]
+    {
+        let host = store.attach_host(options).unwrap();
+        for _ in 0..2 {
+            let plan = |table| host.plan(&[Feature::new("f", table)], PlanOptions::default());
+            let error = plan("bad").unwrap_err();
+            assert!(matches!(error, StoreError::Volume(VolumeError::RanksDamaged { .. })), "{error}");
+            assert!(error.to_string().contains("\"bad\""), "{error}");
+            let mut slot = plan("good").unwrap().slot().unwrap();
+            let ids: Vec<u64> = (0..good.spec.rows).collect();
+            let width = good.spec.dim as usize;
+            let mut rows = vec![0.0f32; ids.len() * width];
+            slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), width)).unwrap();
+            for (id, row) in rows.chunks(width).enumerate() {
+                assert_eq!(
+                    row.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>(),
+                    good.row(id as u64),
+                    "id {id}"
+                );
+            }
+        }
+    }
+    let verified = store.verify("bad", &mut go).unwrap();
+    assert_eq!((verified.rows, verified.checked, verified.damaged), (bad.spec.rows, true, 0), "by rank they are whole");
+    assert!(verified.damaged_ranks.as_ref().unwrap().contains("\"bad\"") && !verified.is_sound());
+    assert_holds(&store, &good);
+    assert!(store.verify("good", &mut go).unwrap().is_sound());
+}
+
 /// A store with LBAs of 4096 bytes in a file, and a table on it.
 fn image_of_4096(path: &std::path::Path) -> Table {
     let address: DriveAddress = format!("emulated:{},size=16M,lba=4096", path.display()).parse().unwrap();

@@ -397,7 +397,7 @@ impl Work {
             match self.store()?.verify(name, &mut |_| ControlFlow::Continue(())) {
                 Ok(found) => {
                     ensure!(found.rows == table.spec.rows && found.checked == table.spec.row_crc, "{name}: {found:?}");
-                    ensure!(found.damaged == 0, "{name} is damaged: {found:?}");
+                    ensure!(found.is_sound(), "{name} is damaged: {found:?}");
                 }
                 Err(error) => return Ok(error.into()),
             }
