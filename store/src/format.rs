@@ -185,8 +185,9 @@ struct Bound {
 
 impl Bound {
     fn new(devices: &[Device], drives: &[DriveFormat], settings: &FormatSettings) -> Self {
-        let mut all: Vec<_> =
-            drives.iter().zip(devices).map(|(drive, device)| (&drive.serial, device.namespace(), drive)).collect();
+        // Of a drive that is nobody's loss nothing needs to be agreed to; one that was just made has a new serial each time.
+        let lossy = drives.iter().zip(devices).filter(|(drive, _)| drive.needs_consent());
+        let mut all: Vec<_> = lossy.map(|(drive, device)| (&drive.serial, device.namespace(), drive)).collect();
         all.sort_by_key(|&(serial, namespace, _)| (serial, namespace));
         let crc = |text: String| crc32c::crc32c(text.as_bytes());
         let of =
