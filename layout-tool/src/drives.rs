@@ -1,10 +1,12 @@
 //! The drives that a command works on.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use warprow_soft_controller::UriError;
 use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use crate::failure::Failure;
@@ -79,9 +81,13 @@ fn refuse_twice(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Fai
 pub struct NewFiles(Vec<PathBuf>);
 
 impl NewFiles {
-    /// One more, about to be made.
-    pub fn push(&mut self, path: PathBuf) {
-        self.0.push(path);
+    /// Makes one more, empty. What is there already, be it a link that leads nowhere, is somebody else's.
+    pub fn make(&mut self, path: &Path) -> Result<(), Failure> {
+        let made = File::options().write(true).create_new(true).open(path);
+        let failed = |source| StoreError::from(UriError::Io { what: "create", path: path.to_owned(), source });
+        made.map_err(failed)?;
+        self.0.push(path.to_owned());
+        Ok(())
     }
 
     /// They stay.

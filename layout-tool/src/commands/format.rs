@@ -67,7 +67,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         match new_file(address) {
             Some((uri, size)) if args.dry_run => to_make.push((uri, size)),
             Some((uri, _)) => {
-                made.push(uri.path.clone());
+                made.make(&uri.path)?;
                 devices.push(Device::open(address, Create::IfMissing)?);
             }
             None => devices.push(Device::open_beside(&devices, address, Create::Never)?),

@@ -175,7 +175,8 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     }
     for old in &replaced {
         text += &format!(
-            "\nreplaces: {} of {} × {} {}, generation {}",
+            "\n{}: {} of {} × {} {}, generation {}",
+            if args.dry_run { "replaces" } else { "replaced" },
             printable(&old.name),
             units::count(old.rows),
             old.dim,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nix::errno::Errno;
 use warprow_layout::FormatOptions;
 use warprow_soft_controller::{DriveUri, Namespace, Procedural, SoftController, UriError};
 use warprow_store::{Device, FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
@@ -46,6 +47,10 @@ pub(super) fn format(drives: &[StandIn], chunk_size: Option<u64>) -> Result<(), 
 /// Makes a file of that size, without a name, where `path` would be.
 fn try_file(path: &Path, bytes: u64) -> Result<(), Failure> {
     let failed = |what| move |source| StoreError::from(UriError::Io { what, path: path.to_owned(), source });
+    if path.is_symlink() {
+        // It leads nowhere: no file is made through it.
+        return Err(failed("create")(Errno::EEXIST.into()).into());
+    }
     let file = tempfile::tempfile_in(directory(path)).map_err(failed("create"))?;
     file.set_len(bytes).map_err(failed("set the size of"))?;
     Ok(())

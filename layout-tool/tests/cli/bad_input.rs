@@ -97,6 +97,11 @@ fn drives_that_are_none() {
         "--dry-run",
     ]);
     assert_eq!(snapshot(&rig), before);
+    std::os::unix::fs::symlink("nowhere", rig.path("dangling")).unwrap();
+    for more in [&[][..], &["--dry-run"]] {
+        refused(&rig, &[&["format", "-d", "emulated:dangling,size=64M"], more].concat(), 3, "input", "dangling");
+    }
+    fs::remove_file(rig.path("dangling")).expect("it is still there");
     // A dry run refuses what would be refused.
     for (drive, more, exit, names) in [
         ("emulated:new,size=4096", &[][..], 3, "new"),
@@ -137,6 +142,13 @@ fn drives_that_are_none() {
     // What the token agreed to is not what lies there now.
     refused(&rig, &["format", "-d", "emulated:precious", "--consent", &token], 4, "refused", "store ");
     rig.ok(&["format", "-d", "emulated:precious", "--yes"]);
+
+    // Beside a drive that is yet to be made, whose serial number is new at each attempt.
+    let both = ["format", "-d", "emulated:precious", "-d", "emulated:fresh,size=64M"];
+    let token = rig.ok(&[&both[..], &["--dry-run"]].concat())["token"].as_str().unwrap().to_owned();
+    assert_eq!(rig.fails(&both, 4)["token"], token);
+    assert!(!rig.path("fresh").exists());
+    rig.ok(&[&both[..], &["--consent", &token]].concat());
 }
 
 #[test]
