@@ -46,7 +46,8 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.nsid, self.bytes) {
             (NSID_ALL, _) => f.write_str("any namespace of the drive's other controllers"),
-            (nsid, Some(bytes)) => write!(f, "namespace {nsid} ({:.1} GB)", bytes as f64 / 1e9),
+            (nsid, Some(bytes @ 1_000_000_000..)) => write!(f, "namespace {nsid} ({:.1} GB)", bytes as f64 / 1e9),
+            (nsid, Some(bytes)) => write!(f, "namespace {nsid} ({:.1} MB)", bytes as f64 / 1e6),
             (nsid, None) => write!(f, "namespace {nsid} (size unknown)"),
         }
     }
