@@ -81,14 +81,19 @@ struct Ticket {
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
 };
 
-// GPU memory, one for each slot.
+// Ids of a launch, and bags of each feature.
+struct Size {
+    u64 ids;
+    u64 bags;
+};
+
+// GPU memory, one for each slot, and one for each ticket of launches that need no slot.
 struct SlotState {
     u32 lease;        // 0: free
     u32 flaws;
     u32 gate_was_closed;
     u32 faults;
-    u64 ids;
-    u64 bags;         // of one feature
+    Size size;
     u32 uniques;
     u32 dram_uniques;
     u32 expand_left, finish_left;  // blocks that have not ended

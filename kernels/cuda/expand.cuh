@@ -66,9 +66,9 @@ DEVICE void narrow(u64 row, u32 element, u64 index, float value) {
 constexpr u64 ROW_NONE = 0;
 constexpr u64 ROW_LOST = 1;
 
-DEVICE u64 row_at(const Lookup& p, const SlotState& slot, u64 place) {
+template <bool DIRECT> DEVICE u64 row_at(const Lookup& p, const SlotState& slot, u64 place) {
     if (place >= PLACE_PADDING) return ROW_NONE;
-    if (place & PLACE_HERE) return place & ~PLACE_HERE;
+    if (DIRECT || (place & PLACE_HERE)) return place & ~PLACE_HERE;
     u32 unique;
     if (place & PLACE_STAGED) {
         unique = (u32)place;
@@ -91,14 +91,21 @@ DEVICE u64 row_at(const Lookup& p, const SlotState& slot, u64 place) {
 }
 
 // One output row for each id. `group` lanes share a row. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
-DEVICE void expand_rows(const Lookup& p, SlotState& slot) {
+// DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
+template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Size& size, Marked& marked) {
     u32 group = 1u << p.lanes, lane = threadIdx.x & (group - 1), out_bytes = element_bytes(p.out_element);
     u64 groups = (u64)gridDim.x * blockDim.x / group;
     u32 failed = 0;
-    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < slot.ids; i += groups) {
-        const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, i)];
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < size.ids; i += groups) {
+        const Feature& feature = at<Feature>(p.feature)[feature_of(p, size, i)];
         const Table& table = at<Table>(p.table)[feature.table];
-        u64 place = at<const u64>(p.place)[i], row = row_at(p, slot, place);
+        Marked mine{};
+        u64 place = DIRECT ? place_of<true>(p, feature, i, mine) : at<const u64>(p.place)[i];
+        u64 row = row_at<DIRECT>(p, slot, place);
+        if (DIRECT && lane == 0) {
+            add(marked, mine);
+            mask_at(p, feature, i, place);
+        }
         if (row == ROW_LOST && lane == 0) {
             ++failed;
             if (p.mask != 0) at<u8>(p.mask)[i] = 0;
@@ -127,20 +134,21 @@ DEVICE void expand_rows(const Lookup& p, SlotState& slot) {
 
 // One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
 // Traffic: 8 B and a row for each id, the row out for each bag.
-DEVICE void expand_bags(const Lookup& p, SlotState& slot) {
+template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Size& size, Marked& marked) {
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
-    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * slot.bags;
+    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * size.bags;
     for (u64 bag = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; bag < bags; bag += warps) {
-        u32 number = (u32)(bag / slot.bags);
+        u32 number = (u32)(bag / size.bags);
         const Feature& feature = at<Feature>(p.feature)[number];
         const Table& table = at<Table>(p.table)[feature.table];
-        u64 begin = bag_begin(p, slot, bag), end = bag_begin(p, slot, bag + 1), counted = 0;
+        u64 begin = bag_begin(p, size, bag), end = bag_begin(p, size, bag + 1), counted = 0;
         // Does any row of the bag lack?
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {
-            u64 place = at<const u64>(p.place)[i];
-            if (row_at(p, slot, place) == ROW_LOST) {
+            u64 place = DIRECT ? place_of<true>(p, feature, i, marked) : at<const u64>(p.place)[i];
+            if (DIRECT) mask_at(p, feature, i, place);
+            if (row_at<DIRECT>(p, slot, place) == ROW_LOST) {
                 lost = true;
                 ++failed;
                 if (p.mask != 0) at<u8>(p.mask)[i] = 0;
@@ -150,15 +158,16 @@ DEVICE void expand_bags(const Lookup& p, SlotState& slot) {
         }
         for (u32 step = 16; step > 0; step /= 2) counted += __shfl_xor_sync(FULL, counted, step);
         lost = __ballot_sync(FULL, lost) != 0;
-        u64 out = p.out + ((bag % slot.bags) * p.out_stride + feature.column) * out_bytes;
+        u64 out = p.out + ((bag % size.bags) * p.out_stride + feature.column) * out_bytes;
         for (u32 first = 0; first < table.dim; first += 32 * HELD) {
             float sum[HELD] = {};
             for (u64 tile = begin; tile < end && !lost; tile += 32) {
                 u64 mine = 0;
                 float weight = 1.0f;
                 if (tile + lane < end) {
-                    u64 place = at<const u64>(p.place)[tile + lane];
-                    mine = row_at(p, slot, place);
+                    Marked again{};
+                    u64 place = DIRECT ? place_of<true>(p, feature, tile + lane, again) : at<const u64>(p.place)[tile + lane];
+                    mine = row_at<DIRECT>(p, slot, place);
                     if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) mine = table.default_row;
                     if (feature.weighted) weight = at<const float>(p.weights)[tile + lane];
                 }
@@ -188,9 +197,8 @@ DEVICE void expand_bags(const Lookup& p, SlotState& slot) {
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
-// One thread, after everything else: the report, the gate, the lease.
-DEVICE void release(const Lookup& p) {
-    SlotState& slot = *at<SlotState>(p.slot);
+// One thread, after everything else: the report.
+DEVICE void report(const Lookup& p, SlotState& slot) {
     Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
     store_relaxed(&ticket.outcome, OUTCOME_DONE);
     store_relaxed(&ticket.flaws, slot.flaws);
@@ -203,6 +211,12 @@ DEVICE void release(const Lookup& p) {
     store_relaxed(&ticket.prepared, slot.prepared);
     store_relaxed(&ticket.fetched, slot.fetched);
     store_relaxed(&ticket.ended, now());
+}
+
+// The same, and the launch is over: the gate, the lease.
+DEVICE void release(const Lookup& p) {
+    SlotState& slot = *at<SlotState>(p.slot);
+    report(p, slot);
     slot.admitted[p.ticket] = 0;
     u64 launches = slot.launches[p.ticket] + 1;
     slot.launches[p.ticket] = launches;
@@ -211,7 +225,7 @@ DEVICE void release(const Lookup& p) {
     // The next launch's `inside` comes after this one's zero.
     fence_release();
     atomicExch(&slot.lease, 0u);
-    store_release(&ticket.sequence, launches);
+    store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }
 
 // Whether this block is the last of its kernel to come here; by all threads.
@@ -235,7 +249,9 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand(const Lookup p, const u3
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
-    if (p.pooled) expand_bags(p, slot); else expand_rows(p, slot);
+    const Size size = slot.size;
+    Marked ignored{};
+    if (p.pooled) expand_bags<false>(p, slot, size, ignored); else expand_rows<false>(p, slot, size, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x == 0) release(p);
 }
 
@@ -250,4 +266,30 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
         at<u32>(p.summary)[key / 32768] = 0;
     }
     if (is_last(slot.finish_left) && threadIdx.x == 0) release(p);
+}
+
+// The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
+// state of its ticket's own. grid: by output. Traffic: ids, rows, output.
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_direct(const Lookup p) {
+    SlotState& slot = *at<SlotState>(p.slot);
+    u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
+    u32 flaws = 0;
+    const Size size = size_of(p, flaws);
+    if (thread == 0) {
+        slot.began = slot.prepared = slot.fetched = now();
+        store_relaxed(&at<Ticket>(p.tickets)[p.ticket].outcome, OUTCOME_NONE);
+        atomicOr(&slot.flaws, flaws);
+    }
+    check_offsets(p, size, slot.flaws, thread, threads);
+    Marked marked{};
+    if (p.pooled) expand_bags<true>(p, slot, size, marked); else expand_rows<true>(p, slot, size, marked);
+    add_marked(slot.counters, marked);
+    if (!is_last(slot.expand_left) || threadIdx.x != 0) return;
+    slot.counters.ids = size.ids;
+    report(p, slot);
+    slot.counters = Counters{};
+    slot.flaws = 0;
+    u64 launches = slot.launches[p.ticket] + 1;
+    slot.launches[p.ticket] = launches;
+    store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }

@@ -18,21 +18,29 @@ DEVICE bool is_padding(const Lookup& p, const Feature& feature, u64 id) {
 }
 
 // Where bag `bag` of all F * B bags begins; `bag` = F * B gives the end of the last. Never past the ids.
-DEVICE u64 bag_begin(const Lookup& p, const SlotState& slot, u64 bag) {
-    u64 bags = p.features * slot.bags;
-    if (bag >= bags && (p.offsets == 0 || !p.has_end)) return slot.ids;
-    if (p.offsets == 0) return bags == 0 ? 0 : bag * (slot.ids / bags);
-    return min_of(id_at(p.offsets, p.offset_type, bag), slot.ids);
+DEVICE u64 bag_begin(const Lookup& p, const Size& size, u64 bag) {
+    u64 bags = p.features * size.bags;
+    if (bag >= bags && (p.offsets == 0 || !p.has_end)) return size.ids;
+    if (p.offsets == 0) return bags == 0 ? 0 : bag * (size.ids / bags);
+    return min_of(id_at(p.offsets, p.offset_type, bag), size.ids);
 }
 
 // The feature that position `index` belongs to.
-DEVICE u32 feature_of(const Lookup& p, const SlotState& slot, u64 index) {
+DEVICE u32 feature_of(const Lookup& p, const Size& size, u64 index) {
     u32 low = 0, high = p.features;
     while (high - low > 1) {
         u32 middle = (low + high) / 2;
-        if (bag_begin(p, slot, middle * slot.bags) <= index) low = middle; else high = middle;
+        if (bag_begin(p, size, middle * size.bags) <= index) low = middle; else high = middle;
     }
     return low;
+}
+
+// What the host or the device says; nothing at all if that is more than planned.
+DEVICE Size size_of(const Lookup& p, u32& flaws) {
+    Size size{p.id_count, p.bag_count};
+    if (p.counts != 0) size = Size{at<const u64>(p.counts)[0], at<const u64>(p.counts)[1]};
+    flaws = (size.ids > p.max_ids ? FLAW_TOO_MANY_IDS : 0) | (size.bags > p.max_bags ? FLAW_TOO_MANY_BAGS : 0);
+    return flaws == 0 ? size : Size{0, 0};
 }
 
 // One thread: may this launch run, and on what? Takes the lease and passes the gate.
@@ -51,22 +59,12 @@ DEVICE void admit(const Lookup& p) {
     // Whoever reads the ticket meanwhile sees that it is being written.
     store_relaxed(&ticket.outcome, OUTCOME_NONE);
     slot.began = now();
-    slot.flaws = 0;
     slot.faults = 0;
     slot.uniques = 0;
     slot.dram_uniques = 0;
     slot.counters = Counters{};
-    u64 ids = p.id_count, bags = p.bag_count;
-    if (p.counts != 0) {
-        ids = at<const u64>(p.counts)[0];
-        bags = at<const u64>(p.counts)[1];
-    }
-    if (ids > p.max_ids) slot.flaws |= FLAW_TOO_MANY_IDS;
-    if (bags > p.max_bags) slot.flaws |= FLAW_TOO_MANY_BAGS;
-    if (slot.flaws != 0) ids = bags = 0;
-    slot.ids = ids;
-    slot.bags = bags;
-    slot.counters.ids = ids;
+    slot.size = size_of(p, slot.flaws);
+    slot.counters.ids = slot.size.ids;
     // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
     store_relaxed(gate_inside(p), slot.launches[p.ticket] + 1);
     fence_sequential();
@@ -80,9 +78,8 @@ struct Marked {
     u32 missing, padding, hbm, dram, ssd;
 };
 
-// What becomes of one id: its place, which is a key where it has one.
-DEVICE u64 place_of(const Lookup& p, const SlotState& slot, u64 index, Marked& marked) {
-    const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
+// What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
+template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 index, Marked& marked) {
     const Table& table = at<Table>(p.table)[feature.table];
     u64 id = id_at(p.ids, p.id_type, index);
     if (is_padding(p, feature, id) && (p.pooled || id >= table.rows)) {
@@ -101,10 +98,19 @@ DEVICE u64 place_of(const Lookup& p, const SlotState& slot, u64 index, Marked& m
     }
     if (rank < table.dram_end) {
         ++marked.dram;
+        if (DIRECT) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
         return table.dram_key + (rank - table.hbm_rows);
     }
     ++marked.ssd;
     return table.ssd_key + (rank - table.dram_end);
+}
+
+DEVICE void add(Marked& sum, const Marked& other) {
+    sum.missing += other.missing;
+    sum.padding += other.padding;
+    sum.hbm += other.hbm;
+    sum.dram += other.dram;
+    sum.ssd += other.ssd;
 }
 
 DEVICE void add_marked(Counters& counters, const Marked& marked) {
@@ -125,25 +131,24 @@ DEVICE void add_marked(Counters& counters, const Marked& marked) {
 }
 
 // 1 where the table has the row and the id is no padding. A row that fails later is cleared by `expand`.
-DEVICE void mask_at(const Lookup& p, const SlotState& slot, u64 index, u64 place) {
+DEVICE void mask_at(const Lookup& p, const Feature& feature, u64 index, u64 place) {
     if (p.mask == 0) return;
-    const Feature& feature = at<Feature>(p.feature)[feature_of(p, slot, index)];
     bool padding = is_padding(p, feature, id_at(p.ids, p.id_type, index));
     at<u8>(p.mask)[index] = place != PLACE_MISSING && !padding;
 }
 
 // Offsets that do not ascend, or that pass the ids: noted; what they mean is then whatever bag_begin makes of them.
-DEVICE void check_offsets(const Lookup& p, SlotState& slot, u64 thread, u64 threads) {
+DEVICE void check_offsets(const Lookup& p, const Size& size, u32& flaws, u64 thread, u64 threads) {
     if (p.offsets == 0) return;
-    u64 bags = p.features * slot.bags, entries = bags + (p.has_end ? 1 : 0);
+    u64 bags = p.features * size.bags, entries = bags + (p.has_end ? 1 : 0);
     bool bad = false;
     for (u64 i = thread; i < entries; i += threads) {
         u64 here = id_at(p.offsets, p.offset_type, i);
         u64 before = i == 0 ? 0 : id_at(p.offsets, p.offset_type, i - 1);
         bad |= i == 0 ? here != 0 : here < before;
-        bad |= here > slot.ids || (i == bags && here != slot.ids);
+        bad |= here > size.ids || (i == bags && here != size.ids);
     }
-    if (bad) atomicOr(&slot.flaws, FLAW_OFFSETS);
+    if (bad) atomicOr(&flaws, (u32)FLAW_OFFSETS);
 }
 
 // --- Any number of ids ---------------------------------------------------------------------------------------------------------
@@ -159,12 +164,14 @@ KERNEL warprow_mark(const Lookup p) {
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
-    check_offsets(p, slot, thread, threads);
+    const Size size = slot.size;
+    check_offsets(p, size, slot.flaws, thread, threads);
     Marked marked{};
-    for (u64 i = thread; i < slot.ids; i += threads) {
-        u64 place = place_of(p, slot, i, marked);
+    for (u64 i = thread; i < size.ids; i += threads) {
+        const Feature& feature = at<Feature>(p.feature)[feature_of(p, size, i)];
+        u64 place = place_of<false>(p, feature, i, marked);
         at<u64>(p.place)[i] = place;
-        mask_at(p, slot, i, place);
+        mask_at(p, feature, i, place);
         if (place >= PLACE_STAGED) continue;
         u32* word = at<u32>(p.bitmap) + place / 32;
         u32 bit = 1u << place % 32;
@@ -294,15 +301,18 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     }
     __syncthreads();
     if (!admitted) return;
-    u32 ids = (u32)slot.ids, size = 1;
+    const Size batch = slot.size;
+    u32 ids = (u32)batch.ids, size = 1;
     while (size < ids) size *= 2;
-    check_offsets(p, slot, threadIdx.x, SMALL_THREADS);
+    check_offsets(p, batch, slot.flaws, threadIdx.x, SMALL_THREADS);
     Marked marked{};
     for (u32 i = threadIdx.x; i < size; i += SMALL_THREADS) {
-        u64 place = i < ids ? place_of(p, slot, i, marked) : PLACE_MISSING;
+        u64 place = PLACE_MISSING;
         if (i < ids) {
+            const Feature& feature = at<Feature>(p.feature)[feature_of(p, batch, i)];
+            place = place_of<false>(p, feature, i, marked);
             at<u64>(p.place)[i] = place;
-            mask_at(p, slot, i, place);
+            mask_at(p, feature, i, place);
         }
         words[i] = place < PLACE_STAGED ? place << POSITION_BITS | i : NO_KEY;
     }

@@ -27,6 +27,7 @@ pub struct Kernels {
     fetch: CUfunction,
     expand: CUfunction,
     finish: CUfunction,
+    direct: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -94,11 +95,27 @@ impl Kernels {
                 fetch: function(c"warprow_fetch")?,
                 expand: function(c"warprow_expand")?,
                 finish: function(c"warprow_finish")?,
+                direct: function(c"warprow_direct")?,
             })
         };
         load().inspect_err(|_| {
             // SAFETY: nothing of it was launched.
             unsafe { sys::cuModuleUnload(module) };
+        })
+    }
+
+    /// Launches a look-up that needs no slot, of a plan without rows on drives: 1 kernel. `lookup.slot` is a state of the
+    /// ticket's own.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    pub unsafe fn launch_direct(&self, stream: CUstream, lookup: &Lookup, shape: &Shape) -> Result<(), KernelError> {
+        let rows = shape.max_rows * if lookup.pooled != 0 { 32 } else { 1 << lookup.lanes };
+        let mut parameters = [ptr::from_ref(lookup).cast_mut().cast::<c_void>()];
+        let (grid, none) = (shape.blocks(rows, WIDE, 8), ptr::null_mut());
+        // SAFETY: the kernel takes one parameter, this; the rest is the caller's promise.
+        KernelError::check("the kernel `direct`", unsafe {
+            sys::cuLaunchKernel(self.direct, grid, 1, 1, WIDE, 1, 1, 0, stream, parameters.as_mut_ptr(), none)
         })
     }
 

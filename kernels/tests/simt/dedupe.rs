@@ -8,10 +8,8 @@ use warprow_kernels::abi::{Lookup, SlotState, flaw, outcome};
 use crate::batch::{Batch, encode};
 use crate::buffer::{Buffer, poison};
 use crate::rig::{Rig, expect};
-use crate::shim::Shim;
+use crate::shim::{Shim, seeds};
 use crate::world::{Shape, World};
-
-const SEEDS: u64 = 24;
 
 /// Ids of a few tables, on all tiers.
 pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String> {
@@ -52,21 +50,21 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String
     Ok(())
 }
 
-fn seeds(small: bool) {
+fn all(small: bool) {
     let Some(mut shim) = Shim::new() else { return };
-    for seed in 0..SEEDS {
+    for seed in seeds(24) {
         case(&mut shim, seed, small).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 #[test]
 fn many_ids() {
-    seeds(false);
+    all(false);
 }
 
 #[test]
 fn few_ids() {
-    seeds(true);
+    all(true);
 }
 
 /// A world and a batch for what follows.

@@ -12,7 +12,7 @@ use crate::batch::Batch;
 use crate::queues::{Queue, describe};
 use crate::rig::{Rig, expect};
 use crate::ring::rows_of_an_lba;
-use crate::shim::Shim;
+use crate::shim::{Shim, seeds};
 use crate::world::World;
 
 const LANES: u32 = 256;
@@ -145,7 +145,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
 #[test]
 fn ghosts_retire_nothing() {
     let Some(mut shim) = Shim::new() else { return };
-    for seed in 0..3 {
+    for seed in seeds(3) {
         case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }

@@ -7,16 +7,14 @@ use warprow_kernels::abi::{Lookup, element};
 use crate::batch::Batch;
 use crate::oracle::element_bytes;
 use crate::rig::{Rig, expect};
-use crate::shim::Shim;
+use crate::shim::{Shim, seeds};
 use crate::world::{Shape, World};
-
-const SEEDS: u64 = 120;
 
 #[test]
 fn rows_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };
     let mut seen = std::collections::BTreeSet::new();
-    for seed in 0..SEEDS {
+    for seed in seeds(120) {
         let mut rng = Rng::with_seed(seed);
         let max_ids = [rng.u64(1..20), rng.u64(1..1200)][rng.usize(0..2)];
         let world = World::new(&mut rng, &Shape::without_drives(max_ids));
@@ -42,7 +40,7 @@ fn rows_are_the_hosts() {
 #[test]
 fn rows_behind_a_closed_gate_fail() {
     let Some(mut shim) = Shim::new() else { return };
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut rng = Rng::with_seed(seed);
         let world = World::new(&mut rng, &Shape { drives: 2, sets: 2, ..Shape::without_drives(500) });
         let batch = Batch::new(&mut rng, &world);

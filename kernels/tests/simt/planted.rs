@@ -80,6 +80,40 @@ const PLANTED: &[Planted] = &[
         patch("fetch.cuh", "        __syncthreads();\n        width = ", "        width = "),
     ),
     planted(
+        "no barrier before the next tile is known",
+        ring::case,
+        12,
+        patch("fetch.cuh", "                __syncthreads();\n                filled = ", "                filled = "),
+    ),
+    planted(
+        "no barrier before failures are forgotten",
+        ring::statuses,
+        4,
+        patch("fetch.cuh", "s.count[done_slot], end);\n            __syncthreads();", "s.count[done_slot], end);"),
+    ),
+    planted(
+        "no barrier before ready lanes are counted",
+        ring::case,
+        4,
+        patch("fetch.cuh", "        __syncthreads();\n        u32 found = 0;", "        u32 found = 0;"),
+    ),
+    planted(
+        "no barrier before a verdict is read",
+        ring::case,
+        4,
+        patch("fetch.cuh", "        __syncthreads();\n        poison = s.next;", "        poison = s.next;"),
+    ),
+    planted(
+        "no barrier before the last block ends the launch",
+        ring::case,
+        8,
+        patch(
+            "expand.cuh",
+            "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_release();",
+            "    if (threadIdx.x == 0) {\n        fence_release();",
+        ),
+    ),
+    planted(
         "a barrier that some lanes do not reach",
         ring::case,
         2,
@@ -149,7 +183,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "bits set by a load and a store",
         many,
-        4,
+        8,
         patch(
             "prepare.cuh",
             "if (atomicOr(word, bit) == 0) {",

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -24,6 +25,11 @@ const OPTIONS: [&str; 7] = [
 ];
 /// Real time that a kernel may take.
 const LIMIT_NS: u64 = 60_000_000_000;
+
+/// Seeds of a test: so many, or as many as `WARPROW_SEEDS` says.
+pub(crate) fn seeds(usual: u64) -> Range<u64> {
+    0..env::var("WARPROW_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+}
 
 /// A change to the text of a source: a bug to be found.
 pub(crate) struct Patch {
