@@ -352,7 +352,7 @@ fn a_format_of_everything_needs_consent() {
     assert_error!(
         controller.format(&request, |_| {}),
         DriverError::FormatNeedsConsent { .. },
-        "namespace 1 (0.0 GB), namespace 2 (1.1 GB)",
+        "namespace 1 (2.1 MB), namespace 2 (1.1 GB)",
         "consent",
     );
     assert!(!device.state().admin_log.contains(&AdminOpcode::FORMAT_NVM));
@@ -373,7 +373,7 @@ fn what_cannot_be_listed_counts_as_lost() {
     assert_error!(
         controller.format(&FormatRequest::new(1, 512), |_| {}),
         DriverError::FormatNeedsConsent { .. },
-        "namespace 1 (0.0 GB), any namespace of the drive's other controllers",
+        "namespace 1 (2.1 MB), any namespace of the drive's other controllers",
     );
     let request = FormatRequest { lose_all_namespaces: true, ..FormatRequest::new(1, 512) };
     controller.format(&request, |_| {}).unwrap();
@@ -387,7 +387,7 @@ fn what_cannot_be_listed_counts_as_lost() {
     assert_error!(
         controller.format(&FormatRequest::new(1, 512), |_| {}),
         DriverError::FormatNeedsConsent { .. },
-        "namespace 1 (0.0 GB), namespace 3 (size unknown);",
+        "namespace 1 (2.1 MB), namespace 3 (size unknown);",
     );
     // A secure erase may reach further than a format.
     device.state().controller.fna = Fna::new().with_erase_all(true);
