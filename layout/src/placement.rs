@@ -76,6 +76,12 @@ impl Placement {
         Some((chunk.drive(), self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift) + within))
     }
 
+    /// The LBAs of each chunk, in no particular order: member, first LBA, how many.
+    pub fn chunk_lbas(&self) -> impl Iterator<Item = (u16, u64, u64)> + '_ {
+        let first = |chunk: &ChunkRef| self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift);
+        self.map.iter().map(move |chunk| (chunk.drive(), first(chunk), 1 << self.chunk_shift))
+    }
+
     /// The chunk map: K entries.
     pub fn map(&self) -> &[ChunkRef] {
         &self.map

@@ -274,6 +274,11 @@ impl Member {
         }
     }
 
+    /// Gives back the space of LBAs whose content nobody needs: ranges of first LBA and number.
+    pub(crate) fn deallocate(&self, ranges: &[(u64, u32)]) -> Result<(), DriverError> {
+        self.with_io(|io| io.deallocate(ranges))
+    }
+
     fn failed(&self, operation: String) -> impl FnOnce(DriverError) -> DriveError + '_ {
         |source| DriveError::new(&self.name, operation, source)
     }

@@ -396,6 +396,63 @@ fn consent_is_bound_to_data_that_is_no_store() {
 }
 
 #[test]
+fn a_load_that_fails_gives_its_space_back() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a.drive", "b.drive"].map(|name| dir.path().join(name));
+    let devices = paths.each_ref().map(|path| {
+        let address: DriveAddress = format!("emulated:{},size=64M", path.display()).parse().unwrap();
+        Device::open(&address, Create::IfMissing).unwrap()
+    });
+    let store = Store::create(&devices, &Default::default(), &Default::default()).unwrap();
+    let kept = small("kept", 1);
+    common::load(&store, std::slice::from_ref(&kept), &LoadOptions::default());
+    let blocks = || paths.each_ref().map(|path| std::fs::metadata(path).unwrap().blocks());
+    let before = blocks();
+
+    let mut spec = TableSpec::new("t", 40_000, 256, DType::F32);
+    spec.row_crc = true;
+    for stops in [true, false] {
+        let source = Failing(if stops { u64::MAX } else { 30_000 });
+        let mut most = [0; 2];
+        let loaded = store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |progress| {
+            most = blocks();
+            if stops && progress.written > 30 << 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match loaded.unwrap_err() {
+            StoreError::Interrupted if stops => {}
+            StoreError::Volume(VolumeError::Source { .. }) if !stops => {}
+            error => panic!("{error}"),
+        }
+        for ((now, before), most) in blocks().into_iter().zip(before).zip(most) {
+            assert!(most > before + (4 << 11), "{most}: it had taken more than 4 MiB");
+            // What the file system needs to tell holes from data may stay.
+            assert!(now <= before + 64, "{now}, {before} before");
+        }
+        assert_holds(&store, &kept);
+    }
+    let source = Failing(u64::MAX);
+    store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut go).unwrap();
+    assert!(store.verify("t", &mut go).unwrap().is_sound());
+    assert_holds(&store, &kept);
+}
+
+/// Rows that cannot be read from one on.
+struct Failing(u64);
+
+impl RowSource for Failing {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        for (id, row) in (first..).zip(rows.chunks_mut(row_bytes)) {
+            if id >= self.0 {
+                return Err(std::io::Error::other("this far and no further"));
+            }
+            row.fill(id as u8 | 1);
+        }
+        Ok(())
+    }
+}
+
+#[test]
 fn a_damaged_permutation_harms_its_own_table_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");

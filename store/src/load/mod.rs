@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use warprow_driver::DriverError;
 use warprow_layout::{
-    Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, VolumeError,
-    WritesLost, row_crc,
+    Drive, Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, Transaction,
+    VolumeError, WritesLost, row_crc,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -139,9 +140,38 @@ impl Store {
 
         let clock = &self.shared.driving.clock;
         let began = clock.now();
+        let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0 };
+        let mut pace = Pace { progress, at };
+        if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut pace) {
+            // Still nobody else can be given these chunks.
+            self.give_back(placement, &error);
+            return Err(error);
+        }
+
+        superseded.iter().for_each(|&id| transaction.supersede(id));
+        self.shared.watch()?;
+        let generation = transaction.commit().map_err(|error| match error {
+            VolumeError::Drive(error) if error.source.is::<WritesLost>() => {
+                StoreError::LoadReset { drive: error.drive }
+            }
+            error => error.into(),
+        })?;
+        let elapsed = clock.now().saturating_sub(began);
+        Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+    }
+
+    /// Writes everything but the commit.
+    fn write_tables(
+        &self,
+        transaction: &mut Transaction,
+        tables: &[TableLoad<'_>],
+        options: &LoadOptions,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), StoreError> {
+        let placed = transaction.generation().clone();
+        let placement = &*placed.placement;
         let mut bulk =
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
-        let mut pace = Pace { progress, at: LoadProgress { table: 0, gathered: 0, written: 0, total: 0 } };
         for (table, load) in placed.tables.iter().zip(tables) {
             let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
@@ -153,7 +183,7 @@ impl Store {
             let source = Source::new(load, table);
             let loader = transaction.loader(index, &source, load.ranks)?;
             match load.buckets(table, placement, options) {
-                None => write(&mut bulk, &loader, placement, table.rows_region, &mut pace)?,
+                None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
                     for number in 0..buckets.count() {
@@ -170,7 +200,7 @@ impl Store {
                 }
             }
             if let Some(ranks) = table.ranks {
-                write(&mut bulk, &loader, placement, ranks.region, &mut pace)?;
+                write(&mut bulk, &loader, placement, ranks.region, pace)?;
             }
             if let Some(region) = table.crc_region {
                 let extents = placement.extents(region, bulk.extent_bytes());
@@ -181,18 +211,41 @@ impl Store {
                 bulk.run(extents, Job::Write(&mut fill))?;
             }
         }
-        drop(bulk);
+        Ok(())
+    }
 
-        superseded.iter().for_each(|&id| transaction.supersede(id));
-        self.shared.watch()?;
-        let generation = transaction.commit().map_err(|error| match error {
-            VolumeError::Drive(error) if error.source.is::<WritesLost>() => {
-                StoreError::LoadReset { drive: error.drive }
+    /// Gives the space of chunks back that a load took and did not get done with, where drives still answer: a disk below that has
+    /// run full would else stay so. What fails of it is no worse than before.
+    fn give_back(&self, placement: &Placement, error: &StoreError) {
+        let answers = match error {
+            StoreError::Driver(error) => matches!(error, DriverError::Command { .. }),
+            StoreError::LoadReset { .. }
+            | StoreError::NamespaceChanged(_)
+            | StoreError::Function(_)
+            | StoreError::Drive(_)
+            | StoreError::Volume(VolumeError::Drive(_)) => false,
+            _ => true,
+        };
+        for (index, member) in (0..).zip(&self.shared.members) {
+            let Some(member) = member.as_ref().filter(|_| answers) else { continue };
+            let mut chunks: Vec<_> = placement.chunk_lbas().filter(|&(drive, ..)| drive == index).collect();
+            chunks.sort_unstable();
+            let mut ranges: Vec<(u64, u32)> = Vec::new();
+            for (_, first, lbas) in chunks {
+                let lbas = u32::try_from(lbas).unwrap_or(0);
+                match ranges.last_mut() {
+                    Some((begin, count))
+                        if *begin + u64::from(*count) == first && count.checked_add(lbas).is_some() =>
+                    {
+                        *count += lbas;
+                    }
+                    _ => ranges.push((first, lbas)),
+                }
             }
-            error => error.into(),
-        })?;
-        let elapsed = clock.now().saturating_sub(began);
-        Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+            if let Err(error) = member.deallocate(&ranges) {
+                tracing::debug!(drive = member.name(), %error, "what a load left on the drive keeps its space");
+            }
+        }
     }
 
     /// Whether [`load`](Self::load) would take tables like these and find room for them, as far as that can be told without
