@@ -1,6 +1,8 @@
 //! Drives by their address.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::str::FromStr;
 
 use warprow_soft_controller::{DriveUri, UriError};
@@ -72,7 +74,17 @@ impl Device {
                 return Ok(same.with_namespace(*namespace));
             }
         }
-        Self::open(address, create)
+        Self::open(address, create).map_err(|error| match address {
+            // Under another name, perhaps: a link. Its lock knows no more than that somebody has it.
+            DriveAddress::Emulated(uri) if matches!(error, StoreError::Emulated(UriError::InUse { .. })) => {
+                let same = |device: &&Self| device.as_emulated().is_some_and(|it| is_same(&it.uri.path, &uri.path));
+                match opened.iter().find(same) {
+                    Some(_) => StoreError::OpenedTwice { drive: uri.to_string() },
+                    None => error,
+                }
+            }
+            _ => error,
+        })
     }
 
     /// Opens the drive at `address`, for this process alone.
@@ -90,6 +102,12 @@ impl Device {
             }
         }
     }
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 #[cfg(test)]

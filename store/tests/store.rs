@@ -308,6 +308,20 @@ fn emulated_drives_by_address() {
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     drop(store);
     let open = |address: &DriveAddress| Device::open(address, Create::Never);
+    // The same drive by other names.
+    for name in ["soft", "hard"] {
+        let other = dir.path().join(name);
+        match name {
+            "soft" => std::os::unix::fs::symlink(&path, &other).unwrap(),
+            _ => std::fs::hard_link(&path, &other).unwrap(),
+        }
+        let first = open(&address).unwrap();
+        let other: DriveAddress = format!("emulated:{}", other.display()).parse().unwrap();
+        let error = Device::open_beside(std::slice::from_ref(&first), &other, Create::Never).unwrap_err();
+        assert!(matches!(&error, StoreError::OpenedTwice { drive } if drive.ends_with(name)), "{error}");
+        let error = Device::open_beside(&[], &other, Create::Never).unwrap_err();
+        assert!(matches!(error, StoreError::Emulated(_)), "{error}");
+    }
     let store = Store::open(&[open(&address).unwrap()], &OpenOptions::default()).unwrap();
     assert_holds(&store, &table);
     drop(store);
