@@ -43,6 +43,7 @@ impl DriveArgs {
             .iter()
             .map(|address| Ok(address.parse::<DriveAddress>()?))
             .collect::<Result<Vec<_>, Failure>>()?;
+        refuse_fleeting(&addresses, &parsed)?;
         refuse_twice(&addresses, &parsed)?;
         Ok(parsed)
     }
@@ -59,6 +60,18 @@ impl DriveArgs {
             _ => format!("-d {}", shell(address)),
         };
         self.addresses().iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A drive that is in no file is gone when the command ends, and blank when the next one begins.
+fn refuse_fleeting(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Failure> {
+    let fleeting = |it: &DriveAddress| matches!(it, DriveAddress::Emulated(uri) if uri.backing != warprow_soft_controller::Store::File);
+    match addresses.iter().zip(parsed).find(|(_, parsed)| fleeting(parsed)) {
+        Some((address, _)) => {
+            let what = format!("{address} is in no file: it goes when this command ends, with everything on it");
+            Err(Failure::usage(address, what).remedy("leave backing= out"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -175,6 +188,19 @@ mod tests {
         ] {
             assert_eq!(split(argument), drives, "{argument}");
         }
+    }
+
+    #[test]
+    fn a_drive_must_outlive_the_command() {
+        let parse = |drive: &str| DriveArgs { drives: vec![drive.to_owned()] }.parse();
+        for backing in ["ram", "procedural", "null"] {
+            let failure = parse(&format!("emulated:x,size=64M,backing={backing}")).unwrap_err();
+            assert!(
+                failure.class == crate::failure::Class::Usage && failure.message.contains("in no file"),
+                "{failure}"
+            );
+        }
+        assert!(parse("emulated:x,size=64M,backing=file").is_ok());
     }
 
     #[test]
