@@ -263,8 +263,8 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
         text = "The store has no tables.".to_owned();
     }
     let unchecked = findings.iter().filter(|finding| finding.against.is_none()).count();
-    for damage in findings.iter().filter_map(|finding| finding.damage.as_ref()) {
-        text += &format!("\n{}: {}", damage.subject, damage.message);
+    for (finding, damage) in findings.iter().filter_map(|it| Some((it, it.damage.as_ref()?))) {
+        text += &format!("\n{:?}: {}", finding.table.name, damage.message);
     }
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
