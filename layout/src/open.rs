@@ -203,12 +203,12 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The store that is meant: the one that is complete, else the one with most drives here, else the first drive's.
+/// The store that is meant: the one with most drives here, else the one that is complete, else the first drive's.
 fn refuse_strangers(candidates: &[Candidate]) -> Result<Uuid, OpenError> {
     let of = |store: Uuid| candidates.iter().filter(move |candidate| candidate.newest.store == store);
     let complete =
         |candidate: &Candidate| of(candidate.newest.store).count() >= candidate.newest.geometry.members.len();
-    let meant = candidates.iter().rev().max_by_key(|it| (complete(it), of(it.newest.store).count()));
+    let meant = candidates.iter().rev().max_by_key(|it| (of(it.newest.store).count(), complete(it)));
     let Some(meant) = meant else { return Err(OpenError::NoDrives) };
     let store = meant.newest.store;
     match candidates.iter().find(|candidate| candidate.newest.store != store) {

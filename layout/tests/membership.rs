@@ -64,6 +64,27 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
 }
 
 #[test]
+fn most_drives_tell_which_store_is_meant() {
+    let shape = Shape { lba_size: 512, bytes: 16 << 20, max_transfer: 1 << 17 };
+    let (many, one) = (Rig::new(&[shape; 3]), Rig::new(&[shape]));
+    format(&many.drives, &FormatOptions::default()).unwrap();
+    format(&one.drives, &FormatOptions::default()).unwrap();
+    let (many_store, one_store) = (many.open().volume.store(), one.open().volume.store());
+    // The other store is complete, and still the stranger.
+    let stranger = MemoryDrive { name: "stranger".into(), ..one.drives[0].clone() };
+    for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+        let drives = [many.drives[0].clone(), many.drives[2].clone(), stranger.clone()];
+        match error(&order.map(|index| drives[index].clone())) {
+            OpenError::SwappedMember { drive, its_store, store, missing } => {
+                assert_eq!((drive.as_str(), its_store, store), ("stranger", one_store, many_store));
+                assert_eq!((missing.len(), missing[0].index), (1, 1));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
 fn strangers_are_named() {
     let (x, y) = two_stores();
     match error(&[x[0].clone(), y[1].clone()]) {
