@@ -57,10 +57,10 @@ impl fmt::Display for DriveAddress {
 /// What becomes of an emulated drive whose file is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Create {
-    /// That is an error, whatever size the address gives.
+    /// That is an error, whatever size the address gives; and so it is if the file is empty.
     #[default]
     Never,
-    /// The file is made, sparse, with the size that the address gives.
+    /// The file is made, sparse, with the size that the address gives; likewise of an empty one.
     IfMissing,
 }
 
@@ -97,6 +97,11 @@ impl Device {
                 let is_file = uri.backing == warprow_soft_controller::Store::File;
                 if create == Create::Never && is_file && !uri.path.exists() {
                     return Err(UriError::NotThere { path: uri.path.clone() }.into());
+                }
+                let is_empty = |path| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
+                if create == Create::Never && is_file && is_empty(&uri.path) {
+                    let reason = "it is empty: format it with size= to make a drive of it".to_owned();
+                    return Err(UriError::Size { path: uri.path.clone(), actual: 0, reason }.into());
                 }
                 Ok(Self::emulated(uri)?)
             }

@@ -299,6 +299,9 @@ fn emulated_drives_by_address() {
     let address: DriveAddress = format!("emulated:{}?size=16M", path.display()).parse().unwrap();
     let error = Device::open(&address, Create::Never).unwrap_err();
     assert!(error.to_string().contains("a.drive") && !path.exists(), "{error}");
+    std::fs::write(&path, "").unwrap();
+    let error = Device::open(&address, Create::Never).unwrap_err();
+    assert!(error.to_string().contains("is empty") && std::fs::metadata(&path).unwrap().len() == 0, "{error}");
     let device = Device::open(&address, Create::IfMissing).unwrap();
     let error = Device::open(&address, Create::Never).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");

@@ -208,7 +208,10 @@ impl DriveUri {
             }
         }
         if actual == 0 || !actual.is_multiple_of(4096) {
-            let reason = "which is no drive: a drive has a positive multiple of 4096; give size= for a new one";
+            let reason = match actual {
+                0 => "it is empty: format it with size= to make a drive of it",
+                _ => "which is no drive, or what is left of one that was cut off: a drive has a multiple of 4096",
+            };
             return Err(UriError::Size { path: self.path.clone(), actual, reason: reason.to_owned() });
         }
         Ok((actual, created))
