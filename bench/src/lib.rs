@@ -1,8 +1,8 @@
 //! Microbenchmarks against named rivals.
-#![forbid(unsafe_code)]
 
 mod bytes;
 mod cores;
+pub mod gpu;
 pub mod growth;
 pub mod load;
 pub mod lookup;

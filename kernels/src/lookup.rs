@@ -160,7 +160,8 @@ impl Kernels {
         }
         let lanes = 1u64 << lookup.lanes;
         let gatherers = match shape.gatherers {
-            0 => shape.blocks(shape.max_ids * lanes, WIDE, 4),
+            // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
+            0 => shape.blocks(shape.max_ids * lanes, WIDE, 1).min((shape.sms / 4).max(1)),
             chosen => chosen,
         };
         let fetchers = lookup.sets * lookup.drives + gatherers;

@@ -9,6 +9,7 @@ use serde_json::json;
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::ring::{Media, RingResult, RingSetup, run};
 use warprow_bench::{Bytes, machine_json};
+use warprow_gpu_queues::Gpu;
 use warprow_workload::{Machine, Pairs};
 
 /// Random reads over one NVMe queue pair: Warprow's driver on its software controller, against a bundled minimal ring.
@@ -26,6 +27,9 @@ use warprow_workload::{Machine, Pairs};
 /// The controller answers in order, as the minimal ring does. "In disorder" it permutes completions and delays one in
 /// 10,000 by 100 us; that is measured too, without a rival.
 ///
+/// With --gpu the rows come through a whole look-up of Warprow's, and the figure is its commands by the time from its first
+/// command to its last completion, by the GPU's clock.
+///
 /// Needs two idle cores; each thread is bound to one. Nothing is written to disk.
 #[derive(Debug, Parser)]
 #[command(
@@ -35,12 +39,26 @@ use warprow_workload::{Machine, Pairs};
 Examples:
   ring --host                     # RAM and null drive, a table
   ring --host --json | jq .ratio
-  ring --host --depth 1 --backing ram --seconds 5"
+  ring --host --depth 1 --backing ram --seconds 5
+  ring --gpu --size 2G --threads 1,2,4,8"
 )]
 struct Args {
-    /// A host thread submits. The only submitter so far, and the default.
+    /// A host thread submits: the default.
     #[arg(long)]
     host: bool,
+    /// A GPU submits: one thread block a drive, each drive answered by a thread. Of the other options only --size, --seed and
+    /// --json count, and the next three.
+    #[arg(long, conflicts_with = "host")]
+    gpu: bool,
+    /// With --gpu: numbers of drives, each with a thread that answers.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    threads: Vec<u32>,
+    /// With --gpu: rows that are asked for in a round, at most a block each [default: 262144].
+    #[arg(long)]
+    commands: Option<u64>,
+    /// With --gpu: rounds, each with fresh rows.
+    #[arg(long, default_value_t = 9)]
+    rounds: u32,
     /// Commands in flight, 1 to 4095.
     #[arg(long, default_value_t = 128)]
     depth: u16,
@@ -79,7 +97,51 @@ fn main() -> ExitCode {
     finish(args.json, measure(&args))
 }
 
+/// The GPU submits.
+fn measure_gpu(args: &Args) -> anyhow::Result<String> {
+    let machine = Machine::this();
+    let gpu = Gpu::open(0)?;
+    let mut results = Vec::new();
+    for &threads in &args.threads {
+        let rows = args.commands.unwrap_or(1 << 18);
+        results.push(warprow_bench::gpu::ring::run(&gpu, threads, args.size.0, rows, args.rounds, args.seed)?);
+    }
+    if args.json {
+        let json = serde_json::json!({
+            "schema": 1,
+            "submitter": "gpu",
+            "gpu": gpu.name(),
+            "block": 512,
+            "size": args.size.0,
+            "seed": args.seed,
+            "rung": "C: a software controller in this process, pinned memory",
+            "results": results,
+            "machine": machine_json(&machine),
+        });
+        return Ok(format!("{json}\n"));
+    }
+    let rows = results.iter().map(|it| {
+        [
+            it.threads.to_string(),
+            per_second(it.commands_per_second),
+            per_second(it.commands_per_second_and_thread),
+            it.commands.to_string(),
+            it.checked.to_string(),
+        ]
+    });
+    let header = ["controller threads", "commands/s", "by thread", "commands a round", "blocks compared"];
+    let table = table(header, rows);
+    Ok(format!(
+        "Random reads of 512 B by {}, through pinned memory, completions in disorder\n{table}\n{}",
+        gpu.name(),
+        busy(&machine)
+    ))
+}
+
 fn measure(args: &Args) -> anyhow::Result<String> {
+    if args.gpu {
+        return measure_gpu(args);
+    }
     let machine = Machine::this();
     let time = Duration::try_from_secs_f64(args.seconds)?;
     let setup = |media| RingSetup { depth: args.depth, block: args.block, size: args.size.0, media, seed: args.seed };

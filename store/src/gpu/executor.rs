@@ -29,6 +29,8 @@ pub struct GpuOptions {
     pub queue_sets: u32,
     /// Commands in flight on each of them, at most; rounded down to batches of 256, and at least one.
     pub depth: u32,
+    /// Thread blocks that gather rows from DRAM; 0: as many as serve the bus best.
+    pub gatherers: u32,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,
 }
@@ -36,7 +38,7 @@ pub struct GpuOptions {
 impl Default for GpuOptions {
     /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
     fn default() -> Self {
-        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, timeout: None }
+        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, gatherers: 0, timeout: None }
     }
 }
 
@@ -57,6 +59,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_queue_sets(self, queue_sets: u32) -> Self {
         Self { queue_sets, ..self }
+    }
+
+    /// With so many thread blocks that gather rows from DRAM.
+    #[must_use]
+    pub fn with_gatherers(self, gatherers: u32) -> Self {
+        Self { gatherers, ..self }
     }
 
     /// With that limit for a read.
@@ -246,6 +254,15 @@ impl GpuExecutor {
     /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
         GpuPlan::new(self.inner.clone(), features, options)
+    }
+
+    /// Where the first row of `table` that is in DRAM lies, for the GPU and for this process; the others follow, each a multiple of
+    /// 16 B after the one before. `None`: there is none. For measuring against what reads it in other ways; valid while this lives.
+    pub fn dram_rows(&self, table: &str) -> Option<(u64, *const u8)> {
+        let mut tables = self.inner.tables.iter();
+        let table = tables.find(|it| it.located.table().name == table && it.dram_end > it.hbm_rows)?;
+        let dram = self.inner.dram.as_ref()?;
+        Some((dram.address() + table.dram, dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize)))
     }
 
     /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.

@@ -30,6 +30,18 @@ pub(super) unsafe fn launch(
     unsafe { kernels.launch(stream, lookup, shape) }
 }
 
+/// # Safety
+/// As [`Kernels::launch_direct`].
+pub(super) unsafe fn launch_direct(
+    kernels: &Kernels,
+    stream: CUstream,
+    lookup: &Lookup,
+    shape: &Shape,
+) -> Result<(), KernelError> {
+    // SAFETY: the caller's promise.
+    unsafe { kernels.launch_direct(stream, lookup, shape) }
+}
+
 fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(KernelError::Cuda { what, code }.into()) }
 }

@@ -165,6 +165,15 @@ impl GpuPlan {
 }
 
 impl Prepared {
+    /// Whether look-ups of so many ids read each row where it lies, without deduplication. Rows in GPU memory always are. For
+    /// rows in DRAM, deduplication and the order of addresses pay when there are enough ids, the sooner the larger the memory: the
+    /// GPU reaches about 1 GiB of it at a time (docs/performance.md).
+    pub(crate) fn is_direct(&self, ids: u64) -> bool {
+        let dram = self.attached.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
+        let most = if dram <= 1 << 30 { 1 << 19 } else { 1 << 16 };
+        self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most)
+    }
+
     pub(crate) fn give_back(&self, state: State) {
         lock(&self.idle).push(state);
     }

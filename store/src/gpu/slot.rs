@@ -77,7 +77,8 @@ impl State {
         let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
         let ids = plan.options.max_ids as u64;
         let uniques = plan.keyed_rows.min(ids);
-        let mut bytes = size_of::<abi::SlotState>() as u64;
+        // The slot's own, and one for each ticket.
+        let mut bytes = ((1 + TICKETS) * size_of::<abi::SlotState>()) as u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
             bytes = begin + len;
@@ -123,6 +124,22 @@ impl State {
         self.tickets.memory().load_u64(index * size_of::<abi::Ticket>())
     }
 
+    /// Starts every queue anew that takes no commands. A drive that does not let go of one is reset, with everybody else's
+    /// queues on it.
+    fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        let members: Vec<_> = plan.attached.store.members.iter().flatten().collect();
+        for set in &mut self.sets {
+            set.recover_with(|drive, recreate| match recreate() {
+                Ok(()) => Ok(()),
+                Err(error) => match members.get(drive) {
+                    Some(member) => member.revive(recreate),
+                    None => Err(error),
+                },
+            })?;
+        }
+        Ok(())
+    }
+
     /// Whether no launch of this slot is under way, of those that are not in graphs.
     fn is_idle(&self) -> bool {
         self.issued.iter().enumerate().all(|(index, it)| it.captured || it.launches <= self.ended(index))
@@ -141,7 +158,7 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7. It waits for nothing, and allocates nothing. Launches of one
+    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay. It waits for nothing, and allocates nothing. Launches of one
     /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and its
     /// ticket says [`GpuError::QueueBusy`].
     ///
@@ -153,7 +170,7 @@ impl GpuSlot {
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
-    /// [`GpuError::QueueBusy`] if 16 tickets are held, what CUDA says.
+    /// [`GpuError::QueueBusy`] if 8 tickets are held, what CUDA says.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup(&self, stream: CUstream, batch: &GpuBatch, out: &GpuOutput) -> Result<Ticket, GpuError> {
         let plan = &*self.inner.plan;
@@ -168,24 +185,38 @@ impl GpuSlot {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
-            state.sets.iter_mut().try_for_each(QueueSet::recover)?;
+            state.recover(plan)?;
         }
-        let free = state
-            .issued
-            .iter()
-            .enumerate()
-            .position(|(index, it)| !it.held && !it.captured && it.launches <= state.ended(index));
-        let index = free.ok_or(GpuError::QueueBusy("16 of its look-ups have tickets that are held: drop some"))?;
-        let lookup = describe(plan, state, batch, out, index);
+        let direct = plan.is_direct(ids);
+        // Each kind of launch counts its own tickets.
+        let kind = if direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
+        let free = kind.into_iter().find(|&index| {
+            let it = &state.issued[index];
+            !it.held && !it.captured && it.launches <= state.ended(index)
+        });
+        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held: drop some"))?;
+        let mut lookup = describe(plan, state, batch, out, index);
         let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
-        let shape = Shape { sms: gpu.sms(), max_ids: ids, max_rows: rows, gatherers: 0 };
+        let gatherers = plan.attached.options.gatherers;
+        let shape = Shape { sms: gpu.sms(), max_ids: ids, max_rows: rows, gatherers };
+        let kernels = &plan.attached.kernels;
+        if direct {
+            lookup.slot += ((1 + index) * size_of::<abi::SlotState>()) as u64;
+            // SAFETY: as below. A launch that was not made leaves nothing behind.
+            unsafe { launch::launch_direct(kernels, stream, &lookup, &shape) }?;
+            return Ok(self.issue(state, index, captured));
+        }
         plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
-        let launched = unsafe { launch::launch(&plan.attached.kernels, stream, &lookup, &shape) };
+        let launched = unsafe { launch::launch(kernels, stream, &lookup, &shape) };
         launched.inspect_err(|_| self.inner.broken.store(true, Ordering::Relaxed))?;
+        Ok(self.issue(state, index, captured))
+    }
+
+    fn issue(&self, state: &mut State, index: usize, captured: bool) -> Ticket {
         let issued = &mut state.issued[index];
         *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
-        Ok(Ticket { slot: self.inner.clone(), index, ends: issued.launches, captured })
+        Ticket { slot: self.inner.clone(), index, ends: issued.launches, captured }
     }
 }
 
