@@ -66,7 +66,7 @@ static void (*entry)();
 static const Options* options;
 static char* message;
 static u64 message_bytes;
-static bool failed;
+static bool failed, preempted;
 static u64 virtual_now;
 static u64 random_state;
 
@@ -149,10 +149,12 @@ static const char* file_name(const char* path) {
 }
 
 // Says what is wrong, and where one lane of each state is.
-static void fail(const char* what) {
+static void fail(const char* what, bool of_lane = false) {
     if (failed) return;
     failed = true;
-    int at = std::snprintf(message, message_bytes, "block %u: %s;", block.x, what);
+    int at = std::snprintf(message, message_bytes, "block %u, ", block.x);
+    if (of_lane) at += std::snprintf(message + at, message_bytes - at, "lane %u (%s:%u), ", lane->thread.x, file_name(lane->file), lane->line);
+    at += std::snprintf(message + at, message_bytes - at, "%s;", what);
     for (u32 state = READY; state <= EXITED; ++state) {
         const Lane* first = nullptr;
         u32 count = 0;
@@ -176,12 +178,15 @@ static void wait(u32 state) {
     to_scheduler();
 }
 [[noreturn]] static void stop(const char* what) {
-    fail(what);
+    fail(what, true);
     for (;;) to_scheduler();
 }
 
 void preempt() {
-    if (one_in(4)) wait(READY);
+    if (!one_in(4)) return;
+    // Other blocks, too, come in between here.
+    preempted = true;
+    wait(READY);
 }
 
 void barrier(const char* file, u32 line) {
@@ -349,7 +354,8 @@ static void schedule() {
     for (u64 steps = 0; left != 0 && !failed; ++steps) {
         if (one_in(lanes_last)) lanes = draw();
         if (one_in(warps_last)) warps = draw();
-        if (one_in(blocks_last)) current = (u32)(random_word() % blocks.x);
+        if (one_in(preempted ? 4 : blocks_last)) current = (u32)(random_word() % blocks.x);
+        preempted = false;
         if (steps % 32 == 0) give_turn(false);
         if (steps % 1024 == 0 && wall() - began > options->limit_ns) {
             swap_in(current);
@@ -395,6 +401,21 @@ void pause(u32) {
     simt::wait(simt::PAUSED);
 }
 
+// The compiler's checks call these: what an x86 forgives and a GPU does not.
+struct Place {
+    const char* file;
+    u32 line, column;
+};
+#define FORBID(handler, what) \
+    extern "C" void __ubsan_handle_##handler(const Place* place, u64, u64) { \
+        simt::lane->file = place->file; \
+        simt::lane->line = place->line; \
+        simt::stop(what); \
+    }
+FORBID(type_mismatch_v1, "an access that is misaligned, or to address zero")
+FORBID(shift_out_of_bounds, "a shift by more bits than there are")
+FORBID(divrem_overflow, "a division by zero")
+
 struct Named {
     const char* name;
     void (*call)();
@@ -402,7 +423,7 @@ struct Named {
 #define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
 static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
-    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish),
+    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish), NAMED(warprow_direct),
     {"warprow_expand", [] { warprow_expand(*simt::parameters, simt::options->ends); }},
 };
 

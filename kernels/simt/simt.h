@@ -3,12 +3,13 @@
 // Each lane is a fiber; all of a grid's lanes run on one thread, in an order that a seed decides. A lane runs until it meets others
 // (a barrier, a warp collective), waits (`pause`), or touches memory that others touch while a kernel runs (atomics, `load_relaxed` and
 // its kin, `now`): there the scheduler may run somebody else. So a test sees missing barriers, wrong counts, lost updates between an
-// atomic's load and its store, protocol errors against a real controller. It does not see:
+// atomic's load and its store, protocol errors against a real controller; and, by the compiler's checks, misaligned accesses, which an
+// x86 forgives, and shifts and divisions that C++ leaves open. It does not see:
 //  - fences, scopes and the order of memory accesses: all lanes share one CPU core, whose program order they see;
 //  - races between two plain accesses with none of the above between them: a lane is not interrupted there, so that lanes of a warp
 //    never run in lock step, nor half an instruction apart;
 //  - spins without a yield, on plain memory: they hang (the time bound is looked at where lanes yield);
-//  - anything of the hardware: occupancy, registers, alignment faults, caches, `st.mmio`, forward progress between blocks.
+//  - anything of the hardware: occupancy, registers, caches, misaligned atomics, `st.mmio`, forward progress between blocks.
 #pragma once
 #include <cstring>
 

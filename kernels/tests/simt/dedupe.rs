@@ -112,6 +112,10 @@ fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
         let told = rig.told(0);
         assert_eq!((told.outcome, told.flaws), (outcome::DONE, want), "seed {seed}");
         rig.check_clear().unwrap();
+        // So does the kernel that needs no slot.
+        rig.direct(&Lookup { ticket: 9, ..lookup }).unwrap();
+        assert_eq!((rig.told(9).outcome, rig.told(9).flaws, rig.told(9).sequence), (outcome::DONE, want, 1));
+        rig.check_clear().unwrap();
         assert!(batch.is_sound());
         if want & (flaw::TOO_MANY_IDS | flaw::TOO_MANY_BAGS) != 0 {
             assert!(batch.out.bytes().iter().all(|&byte| byte == poison()), "nothing was to be read");

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
 use crate::shim::{Patch, Shim};
-use crate::{dedupe, ghosts, ring};
+use crate::{dedupe, ghosts, lookups, ring};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -31,11 +31,15 @@ const fn planted(name: &'static str, check: Check, seeds: u64, patch: Patch) -> 
 }
 
 const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patch {
-    Patch { file, from, to }
+    Patch { file, from, to, checked: false }
 }
 
 fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
     dedupe::case(shim, seed, false)
+}
+
+fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    lookups::case(shim, seed).map(drop)
 }
 
 fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
@@ -52,7 +56,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "no barrier before the words are sorted",
         few,
-        8,
+        24,
         patch("prepare.cuh", "    __syncthreads();\n    add_marked", "    add_marked"),
     ),
     planted(
@@ -81,7 +85,7 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "no barrier before the next tile is known",
-        ring::case,
+        ring::tiles,
         12,
         patch("fetch.cuh", "                __syncthreads();\n                filled = ", "                filled = "),
     ),
@@ -105,8 +109,8 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "no barrier before the last block ends the launch",
-        ring::case,
-        8,
+        whole,
+        60,
         patch(
             "expand.cuh",
             "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_release();",
@@ -183,7 +187,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "bits set by a load and a store",
         many,
-        8,
+        24,
         patch(
             "prepare.cuh",
             "if (atomicOr(word, bit) == 0) {",
@@ -193,7 +197,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "the last block known without an atomic",
         many,
-        8,
+        60,
         patch(
             "expand.cuh",
             "last = atomicAdd(&count, 1u) == gridDim.x - 1;",
@@ -205,6 +209,29 @@ const PLANTED: &[Planted] = &[
         ring::steady,
         4,
         patch("fetch.cuh", "finished = s.left[done_slot] == 0;", "finished = s.left[done_slot] <= 1;"),
+    ),
+    planted(
+        "16 bytes at once, wherever they lie",
+        whole,
+        120,
+        Patch {
+            checked: true,
+            ..patch(
+                "expand.cuh",
+                "if ((out | row) % 16 == 0 && table.row_bytes % 16 == 0) {",
+                "if (table.row_bytes % 16 == 0) {",
+            )
+        },
+    ),
+    planted(
+        "no atomic where failed rows are told from read ones",
+        ring::statuses,
+        16,
+        patch(
+            "fetch.cuh",
+            "                    atomicOr(&s.failed[place / 32], bit);",
+            "                    u32 known = load_relaxed(&s.failed[place / 32]);\n                    store_relaxed(&s.failed[place / 32], known | bit);",
+        ),
     ),
     planted(
         "a turn that is not counted",

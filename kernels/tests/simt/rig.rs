@@ -104,6 +104,13 @@ impl Rig<'_> {
         self.expand(lookup, small)
     }
 
+    /// All of it by one kernel, which needs neither the slot nor drives.
+    pub(crate) fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
+        let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
+        let blocks = self.rng.u32(1..5);
+        self.launch(Launch::new("warprow_direct", blocks, 256), &lookup, None)
+    }
+
     /// The unique keys that were found.
     pub(crate) fn uniques(&self) -> Vec<u64> {
         let count = field!(self.world.slot.state, 0, SlotState, uniques, u32_at);

@@ -196,6 +196,15 @@ pub(crate) fn steady(shim: &mut Shim, seed: u64) -> Result<(), String> {
     Err("the rings do not wrap".to_owned())
 }
 
+/// Batches that end in the middle of a tile of uniques: two drives, several rows to an LBA.
+pub(crate) fn tiles(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let shape = Shape { drives: 2, row_bytes: 60..=200, rows: 8000..8001, ..rows_of_an_lba() };
+    let shape = Shape { max_ids: 4000, ..shape };
+    let mut scene = Scene::new(Rng::with_seed(seed), shape, true, TIMEOUT);
+    let told = scene.complete_of(shim, 4000)?;
+    if told.counters.commands > 512 { Ok(()) } else { Err(format!("too few: {told:?}")) }
+}
+
 /// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
 fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
@@ -220,6 +229,14 @@ fn rings_wrap() {
     let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(4) {
         steady(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn batches_end_within_tiles() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(4) {
+        tiles(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 

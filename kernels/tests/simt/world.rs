@@ -155,6 +155,8 @@ struct Described {
 /// What a slot keeps.
 pub(crate) struct Slot {
     pub(crate) state: Buffer,
+    /// Of launches that need no slot, with one ticket.
+    pub(crate) direct: Buffer,
     pub(crate) tickets: Buffer,
     pub(crate) gate: Buffer,
     pub(crate) bitmap: Buffer,
@@ -212,7 +214,8 @@ impl World {
         let mut tables = Vec::new();
         let mut next_lba = rng.u64(0..3) << geometry.stripe_shift;
         for _ in 0..rng.usize(shape.tables.clone()) {
-            let element = if integer { out } else { rng.u32(element::F32..=element::U8) };
+            let copied = integer || rng.u32(0..4) == 0;
+            let element = if copied { out } else { rng.u32(element::F32..=element::U8) };
             let bytes = rng.u32(shape.row_bytes.clone());
             // Multiples of 16 bytes are what most tables have.
             let bytes = if rng.bool() { bytes } else { bytes.next_multiple_of(16).min(*shape.row_bytes.end()) };
@@ -302,6 +305,7 @@ impl World {
             },
             slot: Slot {
                 state: Buffer::zeroed(size_of::<abi::SlotState>()),
+                direct: Buffer::zeroed(size_of::<abi::SlotState>()),
                 tickets: Buffer::zeroed(size_of::<abi::Ticket>() * TICKETS),
                 gate: Buffer::zeroed(GATE_BYTES),
                 bitmap: Buffer::zeroed(keys as usize / 8),
@@ -404,7 +408,8 @@ impl World {
 
     /// The parts of a launch that are the slot's and the plan's.
     pub(crate) fn lookup(&self) -> Lookup {
-        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } = &self.slot;
+        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
+            &self.slot;
         Lookup {
             max_ids: self.max_ids,
             max_bags: self.max_bags,
@@ -477,8 +482,9 @@ impl World {
 
     /// Whether nothing was written past the end of what a slot has.
     pub(crate) fn is_sound(&self) -> bool {
-        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } = &self.slot;
-        [state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging]
+        let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } =
+            &self.slot;
+        [state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging]
             .iter()
             .all(|it| it.is_sound())
     }
