@@ -137,9 +137,14 @@ DEVICE void mask_at(const Lookup& p, const Feature& feature, u64 index, u64 plac
     at<u8>(p.mask)[index] = place != PLACE_MISSING && !padding;
 }
 
-// Offsets that do not ascend, or that pass the ids: noted; what they mean is then whatever bag_begin makes of them.
+// Offsets that do not ascend, or that pass the ids, or ids that are no bags of one length: noted; what they mean is then whatever bag_begin makes of them.
 DEVICE void check_offsets(const Lookup& p, const Size& size, u32& flaws, u64 thread, u64 threads) {
-    if (p.offsets == 0) return;
+    if (p.offsets == 0) {
+        // All bags are of one length.
+        u64 bags = p.features * size.bags;
+        if (thread == 0 && (bags == 0 ? size.ids != 0 : size.ids % bags != 0)) atomicOr(&flaws, (u32)FLAW_OFFSETS);
+        return;
+    }
     u64 bags = p.features * size.bags, entries = bags + (p.has_end ? 1 : 0);
     bool bad = false;
     for (u64 i = thread; i < entries; i += threads) {

@@ -216,7 +216,7 @@ impl Function for SoftController {
     }
 
     fn wake(&self) {
-        self.core.wake_all();
+        self.core.rouse();
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {

@@ -67,11 +67,24 @@ const FATAL: u8 = 1;
 /// The controller does not answer at all.
 const GONE: u8 = 2;
 
+/// How long a worker looks for work before it sleeps: a few NVMe latencies.
+const SPIN: Duration = Duration::from_micros(50);
+/// The same where submitters cannot wake it: from one look-up of a busy pipeline to the next.
+const SILENT_SPIN: Duration = Duration::from_millis(5);
+
 /// A worker's place.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) shard: Mutex<Shard>,
     pub(crate) parker: Arc<Parker>,
+    /// Work is about to come from somebody who wakes nobody.
+    roused: AtomicBool,
+}
+
+impl Seat {
+    fn new(shard: Shard) -> Self {
+        Self { shard: Mutex::new(shard), parker: Arc::default(), roused: AtomicBool::new(false) }
+    }
 }
 
 /// The state of a controller. Locks are taken in this order: `control`, then the shards by index.
@@ -109,7 +122,7 @@ impl Core {
             config,
             doorbells,
             control: Mutex::new(control),
-            seats: shards.into_iter().map(|s| Seat { shard: Mutex::new(s), parker: Arc::default() }).collect(),
+            seats: shards.into_iter().map(Seat::new).collect(),
             attention: AtomicU32::new(0),
             trouble: AtomicU8::new(WELL),
             time,
@@ -246,9 +259,21 @@ impl Core {
         seats.iter().for_each(|seat| seat.parker.wake());
     }
 
+    /// Has all workers look for work for a while.
+    pub(crate) fn rouse(&self) {
+        self.seats.iter().for_each(|seat| seat.roused.store(true, Ordering::Relaxed));
+        self.wake_all();
+    }
+
+    /// How long a worker that begins to look for work goes on without any.
+    pub(crate) fn vigil(&self, worker: usize) -> Duration {
+        self.seats[worker].roused.store(false, Ordering::Relaxed);
+        if self.silent_submitters.load(Ordering::Relaxed) { SILENT_SPIN } else { SPIN }
+    }
+
     /// How long a worker may sleep if nobody wakes it; zero if it has something to do.
     pub(crate) fn rest(&self, worker: usize) -> Duration {
-        if self.has_work(worker) {
+        if self.has_work(worker) || self.seats[worker].roused.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
         let limit = if self.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };

@@ -10,8 +10,8 @@ use warprow_dma::order;
 use crate::builder::BuildError;
 use crate::core::Core;
 
-/// How long a worker looks for work before it sleeps: a few NVMe latencies.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long it waits for an engine at a time.
+const RELAX: Duration = Duration::from_micros(50);
 /// Looks at the doorbells between two looks at the clock.
 const LOOKS: u32 = 64;
 
@@ -31,17 +31,17 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, BuildError>
 fn run(core: &Core, worker: usize) {
     core.seats[worker].parker.adopt();
     while !core.stop.load(Ordering::Relaxed) {
-        let mut idle_since = None;
+        let (mut idle_since, vigil) = (None, core.vigil(worker));
         // Work, and look for work for a while.
         loop {
             if !core.step(worker, LOOKS).is_idle() {
                 idle_since = None;
                 continue;
             }
-            if idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+            if idle_since.get_or_insert_with(Instant::now).elapsed() >= vigil {
                 break;
             }
-            core.relax(worker, SPIN);
+            core.relax(worker, RELAX);
         }
         if worker == 0 {
             core.lock_control().check_stray_doorbells(core);

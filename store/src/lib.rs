@@ -56,8 +56,8 @@ pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use gpu::{
-    GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Len, QueueFault,
-    Ticket,
+    CopiedSlot, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Len,
+    QueueFault, Ticket,
 };
 pub use host::{Host, HostOptions};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
@@ -66,6 +66,7 @@ pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
 pub use slot::Slot;
 pub use store::{OpenOptions, Store, TableInfo, Verified};
+pub use warprow_gpu_queues::Gpu;
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};
 pub use warprow_layout::{Access, DType, Ranks, RowSource, Span, TableSpec};

@@ -14,8 +14,8 @@ use warprow_layout::FormatOptions;
 use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::{
-    DType, Device, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Ids, Len,
-    LoadOptions, OpenOptions, PlanOptions, Pooling, Rows, Store, TableSpec, Ticket,
+    Batch, DType, Device, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Ids,
+    Len, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, Rows, Store, TableSpec, Ticket,
 };
 
 /// The GPU, or `None` after saying so.
@@ -428,6 +428,39 @@ fn a_slot_serves_one_launch_at_a_time() {
     for (on, case) in [(on_one, &mut one), (on_two, &mut two)] {
         on.download(case);
         case.check(&"one after another");
+    }
+}
+
+#[test]
+fn arrays_of_this_process_are_copied_both_ways() {
+    let Some(gpu) = gpu() else { return };
+    for seed in 1000..1020 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(random.usize(1..3), 24 << 20, 512);
+        let tables = random_tables(&mut random);
+        common::load(&store, &tables, &LoadOptions::default());
+        let attach = GpuOptions::default().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..200_000));
+        let executor = store.attach_gpu(gpu.clone(), attach).unwrap();
+        let (features, options) = random_features(&tables, &mut random);
+        let plan = executor.plan(&features, options.clone()).unwrap();
+        let mut slot = plan.slot().unwrap().copied().unwrap();
+        for _ in 0..4 {
+            let mut case = Case::random(&tables, &features, &options, plan.width(), false, &mut random);
+            let mut batch = Batch::new(case.ids.ids(), case.batch);
+            if let Some(offsets) = &case.offsets {
+                batch = batch.with_offsets(offsets.ids());
+            }
+            if let Some(weights) = &case.weights {
+                batch = batch.with_weights(weights);
+            }
+            let mut out = Output::new(case.buffer.rows(), case.stride);
+            if case.masked {
+                out = out.with_mask(&mut case.mask);
+            }
+            let report = slot.lookup(&batch, &mut out).unwrap();
+            case.check(&(seed, &features, &options));
+            check_report(&report, &case);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The GPU executor: look-ups as CUDA kernels on the caller's stream. `docs/gpu.md` has the protocol.
 
 mod batch;
+mod copied;
 mod error;
 mod executor;
 mod launch;
@@ -9,6 +10,7 @@ mod slot;
 mod ticket;
 
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
+pub use copied::CopiedSlot;
 pub use error::{GpuError, QueueFault};
 pub use executor::{GpuExecutor, GpuOptions};
 pub use plan::GpuPlan;

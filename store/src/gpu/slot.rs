@@ -157,6 +157,10 @@ impl GpuSlot {
         Self { inner: Arc::new(inner) }
     }
 
+    pub(crate) fn plan(&self) -> &Arc<Prepared> {
+        &self.inner.plan
+    }
+
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
     /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay. It waits for nothing, and allocates nothing. Launches of one
     /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and its

@@ -48,7 +48,8 @@ const LBA: u32 = 512;
 /// timed, and then, untimed, every row that came back is compared bit for bit with what it must be.
 ///
 /// Four rivals then answer the same batches from the same file, checked in the same way: a pread for each id, an io_uring
-/// read for each id, and both again with equal means: the same deduplication, rows in memory, order and depth.
+/// read for each id, and both again with equal means: the same deduplication, rows in memory, order and depth. Where there is
+/// a GPU, Warprow answers them once more by kernels on it; ids are copied to the GPU and rows back.
 ///
 /// The file has no name and is gone when the command ends, however it ends; --keep gives it one.
 #[derive(Debug, Args)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use warprow_layout::Ranks;
-use warprow_store::{HostOptions, Store};
+use warprow_layout::{DType, Ranks};
+use warprow_store::{Batch, CopiedSlot, Feature, Gpu, GpuOptions, HostOptions, Output, PlanOptions, Store};
 use warprow_workload::rival::{self, Caching, Equal, PerId, RivalError, Target};
 
 use super::TABLE;
@@ -19,10 +19,12 @@ pub(crate) enum Rival {
     Uring,
     PreadEqual,
     UringEqual,
+    /// Warprow itself, by its other executor.
+    Gpu,
 }
 
 impl Rival {
-    pub(crate) const ALL: [Self; 4] = [Self::Pread, Self::Uring, Self::PreadEqual, Self::UringEqual];
+    pub(crate) const ALL: [Self; 5] = [Self::Pread, Self::Uring, Self::PreadEqual, Self::UringEqual, Self::Gpu];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl Rival {
             Self::Uring => "io_uring per id",
             Self::PreadEqual => "pread, equal means",
             Self::UringEqual => "io_uring, equal means",
+            Self::Gpu => "warprow on a GPU",
         }
     }
 
@@ -40,6 +43,7 @@ impl Rival {
             Self::Uring => "uring",
             Self::PreadEqual => "pread_equal",
             Self::UringEqual => "uring_equal",
+            Self::Gpu => "gpu",
         }
     }
 
@@ -48,6 +52,7 @@ impl Rival {
         match self {
             Self::Pread | Self::PreadEqual => "1",
             Self::Uring | Self::UringEqual => "1, and the kernel's",
+            Self::Gpu => "1 that waits, and 1 that is the drive",
         }
     }
 }
@@ -57,6 +62,8 @@ pub(crate) struct Field {
     target: Target,
     hot_rows: u64,
     batch: usize,
+    store: Store,
+    dtype: DType,
 }
 
 impl Field {
@@ -75,7 +82,8 @@ impl Field {
         let target = Target::new(&generation, table, Some(ranks.clone()), &[&place.path], Caching::Cached);
         let target = target.map_err(|error| failed(chain(&error)))?;
         target.warm().map_err(|error| failed(chain(&error)))?;
-        Ok(Self { target, hot_rows, batch })
+        let dtype = generation.tables.get(table).map_or(DType::F32, |table| table.dtype);
+        Ok(Self { target, hot_rows, batch, store: store.clone(), dtype })
     }
 
     /// A rival, ready; or the reason why it cannot take part.
@@ -83,6 +91,7 @@ impl Field {
         let depth = HostOptions::default().depth;
         let equal = || self.target.clone().with_dram(self.hot_rows);
         let made: Result<Box<dyn rival::Rival>, RivalError> = match rival {
+            Rival::Gpu => return self.on_gpu(),
             Rival::Pread => PerId::pread(self.target.clone()).map(|it| Box::new(it) as _),
             Rival::Uring => PerId::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
             Rival::PreadEqual => equal().and_then(|it| Equal::pread(it, self.batch)).map(|it| Box::new(it) as _),
@@ -93,6 +102,48 @@ impl Field {
             Err(error @ RivalError::Unavailable { .. }) => Ok(Err(error.to_string())),
             Err(error) => Err(failure(rival.name(), &error)),
         }
+    }
+}
+
+impl Field {
+    /// The GPU executor with the same rows in DRAM; or why there is none.
+    fn on_gpu(&self) -> Result<Result<Box<dyn Contender>, String>, Failure> {
+        let gpu = match Gpu::open(0) {
+            Ok(gpu) => gpu,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let row_bytes = self.store.tables().iter().find(|it| it.name == TABLE).map_or(0, |it| u64::from(it.row_bytes));
+        let options = GpuOptions::default().with_dram_bytes(self.hot_rows.saturating_mul(row_bytes));
+        let batch = u32::try_from(self.batch).unwrap_or(u32::MAX);
+        let plan = PlanOptions::default().with_max(batch, self.batch).with_out(self.dtype);
+        let made = self.store.attach_gpu(gpu, options).and_then(|it| it.plan(&[Feature::new(TABLE, TABLE)], plan));
+        match made.and_then(|plan| Ok((plan.width(), plan.slot()?.copied()?))) {
+            Ok((width, slot)) => Ok(Ok(Box::new(OnGpu { slot, width, mask: vec![0; self.batch] }))),
+            Err(error) => Ok(Err(chain(&error))),
+        }
+    }
+}
+
+/// The GPU executor in the race: ids are copied to the GPU, and rows back.
+struct OnGpu {
+    slot: CopiedSlot,
+    width: usize,
+    mask: Vec<u8>,
+}
+
+impl Contender for OnGpu {
+    fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
+        let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask);
+        match self.slot.lookup(&Batch::new(ids, ids.len() as u32), &mut output) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                Err(Failure::new(Class::Drive, Rival::Gpu.name(), chain(&error)).remedy("--no-rivals goes without"))
+            }
+        }
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        Some(&self.mask)
     }
 }
 
