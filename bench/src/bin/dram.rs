@@ -13,7 +13,8 @@ use warprow_workload::Machine;
 /// Look-ups on a GPU in tables that lie in DRAM, against two rivals that only gather.
 ///
 /// Warprow's figure is the whole look-up: ids are deduplicated and put in the order of addresses, rows are read from pinned
-/// memory through unified addressing, and written to the output in the order of the request. "Plain UVA" loads the rows in the
+/// memory through unified addressing, and written to the output in the order of the request; few ids are not deduplicated. "As a
+/// graph" is the same, captured and replayed with other ids, and what the ratios are of; "the call" is what it keeps its caller busy. "Plain UVA" loads the rows in the
 /// order of the request, straight to the output, as PyTorch-Direct does. "CPU" gathers them with all cores into pinned memory
 /// and copies that to the GPU.
 ///
@@ -97,6 +98,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             it.ids.to_string(),
             it.unique.to_string(),
             us(it.lookup_us),
+            us(it.graph_us),
+            us(it.call_us),
             format!("{} + {} + {}", us(it.prepare_us), us(it.fetch_us), us(it.expand_us)),
             per_second(it.lookup_bytes_per_second),
             us(it.uva_us),
@@ -110,6 +113,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         "ids",
         "different",
         "look-up us",
+        "as a graph",
+        "the call",
         "dedupe + rows + output",
         "B/s",
         "plain UVA us",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use cudarc::driver::sys::{self, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream};
 use cudarc::nvrtc::sys as nvrtc;
 use warprow_gpu_queues::Gpu;
 
@@ -61,6 +61,30 @@ impl Stream {
         }
     }
 
+    /// Records what `work` launches on the stream, without running it.
+    pub fn capture<R>(&self, work: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<(Graph, R)> {
+        let _current = self.gpu.enter()?;
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is of this context; capture begins and ends on this thread, whatever `work` answers.
+        unsafe {
+            cuda("a capture", sys::cuStreamBeginCapture_v2(self.stream, mode))?;
+            let result = work();
+            cuda("a capture", sys::cuStreamEndCapture(self.stream, &mut graph))?;
+            let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0);
+            sys::cuGraphDestroy(graph);
+            cuda("a graph", made)?;
+            Ok((Graph { exec, gpu: self.gpu.clone() }, result?))
+        }
+    }
+
+    /// Launches a graph.
+    pub fn launch(&self, graph: &Graph) -> anyhow::Result<()> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: both are of this context.
+        cuda("a graph", unsafe { sys::cuGraphLaunch(graph.exec, self.stream) })
+    }
+
     /// Copies pinned memory to the GPU.
     ///
     /// # Safety
@@ -68,6 +92,21 @@ impl Stream {
     pub unsafe fn copy(&self, to: u64, from: *const u8, bytes: usize) -> anyhow::Result<()> {
         // SAFETY: the caller's promise.
         cuda("a copy", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream) })
+    }
+}
+
+/// Launches that were recorded.
+#[derive(Debug)]
+pub struct Graph {
+    exec: CUgraphExec,
+    gpu: Arc<Gpu>,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
+        // SAFETY: instantiated once, destroyed once.
+        unsafe { sys::cuGraphExecDestroy(self.exec) };
     }
 }
 

@@ -57,13 +57,17 @@ pub struct DramResult {
     pub fetch_us: f64,
     /// See above.
     pub expand_us: f64,
+    /// Median microseconds of the look-up as a captured graph, replayed with other ids.
+    pub graph_us: f64,
+    /// Median microseconds that a call of the look-up keeps its caller busy.
+    pub call_us: f64,
     /// Median microseconds: a plain gather through unified addressing, in the order of the request.
     pub uva_us: f64,
     /// Median microseconds: gathering by all CPU cores into pinned memory, and one copy.
     pub cpu_us: f64,
-    /// Plain gather's time by the look-up's.
+    /// Plain gather's time by the replayed look-up's.
     pub ratio_uva: f64,
-    /// CPU gather's time by the look-up's.
+    /// CPU gather's time by the replayed look-up's.
     pub ratio_cpu: f64,
     /// Rows compared.
     pub checked: u64,
@@ -100,8 +104,12 @@ pub fn run(gpu: &Arc<Gpu>, setup: &DramSetup, counts: &[u64]) -> anyhow::Result<
     let row_bytes = setup.row_bytes as usize;
     let mut results = Vec::new();
     for &count in counts {
-        let mut times: [Vec<f64>; 7] = Default::default();
+        let mut times: [Vec<f64>; 9] = Default::default();
         let mut checked = 0;
+        let batch = GpuBatch::new(ids_on.address(), Len::Host(count as usize), 1);
+        let output = GpuOutput::new(out_on.address(), dim as usize);
+        // SAFETY: the memory outlives the graph and its launches, which `time` waits for.
+        let (graph, captured) = stream.capture(|| Ok(unsafe { slot.lookup(stream.raw(), &batch, &output) }?))?;
         // The first of each is for warming up.
         for run in 0..=setup.runs {
             let mut fresh = || -> anyhow::Result<Vec<i64>> {
@@ -124,13 +132,21 @@ pub fn run(gpu: &Arc<Gpu>, setup: &DramSetup, counts: &[u64]) -> anyhow::Result<
             };
 
             let ids = fresh()?;
-            let batch = GpuBatch::new(ids_on.address(), Len::Host(count as usize), 1);
-            let output = GpuOutput::new(out_on.address(), dim as usize);
             out_on.zero()?;
-            // SAFETY: the memory outlives the launch, which `time` waits for.
-            let (took, ticket) = stream.time(|| Ok(unsafe { slot.lookup(stream.raw(), &batch, &output) }?))?;
+            let (took, (ticket, call)) = stream.time(|| {
+                let began = Instant::now();
+                // SAFETY: the memory outlives the launch, which `time` waits for.
+                let ticket = unsafe { slot.lookup(stream.raw(), &batch, &output) }?;
+                Ok((ticket, began.elapsed()))
+            })?;
             let report = ticket.poll().context("the look-up has not ended")??;
             check(&ids, &out_on)?;
+
+            let again = fresh()?;
+            out_on.zero()?;
+            let (replayed, ()) = stream.time(|| stream.launch(&graph))?;
+            captured.poll().context("the graph has not ended")??;
+            check(&again, &out_on)?;
 
             let other = fresh()?;
             out_on.zero()?;
@@ -153,11 +169,11 @@ pub fn run(gpu: &Arc<Gpu>, setup: &DramSetup, counts: &[u64]) -> anyhow::Result<
             if run > 0 {
                 let us = |time: Duration| time.as_secs_f64() * 1e6;
                 let all = [us(took), us(uva), us(cpu), us(report.prepare), us(report.fetch), us(report.expand)];
-                let all = all.into_iter().chain([report.rows_dram as f64]);
+                let all = all.into_iter().chain([report.rows_dram as f64, us(replayed), us(call)]);
                 times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
             }
         }
-        let [lookup, uva, cpu, prepare, fetch, expand, unique] = times.map(median);
+        let [lookup, uva, cpu, prepare, fetch, expand, unique, graph, call] = times.map(median);
         results.push(DramResult {
             size: setup.size,
             row_bytes: setup.row_bytes,
@@ -169,10 +185,12 @@ pub fn run(gpu: &Arc<Gpu>, setup: &DramSetup, counts: &[u64]) -> anyhow::Result<
             prepare_us: prepare,
             fetch_us: fetch,
             expand_us: expand,
+            graph_us: graph,
+            call_us: call,
             uva_us: uva,
             cpu_us: cpu,
-            ratio_uva: uva / lookup,
-            ratio_cpu: cpu / lookup,
+            ratio_uva: uva / graph,
+            ratio_cpu: cpu / graph,
             checked,
         });
     }

@@ -7,4 +7,4 @@ mod cuda;
 pub mod dram;
 pub mod ring;
 
-pub use cuda::{Rivals, Stream};
+pub use cuda::{Graph, Rivals, Stream};
