@@ -84,7 +84,7 @@ typedef struct Fault {
     u64 waited_ns; /* from its doorbell */
     u64 launch;    /* of which launch */
     u32 outstanding; /* commands outstanding when the block gave up */
-    u32 status;    /* status field of the launch's latest failed completion on this queue, or 0 */
+    u32 status;    /* status field of the latest failed completion since the host has cleared it, or 0 */
     u32 reserved[4];
 } Fault;
 

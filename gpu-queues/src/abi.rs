@@ -132,7 +132,7 @@ pub struct Fault {
     pub launch: u64,
     /// Commands outstanding when the block gave up.
     pub outstanding: u32,
-    /// Status field of the launch's latest failed completion on this queue, or 0.
+    /// Status field of the latest failed completion on this queue since the host has cleared it, or 0.
     pub status: u32,
     /// Zero.
     pub reserved: [u32; 4],

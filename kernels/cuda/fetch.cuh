@@ -245,9 +245,10 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
             continue;
         }
         // One lane decides for all. Nothing extends a batch's time; once it is over, the queue is looked at until it holds no more,
-        // for this block may have been held up.
+        // for this block may have been held up, but not for ever: a drive may post what nobody asked for without end.
         if (t == 0) {
-            s.next = found == 0 && overdue                         ? WR_FAULT_TIMED_OUT
+            bool hopeless = now() > s.deadline[done_slot] + queue.timeout_ns;
+            s.next = (found == 0 && overdue) || hopeless               ? WR_FAULT_TIMED_OUT
                      : found == 0 && load_relaxed(gate_closed(p)) != 0 ? WR_FAULT_CLOSED
                                                                        : WR_FAULT_NONE;
             s.overdue = now() > s.deadline[done_slot];

@@ -14,8 +14,8 @@ use warprow_layout::FormatOptions;
 use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::{
-    Batch, DType, Device, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Ids,
-    Len, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, Rows, Store, TableSpec, Ticket,
+    DType, Device, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Ids, Len,
+    LoadOptions, OpenOptions, PlanOptions, Pooling, Rows, Store, TableSpec, Ticket,
 };
 
 /// The GPU, or `None` after saying so.
@@ -315,7 +315,8 @@ fn faults_are_bounded_named_and_mended() {
             (_, Err(GpuError::RowsFailed { failed, first, .. })) => {
                 assert!(failed > 0 && failed == lost, "{what}: {failed} failed, {lost} lost");
                 let text = first.map(|first| first.to_string()).unwrap_or_default();
-                assert!(what == "a bad status" || text.contains("faulty"), "{what}: {text}");
+                assert!(text.contains("faulty") && text.contains("queue"), "{what}: {text}");
+                assert_eq!(text.contains("Unrecovered Read Error"), what == "a bad status", "{what}: {text}");
             }
             (_, other) => panic!("{what}: {other:?}"),
         }
@@ -446,17 +447,7 @@ fn arrays_of_this_process_are_copied_both_ways() {
         let mut slot = plan.slot().unwrap().copied().unwrap();
         for _ in 0..4 {
             let mut case = Case::random(&tables, &features, &options, plan.width(), false, &mut random);
-            let mut batch = Batch::new(case.ids.ids(), case.batch);
-            if let Some(offsets) = &case.offsets {
-                batch = batch.with_offsets(offsets.ids());
-            }
-            if let Some(weights) = &case.weights {
-                batch = batch.with_weights(weights);
-            }
-            let mut out = Output::new(case.buffer.rows(), case.stride);
-            if case.masked {
-                out = out.with_mask(&mut case.mask);
-            }
+            let (batch, mut out) = case.arrays();
             let report = slot.lookup(&batch, &mut out).unwrap();
             case.check(&(seed, &features, &options));
             check_report(&report, &case);

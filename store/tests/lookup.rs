@@ -6,7 +6,7 @@ use common::random::{Case, random_features, random_tables};
 use common::{Table, Wanted};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_store::{Batch, Feature, HostOptions, LoadOptions, Output, PlanOptions, Report, Slot, Stage};
+use warprow_store::{Feature, HostOptions, LoadOptions, PlanOptions, Report, Slot, Stage};
 
 fn check_report(report: &Report, wanted: &Wanted, unique_rows: usize) {
     assert_eq!(report.ids, wanted.mask.len() as u64);
@@ -31,17 +31,7 @@ fn one_batch(
     random: &mut fastrand::Rng,
 ) {
     let mut case = Case::random(tables, features, options, width, false, random);
-    let mut batch = Batch::new(case.ids.ids(), case.batch);
-    if let Some(offsets) = &case.offsets {
-        batch = batch.with_offsets(offsets.ids());
-    }
-    if let Some(weights) = &case.weights {
-        batch = batch.with_weights(weights);
-    }
-    let mut out = Output::new(case.buffer.rows(), case.stride);
-    if case.masked {
-        out = out.with_mask(&mut case.mask);
-    }
+    let (batch, mut out) = case.arrays();
     let report = slot.lookup(&batch, &mut out).unwrap();
     case.check(&(features, options));
     check_report(&report, &case.wanted, case.unique);

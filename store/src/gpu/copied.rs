@@ -107,7 +107,8 @@ impl CopiedSlot {
         }
         let output = GpuOutput::new(self.rows.address(), plan.width).with_mask(self.mask.address());
         #[allow(unsafe_code, reason = "the only other way to say that these are the GPU's own arrays")]
-        // SAFETY: the arrays are this slot's, which is borrowed until the ticket has ended, in success or not.
+        // SAFETY: the arrays are this slot's. Nobody else has them, and nothing frees or reuses them before the ticket has
+        // ended, but after an error of CUDA's own, which ends the whole context.
         let ticket = unsafe { self.slot.lookup(ptr::null_mut(), &on_gpu, &output) }?;
         let clock = &plan.attached.store.driving.clock;
         let mut turn = 0;

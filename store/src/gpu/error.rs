@@ -40,8 +40,8 @@ pub enum GpuError {
     Flawed(&'static str, &'static str),
     /// Rows could not be read. Everything else in the output is valid; the mask tells which.
     #[error(
-        "{failed} ids got no row, because {}; the next look-up of this slot starts its queues anew",
-        .first.as_ref().map_or_else(|| "their drive was being reset".to_owned(), ToString::to_string)
+        "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
+        .first.as_ref().map_or_else(|| "the queues were closed for a reset".to_owned(), ToString::to_string)
     )]
     RowsFailed {
         /// Ids concerned.
@@ -55,16 +55,14 @@ pub enum GpuError {
 
 /// What went wrong on a queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{drive}: {what} (queue {queue}, CID {cid:#06x}, LBA {lba})")]
+#[error("{drive}: {what} (queue {queue}{})", .command.map_or(String::new(), |(cid, lba)| format!(", CID {cid:#06x}, LBA {lba}")))]
 pub struct QueueFault {
     /// The drive.
     pub drive: String,
     /// NVMe queue identifier.
     pub queue: u16,
-    /// Command identifier.
-    pub cid: u16,
-    /// First LBA of the command.
-    pub lba: u64,
+    /// Command identifier and first LBA of a command that was not answered; `None` for one that failed by its status.
+    pub command: Option<(u16, u64)>,
     /// What happened.
     pub what: String,
 }

@@ -16,6 +16,8 @@ use super::executor::element_of;
 use super::launch;
 use super::plan::Prepared;
 use super::ticket::Ticket;
+use warprow_layout::Drive;
+
 use crate::member::lock;
 
 /// What a slot owns: memory on the GPU, tickets, queues.
@@ -41,7 +43,6 @@ struct Places {
     unique: u64,
     status: u64,
     staging: u64,
-    bytes: u64,
 }
 
 /// What is known of a ticket's place.
@@ -84,7 +85,7 @@ impl State {
             bytes = begin + len;
             begin
         };
-        let mut places = Places {
+        let places = Places {
             bitmap: room(plan.keys / 8),
             summary: room(plan.keys.div_ceil(32768) * 4),
             base: room(plan.keys / 1024 * 4),
@@ -93,9 +94,7 @@ impl State {
             unique: room(uniques * 8),
             status: room(uniques),
             staging: room(uniques.saturating_mul(plan.staging_stride)),
-            bytes: 0,
         };
-        places.bytes = bytes;
         let memory = DeviceMemory::new(gpu, bytes)?;
         let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
         let gate = Arc::new(Gate::new(gpu)?);
@@ -162,9 +161,9 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay. It waits for nothing, and allocates nothing. Launches of one
-    /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and its
-    /// ticket says [`GpuError::QueueBusy`].
+    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay.
+    /// It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
+    /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
     /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
     ///
@@ -188,8 +187,11 @@ impl GpuSlot {
         launch::check_addresses(plan, batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
-            state.recover(plan)?;
+        if !captured && !state.sets.is_empty() && state.is_idle() {
+            state.sets.iter().for_each(QueueSet::forget_errors);
+            if state.sets.iter().any(QueueSet::is_poisoned) {
+                state.recover(plan)?;
+            }
         }
         let direct = plan.is_direct(ids);
         // Each kind of launch counts its own tickets.
@@ -239,16 +241,22 @@ impl Inner {
     pub(crate) fn first_fault(&self) -> Option<QueueFault> {
         let held = lock(&self.state);
         let state = held.as_ref()?;
-        let fault = state.sets.iter().flat_map(QueueSet::faults).next()?;
-        let member = self.plan.attached.store.members.iter().flatten().nth(fault.drive as usize);
-        Some(QueueFault {
-            drive: member
-                .map_or_else(|| fault.drive.to_string(), |member| warprow_layout::Drive::name(&**member).to_owned()),
-            queue: fault.queue as u16,
-            cid: fault.cid as u16,
-            lba: fault.lba,
-            what: fault.to_string(),
-        })
+        let name = |drive: u32| {
+            let member = self.plan.attached.store.members.iter().flatten().nth(drive as usize);
+            member.map_or_else(|| drive.to_string(), |member| member.name().to_owned())
+        };
+        if let Some(fault) = state.sets.iter().flat_map(QueueSet::faults).next() {
+            let command = Some((fault.cid as u16, fault.lba));
+            return Some(QueueFault {
+                drive: name(fault.drive),
+                queue: fault.queue as u16,
+                command,
+                what: fault.to_string(),
+            });
+        }
+        let (queue, status) = state.sets.iter().flat_map(QueueSet::errors).next()?;
+        let what = format!("a command failed: {status}");
+        Some(QueueFault { drive: name(queue.drive), queue: queue.queue_id as u16, command: None, what })
     }
 }
 

@@ -63,6 +63,7 @@ pub struct Ticket {
 
 /// Offsets of the words of a ticket in its pinned memory.
 const OUTCOME: usize = 8;
+const GATE: usize = 16;
 const COUNTERS: usize = 24;
 const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
 
@@ -147,7 +148,8 @@ impl Ticket {
             return Err(GpuError::Flawed("its offsets make no sense", rule));
         }
         if failed != 0 {
-            let first = self.slot.first_fault();
+            let gate_was_closed = word(GATE) as u32 != 0;
+            let first = if gate_was_closed { None } else { self.slot.first_fault() };
             return Err(GpuError::RowsFailed { failed, first, report: Box::new(report) });
         }
         Ok(report)

@@ -1,7 +1,7 @@
 //! Random tables, features and batches.
 
 use half::{bf16, f16};
-use warprow_store::{DType, Feature, Ids, Missing, PlanOptions, Pooling, Rows};
+use warprow_store::{Batch, DType, Feature, Ids, Missing, Output, PlanOptions, Pooling, Rows};
 
 use super::{Table, Value, Wanted, look_up};
 
@@ -242,6 +242,19 @@ impl Case {
             masked: random.bool(),
             bags,
         }
+    }
+
+    /// As a look-up takes them.
+    pub(crate) fn arrays(&mut self) -> (Batch<'_>, Output<'_>) {
+        let mut batch = Batch::new(self.ids.ids(), self.batch);
+        if let Some(offsets) = &self.offsets {
+            batch = batch.with_offsets(offsets.ids());
+        }
+        if let Some(weights) = &self.weights {
+            batch = batch.with_weights(weights);
+        }
+        let out = Output::new(self.buffer.rows(), self.stride);
+        (batch, if self.masked { out.with_mask(&mut self.mask) } else { out })
     }
 
     /// Whether output and mask are what they must be.
