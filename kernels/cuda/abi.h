@@ -51,12 +51,13 @@ struct Segment {
 };
 
 struct Feature {
-    u32 table;
+    Table table;      // a copy: all that a position needs is read at once
     u32 pooling;
     u32 missing;
     u32 weighted;
     u32 column;       // its first element in a pooled output row
     u32 has_padding;
+    u32 unused;
     u64 padding;      // sign-extended
 };
 
@@ -96,7 +97,8 @@ struct SlotState {
     Size size;
     u32 uniques;
     u32 dram_uniques;
-    u32 expand_left, finish_left;  // blocks that have not ended
+    u32 expand_left, finish_left;  // blocks that have ended
+    u64 few;          // sums of a launch of few ids
     Counters counters;
     u64 began, prepared, fetched;
     u64 launches[16]; // by ticket
@@ -148,6 +150,6 @@ struct Lookup {
     u64 staging_stride;
 };
 
-static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 32, "src/abi.rs");
-static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 160 && sizeof(SlotState) == 368, "src/abi.rs");
+static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
+static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 160 && sizeof(SlotState) == 376, "src/abi.rs");
 static_assert(sizeof(Lookup) == 280, "src/abi.rs");

@@ -92,13 +92,13 @@ template <bool DIRECT> DEVICE u64 row_at(const Lookup& p, const SlotState& slot,
 
 // One output row for each id. `group` lanes share a row. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
-template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Size& size, Marked& marked) {
+template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, const Scratch& scratch, Marked& marked) {
     u32 group = 1u << p.lanes, lane = threadIdx.x & (group - 1), out_bytes = element_bytes(p.out_element);
     u64 groups = (u64)gridDim.x * blockDim.x / group;
     u32 failed = 0;
-    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < size.ids; i += groups) {
-        const Feature& feature = at<Feature>(p.feature)[feature_of(p, size, i)];
-        const Table& table = at<Table>(p.table)[feature.table];
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < bags.ids; i += groups) {
+        const Feature feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
+        const Table& table = feature.table;
         Marked mine{};
         u64 place = DIRECT ? place_of<true>(p, feature, i, mine) : at<const u64>(p.place)[i];
         u64 row = row_at<DIRECT>(p, slot, place);
@@ -134,15 +134,15 @@ template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot,
 
 // One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
 // Traffic: 8 B and a row for each id, the row out for each bag.
-template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Size& size, Marked& marked) {
+template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Marked& marked) {
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
-    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * size.bags;
+    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags;
     for (u64 bag = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; bag < bags; bag += warps) {
-        u32 number = (u32)(bag / size.bags);
+        u32 number = (u32)divide(bag, all.bags);
         const Feature& feature = at<Feature>(p.feature)[number];
-        const Table& table = at<Table>(p.table)[feature.table];
-        u64 begin = bag_begin(p, size, bag), end = bag_begin(p, size, bag + 1), counted = 0;
+        const Table& table = feature.table;
+        u64 begin = bag_begin(p, all, bag), end = bag_begin(p, all, bag + 1), counted = 0;
         // Does any row of the bag lack?
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {
@@ -158,7 +158,7 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
         }
         for (u32 step = 16; step > 0; step /= 2) counted += __shfl_xor_sync(FULL, counted, step);
         lost = __ballot_sync(FULL, lost) != 0;
-        u64 out = p.out + ((bag % size.bags) * p.out_stride + feature.column) * out_bytes;
+        u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
         for (u32 first = 0; first < table.dim; first += 32 * HELD) {
             float sum[HELD] = {};
             for (u64 tile = begin; tile < end && !lost; tile += 32) {
@@ -197,26 +197,35 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
-// One thread, after everything else: the report.
-DEVICE void report(const Lookup& p, SlotState& slot) {
-    Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
-    store_relaxed(&ticket.outcome, OUTCOME_DONE);
-    store_relaxed(&ticket.flaws, slot.flaws);
-    store_relaxed(&ticket.gate_was_closed, slot.gate_was_closed);
-    store_relaxed(&ticket.faults, slot.faults);
-    const u64* from = reinterpret_cast<const u64*>(&slot.counters);
-    u64* to = reinterpret_cast<u64*>(&ticket.counters);
-    for (u32 i = 0; i < sizeof(Counters) / sizeof(u64); ++i) store_relaxed(to + i, load_relaxed(from + i));
-    store_relaxed(&ticket.began, slot.began);
-    store_relaxed(&ticket.prepared, slot.prepared);
-    store_relaxed(&ticket.fetched, slot.fetched);
-    store_relaxed(&ticket.ended, now());
+// Words of a ticket.
+constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64), TICKET_WORDS = TICKET_BEGAN + 4;
+static_assert(TICKET_WORDS == sizeof(Ticket) / sizeof(u64) && TICKET_WORDS <= 32, "a word a lane");
+
+DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
+
+// One warp, after everything else: the report, a word a lane, so that the loads wait for memory once.
+// `times`: but the last, they are the slot's; else they are in the ticket.
+DEVICE void report(const Lookup& p, const SlotState& slot, bool times) {
+    u32 lane = threadIdx.x;
+    u64 word = 0;
+    if (lane == 1) word = OUTCOME_DONE | (u64)load_relaxed(&slot.flaws) << 32;
+    else if (lane == 2) word = slot.gate_was_closed | (u64)load_relaxed(&slot.faults) << 32;
+    else if (lane < TICKET_COUNTERS) word = 0;
+    else if (lane < TICKET_BEGAN) word = load_relaxed(reinterpret_cast<const u64*>(&slot.counters) + (lane - TICKET_COUNTERS));
+    else if (lane == TICKET_BEGAN) word = slot.began;
+    else if (lane == TICKET_BEGAN + 1) word = slot.prepared;
+    else if (lane == TICKET_BEGAN + 2) word = slot.fetched;
+    else word = now();
+    bool is_ours = lane > 0 && lane < TICKET_WORDS && (times || lane < TICKET_BEGAN || lane == TICKET_WORDS - 1);
+    if (is_ours) store_relaxed(ticket_words(p) + lane, word);
+    __syncwarp();
 }
 
 // The same, and the launch is over: the gate, the lease.
 DEVICE void release(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
-    report(p, slot);
+    report(p, slot, true);
+    if (threadIdx.x != 0) return;
     slot.admitted[p.ticket] = 0;
     u64 launches = slot.launches[p.ticket] + 1;
     slot.launches[p.ticket] = launches;
@@ -233,9 +242,9 @@ DEVICE bool is_last(u32& count) {
     SHARED bool last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        fence_release();
+        fence_gpu();
         last = atomicAdd(&count, 1u) == gridDim.x - 1;
-        fence_acquire();
+        fence_gpu();
         if (last) count = 0;
     }
     __syncthreads();
@@ -249,10 +258,12 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand(const Lookup p, const u3
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
-    const Size size = slot.size;
+    SHARED Scratch scratch;
+    const Bags bags = bags_of(p, slot.size);
+    set_up(p, bags, scratch);
     Marked ignored{};
-    if (p.pooled) expand_bags<false>(p, slot, size, ignored); else expand_rows<false>(p, slot, size, ignored);
-    if (ends && is_last(slot.expand_left) && threadIdx.x == 0) release(p);
+    if (p.pooled) expand_bags<false>(p, slot, bags, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
+    if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
 }
 
 // Clears what `mark` set. grid: by uniques.
@@ -265,31 +276,87 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
         at<u32>(p.bitmap)[key / 32] = 0;
         at<u32>(p.summary)[key / 32768] = 0;
     }
-    if (is_last(slot.finish_left) && threadIdx.x == 0) release(p);
+    if (is_last(slot.finish_left) && threadIdx.x < 32) release(p);
+}
+
+// Up to so many ids, what a launch counts fits one word, so that the last block knows the sums with no further load: 11 bits each for
+// blocks and for those that found flaws, 14 each for missing, padding and HBM. Bags of flawed offsets may overlap, so that positions
+// are counted more than once: the last three may overflow then, and nobody reads them.
+constexpr u32 FEW = (1 << 14) - 1, FEW_BLOCKS = (1 << 11) - 1;
+constexpr u32 FEW_FLAWED = 11, FEW_MISSING = 22, FEW_PADDING = 36, FEW_HBM = 50;
+
+// One warp of the last block: the report of a launch of few ids. Times but the last are in the ticket.
+DEVICE void report_few(const Lookup& p, u64 ids, u32 flaws, u64 sum) {
+    u32 lane = threadIdx.x, count = lane - TICKET_COUNTERS;
+    u64 missing = sum >> FEW_MISSING & FEW, padding = sum >> FEW_PADDING & FEW, hbm = sum >> FEW_HBM;
+    if (sum >> FEW_FLAWED & FEW_BLOCKS) flaws |= FLAW_OFFSETS;
+    // Selected, not branched to: lanes that part ways take turns.
+    u64 word = lane == 1 ? OUTCOME_DONE | (u64)flaws << 32 : 0;
+    word = count == 0 ? ids : word;
+    word = count == 1 ? missing : word;
+    word = count == 2 ? padding : word;
+    word = count == 3 ? hbm : word;
+    word = count == 4 ? ids - missing - padding - hbm : word;
+    word = lane == TICKET_WORDS - 1 ? now() : word;
+    bool is_ours = lane > 0 && (lane < TICKET_BEGAN || lane == TICKET_WORDS - 1);
+    if (is_ours) store_relaxed(ticket_words(p) + lane, word);
+    __syncwarp();
+}
+
+// The end of a launch of few ids, by all threads.
+DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32 flaws, const Marked& marked, const Scratch& scratch) {
+    constexpr u32 WARPS = EXPAND_THREADS / 32;
+    SHARED u64 sums[WARPS];
+    u64 missing = __reduce_add_sync(FULL, marked.missing), padding = __reduce_add_sync(FULL, marked.padding);
+    u64 hbm = __reduce_add_sync(FULL, marked.hbm), sum = 0;
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = (missing << FEW_MISSING) + (padding << FEW_PADDING) + (hbm << FEW_HBM);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    if (threadIdx.x == 0) {
+        sum = 1 + ((u64)(scratch.flaws != 0) << FEW_FLAWED);
+        for (u32 warp = 0; warp < WARPS; ++warp) sum += sums[warp];
+        fence_gpu();
+        sum += atomicAdd(&slot.few, sum);
+    }
+    sum = __shfl_sync(FULL, sum, 0);
+    if ((sum & FEW_BLOCKS) != gridDim.x) return;
+    report_few(p, ids, flaws, sum);
+    if (threadIdx.x != 0) return;
+    slot.few = 0;
+    slot.launches[p.ticket] = launches;
+    // What other blocks stored before they were counted, and all of the report, come before this.
+    fence_system();
+    store_relaxed(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
 // state of its ticket's own. grid: by output. Traffic: ids, rows, output.
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_direct(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct(const Lookup p) {
+    SHARED Scratch scratch;
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
-    const Size size = size_of(p, flaws);
+    const Bags bags = bags_of(p, size_of(p, flaws));
+    const u64 launches = threadIdx.x == 0 ? slot.launches[p.ticket] + 1 : 0;
     if (thread == 0) {
-        slot.began = slot.prepared = slot.fetched = now();
+        u64 began = now();
         store_relaxed(&at<Ticket>(p.tickets)[p.ticket].outcome, OUTCOME_NONE);
-        atomicOr(&slot.flaws, flaws);
+        for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
-    check_offsets(p, size, slot.flaws, thread, threads);
+    set_up(p, bags, scratch);
+    check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
-    if (p.pooled) expand_bags<true>(p, slot, size, marked); else expand_rows<true>(p, slot, size, marked);
-    add_marked(slot.counters, marked);
-    if (!is_last(slot.expand_left) || threadIdx.x != 0) return;
-    slot.counters.ids = size.ids;
-    report(p, slot);
+    if (p.pooled) expand_bags<true>(p, slot, bags, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
+    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
+    sum_marked(marked, scratch);
+    if (threadIdx.x == 0) add_sums(slot, scratch);
+    if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
+    if (threadIdx.x == 0) slot.counters.ids = bags.ids;
+    __syncwarp();
+    report(p, slot, false);
+    if (threadIdx.x != 0) return;
     slot.counters = Counters{};
     slot.flaws = 0;
-    u64 launches = slot.launches[p.ticket] + 1;
     slot.launches[p.ticket] = launches;
     store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }

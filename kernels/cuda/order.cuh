@@ -64,6 +64,10 @@ __device__ __forceinline__ void fence_release() { asm volatile("fence.acq_rel.sy
 __device__ __forceinline__ void fence_acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 #endif
 __device__ __forceinline__ void fence_sequential() { asm volatile("fence.sc.sys;" ::: "memory"); }
+// Acquires what a relaxed access before saw, and releases to a relaxed store behind.
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Between blocks of one GPU. What they stored before is also before what a thread that met them releases to the system.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Nanoseconds of a clock that all SMs share; its step may be a microsecond.
 __device__ __forceinline__ u64 now() {
@@ -92,6 +96,8 @@ static inline void store_mmio(u32* at, u32 value) { preempt(), __atomic_store_n(
 static inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void fence_sequential() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void fence_system() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+static inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 u64 now();
 void pause(u32 nanoseconds);
 

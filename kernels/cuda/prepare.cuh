@@ -17,20 +17,59 @@ DEVICE bool is_padding(const Lookup& p, const Feature& feature, u64 id) {
     return feature.has_padding == PADDING_ANY || p.id_type == ID_U64;
 }
 
+// The quotient; most are of numbers that fit 32 bits, whose division takes a fraction of the time.
+DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u64)((u32)a / (u32)b) : a / b; }
+
+// A launch's bags.
+struct Bags {
+    u64 ids;    // positions
+    u64 bags;   // of each feature
+    u64 each;   // ids of a bag where all are of one length
+};
+
+DEVICE Bags bags_of(const Lookup& p, const Size& size) {
+    u64 all = p.features * size.bags;
+    return Bags{size.ids, size.bags, p.offsets == 0 && all != 0 ? divide(size.ids, all) : 0};
+}
+
 // Where bag `bag` of all F * B bags begins; `bag` = F * B gives the end of the last. Never past the ids.
-DEVICE u64 bag_begin(const Lookup& p, const Size& size, u64 bag) {
-    u64 bags = p.features * size.bags;
-    if (bag >= bags && (p.offsets == 0 || !p.has_end)) return size.ids;
-    if (p.offsets == 0) return bags == 0 ? 0 : bag * (size.ids / bags);
-    return min_of(id_at(p.offsets, p.offset_type, bag), size.ids);
+DEVICE u64 bag_begin(const Lookup& p, const Bags& it, u64 bag) {
+    if (bag >= p.features * it.bags && (p.offsets == 0 || !p.has_end)) return it.ids;
+    if (p.offsets == 0) return bag * it.each;
+    return min_of(id_at(p.offsets, p.offset_type, bag), it.ids);
+}
+
+constexpr u32 BEGINS = 256;
+constexpr u32 KINDS = 5;
+
+// What a block that goes through positions shares.
+struct Scratch {
+    u64 begins[BEGINS];  // where the first features begin, if bags differ in length
+    u32 sums[KINDS];     // of Marked
+    u32 flaws;
+};
+
+// By the whole block.
+DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
+    if (threadIdx.x < KINDS) scratch.sums[threadIdx.x] = 0;
+    if (threadIdx.x == 0) scratch.flaws = 0;
+    for (u32 feature = threadIdx.x; p.offsets != 0 && feature < p.features && feature < BEGINS; feature += blockDim.x)
+        scratch.begins[feature] = bag_begin(p, it, feature * it.bags);
+    __syncthreads();
 }
 
 // The feature that position `index` belongs to.
-DEVICE u32 feature_of(const Lookup& p, const Size& size, u64 index) {
+DEVICE u32 feature_of(const Lookup& p, const Bags& it, const Scratch& scratch, u64 index) {
+    if (p.features == 1) return 0;
+    if (p.offsets == 0) {
+        u64 own = it.bags * it.each;
+        return own == 0 ? p.features - 1 : (u32)min_of(divide(index, own), p.features - 1);
+    }
     u32 low = 0, high = p.features;
     while (high - low > 1) {
         u32 middle = (low + high) / 2;
-        if (bag_begin(p, size, middle * size.bags) <= index) low = middle; else high = middle;
+        u64 begin = middle < BEGINS ? scratch.begins[middle] : bag_begin(p, it, middle * it.bags);
+        if (begin <= index) low = middle; else high = middle;
     }
     return low;
 }
@@ -80,7 +119,7 @@ struct Marked {
 
 // What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
 template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 index, Marked& marked) {
-    const Table& table = at<Table>(p.table)[feature.table];
+    const Table& table = feature.table;
     u64 id = id_at(p.ids, p.id_type, index);
     if (is_padding(p, feature, id) && (p.pooled || id >= table.rows)) {
         ++marked.padding;
@@ -113,21 +152,23 @@ DEVICE void add(Marked& sum, const Marked& other) {
     sum.ssd += other.ssd;
 }
 
-DEVICE void add_marked(Counters& counters, const Marked& marked) {
-    Marked sum = marked;
-    for (u32 step = 16; step > 0; step /= 2) {
-        sum.missing += __shfl_xor_sync(FULL, sum.missing, step);
-        sum.padding += __shfl_xor_sync(FULL, sum.padding, step);
-        sum.hbm += __shfl_xor_sync(FULL, sum.hbm, step);
-        sum.dram += __shfl_xor_sync(FULL, sum.dram, step);
-        sum.ssd += __shfl_xor_sync(FULL, sum.ssd, step);
+// Adds up in shared memory what all threads of the block marked. A barrier follows.
+DEVICE void sum_marked(const Marked& marked, Scratch& scratch) {
+    u32 mine[KINDS] = {marked.missing, marked.padding, marked.hbm, marked.dram, marked.ssd};
+    for (u32 kind = 0; kind < KINDS; ++kind) {
+        u32 sum = __reduce_add_sync(FULL, mine[kind]);
+        if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&scratch.sums[kind], sum);
     }
-    if (threadIdx.x % 32 != 0) return;
-    if (sum.missing) atomicAdd(&counters.missing, (u64)sum.missing);
-    if (sum.padding) atomicAdd(&counters.padding, (u64)sum.padding);
-    if (sum.hbm) atomicAdd(&counters.ids_hbm, (u64)sum.hbm);
-    if (sum.dram) atomicAdd(&counters.ids_dram, (u64)sum.dram);
-    if (sum.ssd) atomicAdd(&counters.ids_ssd, (u64)sum.ssd);
+    __syncthreads();
+}
+
+// One thread: adds the block's sums and flaws to the launch's.
+DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
+    Counters& it = slot.counters;
+    u64* to[KINDS] = {&it.missing, &it.padding, &it.ids_hbm, &it.ids_dram, &it.ids_ssd};
+    for (u32 kind = 0; kind < KINDS; ++kind)
+        if (scratch.sums[kind]) atomicAdd(to[kind], (u64)scratch.sums[kind]);
+    if (scratch.flaws) atomicOr(&slot.flaws, scratch.flaws);
 }
 
 // 1 where the table has the row and the id is no padding. A row that fails later is cleared by `expand`.
@@ -138,22 +179,21 @@ DEVICE void mask_at(const Lookup& p, const Feature& feature, u64 index, u64 plac
 }
 
 // Offsets that do not ascend, or that pass the ids, or ids that are no bags of one length: noted; what they mean is then whatever bag_begin makes of them.
-DEVICE void check_offsets(const Lookup& p, const Size& size, u32& flaws, u64 thread, u64 threads) {
+DEVICE void check_offsets(const Lookup& p, const Bags& it, Scratch& scratch, u64 thread, u64 threads) {
+    u64 bags = p.features * it.bags, entries = bags + (p.has_end ? 1 : 0);
     if (p.offsets == 0) {
         // All bags are of one length.
-        u64 bags = p.features * size.bags;
-        if (thread == 0 && (bags == 0 ? size.ids != 0 : size.ids % bags != 0)) atomicOr(&flaws, (u32)FLAW_OFFSETS);
+        if (thread == 0 && it.each * bags != it.ids) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
         return;
     }
-    u64 bags = p.features * size.bags, entries = bags + (p.has_end ? 1 : 0);
     bool bad = false;
     for (u64 i = thread; i < entries; i += threads) {
         u64 here = id_at(p.offsets, p.offset_type, i);
         u64 before = i == 0 ? 0 : id_at(p.offsets, p.offset_type, i - 1);
         bad |= i == 0 ? here != 0 : here < before;
-        bad |= here > size.ids || (i == bags && here != size.ids);
+        bad |= here > it.ids || (i == bags && here != it.ids);
     }
-    if (bad) atomicOr(&flaws, (u32)FLAW_OFFSETS);
+    if (bad) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
 }
 
 // --- Any number of ids ---------------------------------------------------------------------------------------------------------
@@ -167,13 +207,15 @@ KERNEL warprow_begin(const Lookup p) { admit(p); }
 // Sets the bit of each id's key. grid: any. Reads ids once, writes 8 B an id; a bit costs an atomic only if it is not yet set.
 KERNEL warprow_mark(const Lookup p) {
     if (!is_admitted(p)) return;
+    SHARED Scratch scratch;
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
-    const Size size = slot.size;
-    check_offsets(p, size, slot.flaws, thread, threads);
+    const Bags bags = bags_of(p, slot.size);
+    set_up(p, bags, scratch);
+    check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
-    for (u64 i = thread; i < size.ids; i += threads) {
-        const Feature& feature = at<Feature>(p.feature)[feature_of(p, size, i)];
+    for (u64 i = thread; i < bags.ids; i += threads) {
+        const Feature& feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
         u64 place = place_of<false>(p, feature, i, marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
@@ -188,7 +230,8 @@ KERNEL warprow_mark(const Lookup p) {
             if (!(*summary & block)) atomicOr(summary, block);
         }
     }
-    add_marked(slot.counters, marked);
+    sum_marked(marked, scratch);
+    if (threadIdx.x == 0) add_sums(slot, scratch);
 }
 
 // The words of the summary that a warp walks.
@@ -294,11 +337,13 @@ DEVICE void block_sort(u64* words, u32 size) {
     }
 }
 
-// All of begin, mark, count and place. grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
+// All of begin, mark, count and place. Only rows on drives are deduplicated and staged; those in DRAM are read where they lie.
+// grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     extern __shared__ u64 words[];
+    SHARED Scratch scratch;
     SHARED u32 room[SMALL_THREADS / 32];
-    SHARED u32 admitted;
+    SHARED u32 admitted, keyed;
     SlotState& slot = *at<SlotState>(p.slot);
     if (threadIdx.x == 0) {
         admit(p);
@@ -306,35 +351,33 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     }
     __syncthreads();
     if (!admitted) return;
-    const Size batch = slot.size;
-    u32 ids = (u32)batch.ids, size = 1;
-    while (size < ids) size *= 2;
-    check_offsets(p, batch, slot.flaws, threadIdx.x, SMALL_THREADS);
+    const Bags bags = bags_of(p, slot.size);
+    if (threadIdx.x == 0) keyed = 0;
+    set_up(p, bags, scratch);
+    check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
-    for (u32 i = threadIdx.x; i < size; i += SMALL_THREADS) {
-        u64 place = PLACE_MISSING;
-        if (i < ids) {
-            const Feature& feature = at<Feature>(p.feature)[feature_of(p, batch, i)];
-            place = place_of<false>(p, feature, i, marked);
-            at<u64>(p.place)[i] = place;
-            mask_at(p, feature, i, place);
-        }
-        words[i] = place < PLACE_STAGED ? place << POSITION_BITS | i : NO_KEY;
+    for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
+        const Feature& feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
+        u64 place = place_of<true>(p, feature, i, marked);
+        at<u64>(p.place)[i] = place;
+        mask_at(p, feature, i, place);
+        if (place < PLACE_STAGED) words[atomicAdd(&keyed, 1u)] = place << POSITION_BITS | i;
     }
+    sum_marked(marked, scratch);
+    if (threadIdx.x == 0) add_sums(slot, scratch);
+    u32 size = 1;
+    while (size < keyed) size *= 2;
+    for (u32 i = keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
     __syncthreads();
-    add_marked(slot.counters, marked);
     block_sort(words, size);
     // Each thread's share is contiguous, so that one scan numbers them all.
     u32 share = (size + SMALL_THREADS - 1) / SMALL_THREADS, first = threadIdx.x * share;
     u32 last = first + share < size ? first + share : size;
-    u32 heads = 0, dram = 0;
+    u32 heads = 0, total;
     for (u32 i = first; i < last; ++i) {
-        u64 word = words[i], key = word >> POSITION_BITS;
-        if (word == NO_KEY || (i > 0 && words[i - 1] >> POSITION_BITS == key)) continue;
-        ++heads;
-        if (key < p.ssd_key) ++dram;
+        u64 word = words[i];
+        if (word != NO_KEY && (i == 0 || words[i - 1] >> POSITION_BITS != word >> POSITION_BITS)) ++heads;
     }
-    u32 total, ignored = block_sum<SMALL_THREADS>(dram, room);
     u32 number = block_scan<SMALL_THREADS>(heads, room, total);
     for (u32 i = first; i < last; ++i) {
         u64 word = words[i], key = word >> POSITION_BITS;
@@ -348,9 +391,7 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     }
     if (threadIdx.x == 0) {
         slot.uniques = total;
-        slot.dram_uniques = ignored;
-        slot.counters.rows_dram = ignored;
-        slot.counters.rows_ssd = total - ignored;
+        slot.counters.rows_ssd = total;
         slot.prepared = now();
     }
 }

@@ -20,7 +20,7 @@ typedef unsigned long long u64;
 #define DEVICE static inline __attribute__((always_inline))
 #define KERNEL extern "C" void
 #define FULL 0xffffffffu
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // Dynamic shared memory is declared `extern __shared__ u64 words[]`.
 #define __shared__
 // Variables of this section belong to a block: their contents are swapped when another block runs.
@@ -90,6 +90,10 @@ template <class T> T __shfl_xor_sync(u32 mask, T value, u32 with, SIMT_HERE) {
 }
 template <class T> T __shfl_up_sync(u32 mask, T value, u32 by, SIMT_HERE) {
     return simt::from_bits<T>(simt::meet(simt::SHUFFLE_UP, mask, simt::to_bits(value), by, file, line));
+}
+static inline u32 __reduce_add_sync(u32 mask, u32 value, SIMT_HERE) {
+    for (u32 with = 16; with > 0; with /= 2) value += (u32)simt::meet(simt::SHUFFLE_XOR, mask, value, with, file, line);
+    return value;
 }
 
 // Atomics of T with an operand that converts to it, as CUDA overloads them.

@@ -190,9 +190,9 @@ plain!(
 
 plain!(
     /// A feature of the plan.
-    Feature, 32 {
-        /// Index of its table.
-        table: u32,
+    Feature, 192 {
+        /// A copy of its table: all that a position needs is read at once.
+        table: Table,
         /// See [`pooling`].
         pooling: u32,
         /// See [`missing`].
@@ -203,6 +203,8 @@ plain!(
         column: u32,
         /// See [`padding`].
         has_padding: u32,
+        /// Zero.
+        unused: u32,
         /// The padding id, sign-extended.
         padding: u64,
     }
@@ -268,7 +270,7 @@ plain!(
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 368 {
+    SlotState, 376 {
         /// Not zero: a launch runs.
         lease: u32,
         /// Of the launch.
@@ -289,6 +291,8 @@ plain!(
         expand_left: u32,
         /// Blocks of `finish` that have ended.
         finish_left: u32,
+        /// Sums of a launch of few ids.
+        few: u64,
         /// Of the launch.
         counters: Counters,
         /// Of the launch.

@@ -5,9 +5,11 @@ pub mod abi;
 mod cache;
 mod compile;
 mod error;
+mod graph;
 mod lookup;
 
 pub use cache::cache_directory;
 pub use compile::{Arch, compile};
 pub use error::KernelError;
-pub use lookup::{Kernels, SMALL_IDS, Shape};
+pub use graph::LookupGraph;
+pub use lookup::{Kernels, Kind, SMALL_IDS, Shape};

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule,
 use crate::abi::Lookup;
 use crate::{Arch, KernelError, compile};
 
-/// Up to so many ids one block prepares a look-up, and it takes three launches.
+/// Up to so many ids one block prepares a look-up.
 pub const SMALL_IDS: u64 = 8192;
 
 /// Threads of a block, as in the sources.
@@ -54,9 +54,44 @@ impl Shape {
         sms * 8 * (WIDE / 32)
     }
 
+    /// The largest of these that look-ups of that kind have.
+    pub fn limited(self, kind: Kind) -> Self {
+        Self { max_ids: if kind == Kind::Small { self.max_ids.min(SMALL_IDS) } else { self.max_ids }, ..self }
+    }
+
     /// Blocks of `threads` for `work` items, at most `per_sm` on each SM.
     fn blocks(&self, work: u64, threads: u32, per_sm: u32) -> u32 {
         work.div_ceil(u64::from(threads)).clamp(1, u64::from(self.sms * per_sm)) as u32
+    }
+}
+
+/// Which kernels a look-up consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One, of plans without rows on drives: each row is read where it lies.
+    Direct,
+    /// Three, up to [`SMALL_IDS`] ids.
+    Small,
+    /// Seven.
+    Large,
+}
+
+/// A launch of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) what: &'static str,
+    pub(crate) function: CUfunction,
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+    /// The second parameter of `expand`; the others have one.
+    ends: c_uint,
+}
+
+impl Step {
+    /// Its parameters, to be read while both live.
+    pub(crate) fn parameters(&self, lookup: &Lookup) -> [*mut c_void; 2] {
+        [ptr::from_ref(lookup).cast_mut().cast(), ptr::from_ref(&self.ends).cast_mut().cast()]
     }
 }
 
@@ -104,73 +139,82 @@ impl Kernels {
         })
     }
 
-    /// Launches a look-up that needs no slot, of a plan without rows on drives: 1 kernel. `lookup.slot` is a state of the
-    /// ticket's own.
-    ///
-    /// # Safety
-    /// As for [`launch`](Self::launch).
-    pub unsafe fn launch_direct(&self, stream: CUstream, lookup: &Lookup, shape: &Shape) -> Result<(), KernelError> {
-        let rows = shape.max_rows * if lookup.pooled != 0 { 32 } else { 1 << lookup.lanes };
-        let mut parameters = [ptr::from_ref(lookup).cast_mut().cast::<c_void>()];
-        let (grid, none) = (shape.blocks(rows, WIDE, 8), ptr::null_mut());
-        // SAFETY: the kernel takes one parameter, this; the rest is the caller's promise.
-        KernelError::check("the kernel `direct`", unsafe {
-            sys::cuLaunchKernel(self.direct, grid, 1, 1, WIDE, 1, 1, 0, stream, parameters.as_mut_ptr(), none)
-        })
-    }
-
-    /// Launches a look-up on `stream`: 3 kernels up to [`SMALL_IDS`] ids, else 7.
-    ///
-    /// # Safety
-    /// The context of the kernels is current and the stream is one of its. Every address of `lookup` is valid for what
-    /// `abi.rs` says of it, until the launch has ended; its numbers agree with each other.
-    pub unsafe fn launch(&self, stream: CUstream, lookup: &Lookup, shape: &Shape) -> Result<(), KernelError> {
-        let parameter = ptr::from_ref(lookup).cast_mut().cast::<c_void>();
-        let small = shape.max_ids <= SMALL_IDS;
-        let mut ends = c_uint::from(small);
-        let launch = |what, function, grid: u32, threads: u32, shared: u32, parameters: &mut [*mut c_void]| {
-            // SAFETY: the function takes these parameters; the rest is the caller's promise.
-            KernelError::check(what, unsafe {
-                sys::cuLaunchKernel(
-                    function,
-                    grid,
-                    1,
-                    1,
-                    threads,
-                    1,
-                    1,
-                    shared,
-                    stream,
-                    parameters.as_mut_ptr(),
-                    ptr::null_mut(),
-                )
-            })
-        };
-        let only = &mut [parameter];
-        let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
-        if small {
-            let shared = shape.max_ids.max(1).next_power_of_two() as u32 * 8;
-            launch("the kernel `prepare`", self.prepare, 1, SMALL_THREADS, shared, only)?;
-        } else {
-            let walkers = Shape::parts(shape.sms) / (WIDE / 32);
-            launch("the kernel `begin`", self.begin, 1, 1, 0, only)?;
-            launch("the kernel `mark`", self.mark, by_ids, WIDE, 0, only)?;
-            launch("the kernel `count`", self.count, walkers, WIDE, 0, only)?;
-            launch("the kernel `place`", self.place, walkers, WIDE, 0, only)?;
-        }
+    /// What a look-up of that kind and shape launches, in order.
+    pub(crate) fn steps(&self, kind: Kind, lookup: &Lookup, shape: &Shape) -> impl Iterator<Item = Step> {
+        let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, ends: 0 };
         let lanes = 1u64 << lookup.lanes;
+        let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
+        let by_rows = shape.blocks(shape.max_rows * if lookup.pooled != 0 { 32 } else { lanes }, WIDE, 8);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
             0 => shape.blocks(shape.max_ids * lanes, WIDE, 1).min((shape.sms / 4).max(1)),
             chosen => chosen,
         };
-        let fetchers = lookup.sets * lookup.drives + gatherers;
-        launch("the kernel `fetch`", self.fetch, fetchers, WIDE, 0, only)?;
-        let rows = shape.max_rows * if lookup.pooled != 0 { 32 } else { lanes };
-        let expanders = shape.blocks(rows, WIDE, 8);
-        let with_end = &mut [parameter, ptr::from_mut(&mut ends).cast()];
-        launch("the kernel `expand`", self.expand, expanders, WIDE, 0, with_end)?;
-        if small { Ok(()) } else { launch("the kernel `finish`", self.finish, by_ids, WIDE, 0, only) }
+        let walkers = Shape::parts(shape.sms) / (WIDE / 32);
+        let shared = shape.max_ids.max(1).next_power_of_two() as u32 * 8;
+        let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
+        let expand = step("the kernel `expand`", self.expand, by_rows);
+        let steps = match kind {
+            Kind::Direct => {
+                [Some(step("the kernel `direct`", self.direct, by_rows)), None, None, None, None, None, None]
+            }
+            Kind::Small => [
+                Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare, 1) }),
+                Some(fetch),
+                Some(Step { ends: 1, ..expand }),
+                None,
+                None,
+                None,
+                None,
+            ],
+            Kind::Large => [
+                Some(Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) }),
+                Some(step("the kernel `mark`", self.mark, by_ids)),
+                Some(step("the kernel `count`", self.count, walkers)),
+                Some(step("the kernel `place`", self.place, walkers)),
+                Some(fetch),
+                Some(expand),
+                Some(step("the kernel `finish`", self.finish, by_ids)),
+            ],
+        };
+        steps.into_iter().flatten()
+    }
+
+    /// Launches a look-up on `stream`, kernel by kernel; a stream that is being captured records them. For
+    /// [`Kind::Direct`], `lookup.slot` is a state of the ticket's own.
+    ///
+    /// # Safety
+    /// The context of the kernels is current and the stream is one of its. Every address of `lookup` is valid for what
+    /// `abi.rs` says of it, until the launch has ended; its numbers agree with each other.
+    pub unsafe fn launch(
+        &self,
+        stream: CUstream,
+        kind: Kind,
+        lookup: &Lookup,
+        shape: &Shape,
+    ) -> Result<(), KernelError> {
+        for step in self.steps(kind, lookup, shape) {
+            let mut parameters = step.parameters(lookup);
+            let (grid, none) = (step.blocks, ptr::null_mut());
+            // SAFETY: the function takes these parameters, or the first of them; the rest is the caller's promise.
+            KernelError::check(step.what, unsafe {
+                let parameters = parameters.as_mut_ptr();
+                sys::cuLaunchKernel(
+                    step.function,
+                    grid,
+                    1,
+                    1,
+                    step.threads,
+                    1,
+                    1,
+                    step.shared,
+                    stream,
+                    parameters,
+                    none,
+                )
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -111,6 +111,7 @@ fn sizes_are_asserted_by_both() {
             "u32" => 4,
             "u64" => 8,
             "Counters" => 104,
+            "Table" => 160,
             other => panic!("{other}"),
         };
         let size: usize = fields.iter().map(|(_, kind, count)| bytes(kind) * count.parse::<usize>().unwrap()).sum();

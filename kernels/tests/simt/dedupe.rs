@@ -27,7 +27,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
         let lookup = Lookup { ticket: rng.u32(0..16), ..batch.lookup() };
-        let expected = expect(&world, &batch);
+        let expected = expect(&world, &batch).by_one_block(&world, small);
         world.slot.unique.poison();
         let mut rig = Rig { shim, rng: rng.fork(), world: &world };
         rig.prepare(&lookup, small)?;
@@ -80,7 +80,7 @@ fn a_slot_in_use_is_left_alone() {
     let Some(mut shim) = Shim::new() else { return };
     for small in [false, true] {
         let (world, batch, rng) = fixed(1);
-        let expected = expect(&world, &batch);
+        let expected = expect(&world, &batch).by_one_block(&world, small);
         let first = Lookup { ticket: 3, ..batch.lookup() };
         let mut rig = Rig { shim: &mut shim, rng, world: &world };
         rig.prepare(&first, small).unwrap();
@@ -122,7 +122,7 @@ fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
             assert_eq!(told.counters, Default::default());
         }
         // What was wrong is forgotten.
-        let expected = expect(&world, &batch);
+        let expected = expect(&world, &batch).by_one_block(&world, small);
         batch.out.poison();
         rig.run(&batch.lookup(), small).unwrap();
         assert_eq!(rig.check_ended(&batch, &batch.lookup(), &expected, |_| false).unwrap().flaws, 0);

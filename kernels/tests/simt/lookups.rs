@@ -20,7 +20,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, 
         let batch = Batch::new(&mut rng, &world);
         let (small, ticket) = (rng.bool(), rng.u32(0..3));
         let lookup = Lookup { ticket, ..batch.lookup() };
-        let mut expected = expect(&world, &batch);
+        let mut expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         // A third ticket's launches read rows where they lie.
         if ticket == 2 {
@@ -63,7 +63,7 @@ fn rows_behind_a_closed_gate_fail() {
         let descriptors = crate::queues::describe(&queues);
         let lookup = Lookup { queues: descriptors.address(), ..lookup };
         world.slot.gate.memory().store_u32(GATE_CLOSED, 1);
-        let expected = expect(&world, &batch);
+        let expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut shim, rng, world: &world };
         let told = rig.run(&lookup, small);
         let told = told.and_then(|()| rig.check_ended(&batch, &lookup, &expected, |key| key >= world.ssd_key));
@@ -113,7 +113,7 @@ fn every_half_converts_as_the_half_crate_does() {
         let world = World::of_rows(&mut rng, from, to, dim, values);
         let rows = world.tables[0].rows;
         let batch = Batch::each(&world, rows);
-        let expected = expect(&world, &batch);
+        let expected = expect(&world, &batch).by_one_block(&world, true);
         let lookup = batch.lookup();
         let mut rig = Rig { shim: &mut shim, rng, world: &world };
         let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));

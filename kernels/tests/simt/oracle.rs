@@ -53,6 +53,8 @@ pub(crate) struct Expected {
     pub(crate) uniques: Vec<u64>,
     /// `commands` and everything about queues is left to others.
     pub(crate) counters: Counters,
+    /// Keys below this are no uniques: their rows are read where they lie.
+    pub(crate) first_key: u64,
 }
 
 /// The first stages: what each id is.
@@ -85,10 +87,20 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
     }
     counters.rows_dram = uniques.iter().filter(|&&key| key < world.ssd_key).count() as u64;
     counters.rows_ssd = uniques.len() as u64 - counters.rows_dram;
-    Expected { places, uniques: uniques.into_iter().collect(), counters }
+    Expected { places, uniques: uniques.into_iter().collect(), counters, first_key: 0 }
 }
 
 impl Expected {
+    /// What one block prepares, if `small`: rows in DRAM are not among its uniques.
+    pub(crate) fn by_one_block(mut self, world: &World, small: bool) -> Self {
+        if small {
+            self.first_key = world.ssd_key;
+            self.uniques.retain(|&key| key >= world.ssd_key);
+            self.counters.rows_dram = 0;
+        }
+        self
+    }
+
     /// Compares output, mask and number of failed ids, where rows of the keys that `is_lost` names could not be read.
     pub(crate) fn check(&self, world: &World, batch: &Batch, is_lost: impl Fn(u64) -> bool) -> Result<u64, String> {
         let lost: Vec<bool> =

@@ -57,7 +57,7 @@ const PLANTED: &[Planted] = &[
         "no barrier before the words are sorted",
         few,
         24,
-        patch("prepare.cuh", "    __syncthreads();\n    add_marked", "    add_marked"),
+        patch("prepare.cuh", "= NO_KEY;\n    __syncthreads();\n    block_sort", "= NO_KEY;\n    block_sort"),
     ),
     planted(
         "no barrier before a sum is taken from shared memory",
@@ -113,8 +113,8 @@ const PLANTED: &[Planted] = &[
         60,
         patch(
             "expand.cuh",
-            "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_release();",
-            "    if (threadIdx.x == 0) {\n        fence_release();",
+            "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_gpu();",
+            "    if (threadIdx.x == 0) {\n        fence_gpu();",
         ),
     ),
     planted(

@@ -135,6 +135,7 @@ impl Rig<'_> {
                 Place::Padding => got == PADDING,
                 Place::Missing => got == MISSING,
                 Place::Here(_) => got & HERE != 0 && got < PADDING,
+                Place::Key(key) if key < expected.first_key => got & HERE != 0 && got < PADDING,
                 Place::Key(key) => {
                     let number = if got & STAGED != 0 { got & !STAGED } else { below(got).into() };
                     got & HERE == 0

@@ -88,7 +88,7 @@ impl Scene {
         let small = rng.bool();
         let descriptors = describe(&drives.queues);
         let lookup = Lookup { queues: descriptors.address(), ticket: rng.u32(0..16), ..batch.lookup() };
-        let expected = expect(world, &batch);
+        let expected = expect(world, &batch).by_one_block(world, small);
         let (mut turns, mut dice) = (0, rng.fork());
         let mut rig = Rig { shim, rng: rng.fork(), world };
         rig.prepare(&lookup, small)?;

@@ -383,7 +383,7 @@ impl World {
         }
         let segments: Vec<_> = dram.into_iter().chain(ssd).filter(|segment| segment.rows != 0).collect();
         let features = self.features.iter().map(|feature| abi::Feature {
-            table: feature.table as u32,
+            table: tables[feature.table],
             pooling: feature.pooling,
             missing: feature.missing,
             weighted: feature.weighted.into(),
@@ -394,6 +394,7 @@ impl World {
                 Some(id) if id > i64::MAX.into() => padding::U64,
                 Some(_) => padding::ANY,
             },
+            unused: 0,
             padding: feature.padding.unwrap_or(0) as u64,
         });
         let features: Vec<_> = features.collect();

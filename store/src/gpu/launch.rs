@@ -1,10 +1,12 @@
 //! The calls into CUDA: the only part of the store that is not safe code.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::Gpu;
 use warprow_kernels::abi::Lookup;
-use warprow_kernels::{Arch, KernelError, Kernels, Shape};
+use warprow_kernels::{Arch, KernelError, Kernels, Kind, LookupGraph, Shape};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
@@ -18,28 +20,35 @@ pub(super) fn load(gpu: &Gpu) -> Result<Kernels, GpuError> {
     Ok(unsafe { Kernels::load(Arch { major, minor }, gpu.driver_version()) }?)
 }
 
+/// Graphs of that kind, one for each of `count` tickets.
+pub(super) fn graphs(
+    gpu: &Arc<Gpu>,
+    kernels: &Kernels,
+    kind: Kind,
+    shape: &Shape,
+    count: usize,
+) -> Result<Vec<LookupGraph>, GpuError> {
+    let _current = gpu.enter()?;
+    // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
+    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, shape) }?)).collect()
+}
+
+/// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
+///
 /// # Safety
 /// As [`Kernels::launch`].
 pub(super) unsafe fn launch(
     kernels: &Kernels,
+    graph: Option<&mut LookupGraph>,
     stream: CUstream,
-    lookup: &Lookup,
-    shape: &Shape,
+    (kind, lookup, shape): (Kind, &Lookup, &Shape),
 ) -> Result<(), KernelError> {
-    // SAFETY: the caller's promise.
-    unsafe { kernels.launch(stream, lookup, shape) }
-}
-
-/// # Safety
-/// As [`Kernels::launch_direct`].
-pub(super) unsafe fn launch_direct(
-    kernels: &Kernels,
-    stream: CUstream,
-    lookup: &Lookup,
-    shape: &Shape,
-) -> Result<(), KernelError> {
-    // SAFETY: the caller's promise.
-    unsafe { kernels.launch_direct(stream, lookup, shape) }
+    match graph {
+        // SAFETY: the caller's promise.
+        Some(graph) => unsafe { graph.launch(stream, kernels, lookup, shape) },
+        // SAFETY: the caller's promise.
+        None => unsafe { kernels.launch(stream, kind, lookup, shape) },
+    }
 }
 
 fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use warprow_gpu_queues::DeviceMemory;
-use warprow_kernels::abi;
+use warprow_kernels::{Kind, SMALL_IDS, Shape, abi};
 
 use super::GpuError;
 use super::executor::{Attached, keys_of};
@@ -83,11 +83,16 @@ impl GpuPlan {
         let sum = |rows: fn(&abi::Segment) -> u64| segments.iter().map(rows).sum::<u64>();
         let keyed_rows = sum(|it| it.rows);
         let cold_rows = sum(|it| if it.tier == abi::tier::SSD { it.rows } else { 0 });
+        let described: Vec<abi::Table> = firsts
+            .iter()
+            .enumerate()
+            .map(|(index, &(dram_key, ssd_key))| table(index).for_kernels(&attached, dram_key, ssd_key))
+            .collect();
         let mut description = Vec::new();
         for feature in &planned {
             let (has_padding, padding) = feature.padding.map_or((abi::padding::NONE, 0), padding_of);
             let feature = abi::Feature {
-                table: feature.table.into(),
+                table: described[usize::from(feature.table)],
                 pooling: match feature.pooling {
                     Pooling::None => abi::pooling::NONE,
                     Pooling::Sum => abi::pooling::SUM,
@@ -101,14 +106,13 @@ impl GpuPlan {
                 weighted: feature.weighted.into(),
                 column: feature.column as u32,
                 has_padding,
+                unused: 0,
                 padding,
             };
             description.extend_from_slice(feature.as_bytes());
         }
         let tables_at = description.len() as u64;
-        for (index, &(dram_key, ssd_key)) in firsts.iter().enumerate() {
-            description.extend_from_slice(table(index).for_kernels(&attached, dram_key, ssd_key).as_bytes());
-        }
+        described.iter().for_each(|table| description.extend_from_slice(table.as_bytes()));
         let segments_at = description.len() as u64;
         segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
@@ -165,13 +169,24 @@ impl GpuPlan {
 }
 
 impl Prepared {
-    /// Whether look-ups of so many ids read each row where it lies, without deduplication. Rows in GPU memory always are. For
-    /// rows in DRAM, deduplication and the order of addresses pay when there are enough ids, the sooner the larger the memory: the
-    /// GPU reaches about 1 GiB of it at a time (docs/performance.md).
-    pub(crate) fn is_direct(&self, ids: u64) -> bool {
+    /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without deduplication.
+    /// Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay when there are enough ids,
+    /// the sooner the larger the memory: the GPU reaches about 1 GiB of it at a time (docs/performance.md).
+    pub(crate) fn kind(&self, ids: u64) -> Kind {
         let dram = self.attached.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
         let most = if dram <= 1 << 30 { 1 << 19 } else { 1 << 16 };
-        self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most)
+        if self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most) {
+            Kind::Direct
+        } else if ids <= SMALL_IDS {
+            Kind::Small
+        } else {
+            Kind::Large
+        }
+    }
+
+    /// The shape of a launch of so many ids and rows or bags.
+    pub(crate) fn shape(&self, max_ids: u64, max_rows: u64) -> Shape {
+        Shape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
     }
 
     pub(crate) fn give_back(&self, state: State) {

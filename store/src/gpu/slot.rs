@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::CUstream;
 use warprow_gpu_queues::abi::MAX_BATCHES;
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
-use warprow_kernels::Shape;
 use warprow_kernels::abi::{self, TICKETS};
+use warprow_kernels::{Kind, LookupGraph, Shape};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
@@ -30,6 +30,40 @@ pub(crate) struct State {
     sets: Vec<QueueSet>,
     descriptors: DeviceMemory,
     issued: [Issued; TICKETS],
+    graphs: Graphs,
+}
+
+/// One graph for each ticket that launches of a kind may have.
+#[derive(Debug, Default)]
+struct Graphs {
+    direct: Vec<LookupGraph>,
+    small: Vec<LookupGraph>,
+    large: Vec<LookupGraph>,
+}
+
+impl Graphs {
+    fn new(plan: &Prepared) -> Result<Self, GpuError> {
+        let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
+        let shape = plan.shape(most, most);
+        let of = |kind, needed: bool| {
+            let count = if needed { TICKETS / 2 } else { 0 };
+            launch::graphs(gpu, &plan.attached.kernels, kind, &shape.limited(kind), count)
+        };
+        Ok(Self {
+            direct: of(Kind::Direct, plan.cold_rows == 0)?,
+            small: of(Kind::Small, plan.cold_rows > 0)?,
+            large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
+        })
+    }
+
+    fn of(&mut self, kind: Kind, ticket: usize) -> Option<&mut LookupGraph> {
+        let graphs = match kind {
+            Kind::Direct => &mut self.direct,
+            Kind::Small => &mut self.small,
+            Kind::Large => &mut self.large,
+        };
+        graphs.get_mut(ticket % (TICKETS / 2))
+    }
 }
 
 /// Where things begin in a slot's memory.
@@ -115,7 +149,9 @@ impl State {
             sets.iter().flat_map(|set| set.descriptors()).flat_map(|it| it.as_bytes().to_vec()).collect();
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
-        Ok(Self { memory, places, tickets: Arc::new(tickets), gate, sets, descriptors, issued: Default::default() })
+        let graphs = Graphs::new(plan)?;
+        let (tickets, issued) = (Arc::new(tickets), Default::default());
+        Ok(Self { memory, places, tickets, gate, sets, descriptors, issued, graphs })
     }
 
     /// Launches that were given out and have ended.
@@ -162,7 +198,7 @@ impl GpuSlot {
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
     /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay.
-    /// It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
+    /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
     /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
     /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
@@ -193,29 +229,30 @@ impl GpuSlot {
                 state.recover(plan)?;
             }
         }
-        let direct = plan.is_direct(ids);
+        let kind = plan.kind(ids);
         // Each kind of launch counts its own tickets.
-        let kind = if direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
-        let free = kind.into_iter().find(|&index| {
+        let own = if kind == Kind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
+        let free = own.into_iter().find(|&index| {
             let it = &state.issued[index];
             !it.held && !it.captured && it.launches <= state.ended(index)
         });
         let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held: drop some"))?;
         let mut lookup = describe(plan, state, batch, out, index);
         let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
-        let gatherers = plan.attached.options.gatherers;
-        let shape = Shape { sms: gpu.sms(), max_ids: ids, max_rows: rows, gatherers };
-        let kernels = &plan.attached.kernels;
-        if direct {
+        let shape = plan.shape(ids, rows);
+        if kind == Kind::Direct {
             lookup.slot += ((1 + index) * size_of::<abi::SlotState>()) as u64;
-            // SAFETY: as below. A launch that was not made leaves nothing behind.
-            unsafe { launch::launch_direct(kernels, stream, &lookup, &shape) }?;
-            return Ok(self.issue(state, index, captured));
+        } else {
+            plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
         }
-        plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
+        let graph = if captured { None } else { state.graphs.of(kind, index) };
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
-        let launched = unsafe { launch::launch(kernels, stream, &lookup, &shape) };
-        launched.inspect_err(|_| self.inner.broken.store(true, Ordering::Relaxed))?;
+        let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
+        if launched.is_err() && kind != Kind::Direct {
+            // Of several kernels some may run, without the one that gives the lease back.
+            self.inner.broken.store(true, Ordering::Relaxed);
+        }
+        launched?;
         Ok(self.issue(state, index, captured))
     }
 
