@@ -31,6 +31,10 @@ pub struct GpuOptions {
     pub depth: u32,
     /// Thread blocks that gather rows from DRAM; 0: as many as serve the bus best.
     pub gatherers: u32,
+    /// Of plans without rows on drives, look-ups of up to so many ids read rows in DRAM where they lie; larger ones are
+    /// deduplicated and put in the order of addresses first. `None`: what is never slower than a plain gather, on an H200. Where
+    /// ids are uniform, a tenth of that is faster.
+    pub direct_ids: Option<u64>,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,
 }
@@ -38,7 +42,7 @@ pub struct GpuOptions {
 impl Default for GpuOptions {
     /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
     fn default() -> Self {
-        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, gatherers: 0, timeout: None }
+        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, gatherers: 0, direct_ids: None, timeout: None }
     }
 }
 
@@ -65,6 +69,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_gatherers(self, gatherers: u32) -> Self {
         Self { gatherers, ..self }
+    }
+
+    /// With rows in DRAM read where they lie up to so many ids.
+    #[must_use]
+    pub fn with_direct_ids(self, ids: u64) -> Self {
+        Self { direct_ids: Some(ids), ..self }
     }
 
     /// With that limit for a read.

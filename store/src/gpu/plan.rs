@@ -171,10 +171,15 @@ impl GpuPlan {
 impl Prepared {
     /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without deduplication.
     /// Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay when there are enough ids,
-    /// the sooner the larger the memory: the GPU reaches about 1 GiB of it at a time (docs/performance.md).
+    /// the sooner the larger the memory, and sooner for uniform ids than for skewed ones; this is where they pay for both
+    /// (docs/performance.md).
     pub(crate) fn kind(&self, ids: u64) -> Kind {
         let dram = self.attached.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
-        let most = if dram <= 1 << 30 { 1 << 19 } else { 1 << 16 };
+        let most = self.attached.options.direct_ids.unwrap_or(match dram >> 30 {
+            0..=2 => 1 << 19,
+            3..=8 => 1 << 18,
+            _ => 1 << 17,
+        });
         if self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most) {
             Kind::Direct
         } else if ids <= SMALL_IDS {
