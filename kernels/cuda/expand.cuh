@@ -253,17 +253,26 @@ DEVICE bool is_last(u32& count) {
 
 constexpr u32 EXPAND_THREADS = 256;
 
-// grid: by output. `ends`: there is nothing to clear, and the last block ends the launch.
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand(const Lookup p, const u32 ends) {
+// `ends`: there is nothing to clear, and the last block ends the launch.
+template <bool POOLED> DEVICE void expand(const Lookup& p, const u32 ends, Scratch& scratch) {
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
-    SHARED Scratch scratch;
     const Bags bags = bags_of(p, slot.size);
     set_up(p, bags, scratch);
     Marked ignored{};
-    if (p.pooled) expand_bags<false>(p, slot, bags, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
+    if (POOLED) expand_bags<false>(p, slot, bags, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
+}
+
+// Kernels of their own, for the one needs more registers than the other. grid: by output.
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 ends) {
+    SHARED Scratch scratch;
+    expand<false>(p, ends, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_bags(const Lookup p, const u32 ends) {
+    SHARED Scratch scratch;
+    expand<true>(p, ends, scratch);
 }
 
 // Clears what `mark` set. grid: by uniques.
@@ -330,9 +339,8 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32
 }
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
-// state of its ticket's own. grid: by output. Traffic: ids, rows, output.
-KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct(const Lookup p) {
-    SHARED Scratch scratch;
+// state of its ticket's own. Traffic: ids, rows, output.
+template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
@@ -346,7 +354,7 @@ KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct(const Lookup p) {
     set_up(p, bags, scratch);
     check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
-    if (p.pooled) expand_bags<true>(p, slot, bags, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
+    if (POOLED) expand_bags<true>(p, slot, bags, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
     if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
@@ -359,4 +367,14 @@ KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct(const Lookup p) {
     slot.flaws = 0;
     slot.launches[p.ticket] = launches;
     store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
+}
+
+// grid: by output.
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rows(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<false>(p, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<true>(p, scratch);
 }

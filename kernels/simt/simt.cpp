@@ -423,8 +423,10 @@ struct Named {
 #define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
 static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
-    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish), NAMED(warprow_direct),
-    {"warprow_expand", [] { warprow_expand(*simt::parameters, simt::options->ends); }},
+    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish),
+    NAMED(warprow_direct_rows), NAMED(warprow_direct_bags),
+    {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->ends); }},
+    {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->ends); }},
 };
 
 // Runs a kernel to its end: 0, or 1 and a message that says what its lanes did wrong.

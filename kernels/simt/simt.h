@@ -23,7 +23,8 @@ typedef unsigned long long u64;
 #define __launch_bounds__(...)
 // Dynamic shared memory is declared `extern __shared__ u64 words[]`.
 #define __shared__
-// Variables of this section belong to a block: their contents are swapped when another block runs.
+// Variables of this section belong to a block: their contents are swapped when another block runs. (GCC puts those of templates
+// elsewhere, so that templates take theirs as parameters.)
 #define SHARED static __attribute__((section("simt_shared")))
 
 struct alignas(16) uint4 {

@@ -15,6 +15,9 @@ pub const SMALL_IDS: u64 = 8192;
 const WIDE: u32 = 256;
 const SMALL_THREADS: u32 = 1024;
 
+/// Of a kernel: that for output rows by id, and that for pooled ones.
+type ByPooling = [CUfunction; 2];
+
 /// The kernels, loaded into a context.
 #[derive(Debug)]
 pub struct Kernels {
@@ -25,9 +28,9 @@ pub struct Kernels {
     place: CUfunction,
     prepare: CUfunction,
     fetch: CUfunction,
-    expand: CUfunction,
+    expand: ByPooling,
     finish: CUfunction,
-    direct: CUfunction,
+    direct: ByPooling,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -128,9 +131,9 @@ impl Kernels {
                 place: function(c"warprow_place")?,
                 prepare,
                 fetch: function(c"warprow_fetch")?,
-                expand: function(c"warprow_expand")?,
+                expand: [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
                 finish: function(c"warprow_finish")?,
-                direct: function(c"warprow_direct")?,
+                direct: [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
             })
         };
         load().inspect_err(|_| {
@@ -144,7 +147,8 @@ impl Kernels {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, ends: 0 };
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
-        let by_rows = shape.blocks(shape.max_rows * if lookup.pooled != 0 { 32 } else { lanes }, WIDE, 8);
+        let pooled = usize::from(lookup.pooled != 0);
+        let by_rows = |per_sm| shape.blocks(shape.max_rows * if pooled != 0 { 32 } else { lanes }, WIDE, per_sm);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
             0 => shape.blocks(shape.max_ids * lanes, WIDE, 1).min((shape.sms / 4).max(1)),
@@ -153,10 +157,10 @@ impl Kernels {
         let walkers = Shape::parts(shape.sms) / (WIDE / 32);
         let shared = shape.max_ids.max(1).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
-        let expand = step("the kernel `expand`", self.expand, by_rows);
+        let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
         let steps = match kind {
             Kind::Direct => {
-                [Some(step("the kernel `direct`", self.direct, by_rows)), None, None, None, None, None, None]
+                [Some(step("the kernel `direct`", self.direct[pooled], by_rows(4))), None, None, None, None, None, None]
             }
             Kind::Small => [
                 Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare, 1) }),

@@ -88,7 +88,8 @@ impl Rig<'_> {
 
     pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
-        self.launch(Launch { ends: small, ..Launch::new("warprow_expand", blocks, 256) }, lookup, None)?;
+        let kernel = if lookup.pooled != 0 { "warprow_expand_bags" } else { "warprow_expand_rows" };
+        self.launch(Launch { ends: small, ..Launch::new(kernel, blocks, 256) }, lookup, None)?;
         if small { Ok(()) } else { self.finish(lookup) }
     }
 
@@ -108,7 +109,8 @@ impl Rig<'_> {
     pub(crate) fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        self.launch(Launch::new("warprow_direct", blocks, 256), &lookup, None)
+        let kernel = if lookup.pooled != 0 { "warprow_direct_bags" } else { "warprow_direct_rows" };
+        self.launch(Launch::new(kernel, blocks, 256), &lookup, None)
     }
 
     /// The unique keys that were found.
