@@ -1,5 +1,6 @@
 //! Microbenchmarks against named rivals.
 
+pub mod beds;
 mod bytes;
 mod cores;
 pub mod gpu;

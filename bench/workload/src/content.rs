@@ -56,6 +56,25 @@ impl Oracle {
         };
         Self { key: mix_all([seed, table]), rows, dim, dtype, keep, set }
     }
+
+    /// What its rows are computed from beside id and element, for those who compute them elsewhere.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The bytes of the row of `id` from its 8-byte word number `word` on.
+    #[inline]
+    pub fn fill_from(&self, id: u64, word: u64, bytes: &mut [u8]) {
+        let start = mix_all([self.key, id]);
+        let word = |i: usize| (word_at(start, word + i as u64) & self.keep | self.set).to_le_bytes();
+        let (words, tail) = bytes.as_chunks_mut::<8>();
+        for (i, out) in words.iter_mut().enumerate() {
+            *out = word(i);
+        }
+        if !tail.is_empty() {
+            tail.copy_from_slice(&word(words.len())[..tail.len()]);
+        }
+    }
 }
 
 impl Content for Oracle {
@@ -73,15 +92,7 @@ impl Content for Oracle {
 
     #[inline]
     fn fill(&self, id: u64, row: &mut [u8]) {
-        let start = mix_all([self.key, id]);
-        let word = |i: usize| (word_at(start, i as u64) & self.keep | self.set).to_le_bytes();
-        let (words, tail) = row.as_chunks_mut::<8>();
-        for (i, out) in words.iter_mut().enumerate() {
-            *out = word(i);
-        }
-        if !tail.is_empty() {
-            tail.copy_from_slice(&word(words.len())[..tail.len()]);
-        }
+        self.fill_from(id, 0, row);
     }
 }
 

@@ -36,6 +36,11 @@ impl PowerLaw {
         self.rows
     }
 
+    /// Span and power of the inverse (see [`PowerLaw`]), for those who draw elsewhere.
+    pub fn parameters(&self) -> (f64, f64) {
+        (self.span, self.power)
+    }
+
     /// The rank at `u` in [0, 1): rank 0 is the most frequent.
     #[inline]
     pub fn rank(&self, u: f64) -> u64 {
