@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, DriverError, Options, QueueOptions};
 use warprow_layout::{
@@ -275,6 +275,8 @@ impl Drive for Whole {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context;
+
     use super::*;
 
     #[test]

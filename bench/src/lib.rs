@@ -12,7 +12,7 @@ pub mod output;
 pub mod ring;
 mod scratch;
 
-pub use bytes::{Bytes, BytesError};
+pub use bytes::{Bytes, BytesError, Count, CountError};
 pub use cores::Cores;
 pub use minimal_ring::{MinimalRing, MinimalRingError};
 pub use scratch::Scratch;

@@ -1,131 +1,164 @@
 //! `dram`: rows in DRAM, read by a GPU.
 
-use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
-use warprow_bench::gpu::dram::{DramResult, DramSetup, run};
-use warprow_bench::output::{busy, finish, per_second, table};
-use warprow_bench::{Bytes, machine_json};
+use warprow_bench::gpu::dram::{
+    Asked, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
+};
+use warprow_bench::gpu::{Stream, ready};
+use warprow_bench::output::{busy, finish};
+use warprow_bench::{Bytes, Count, machine_json};
 use warprow_gpu_queues::Gpu;
 use warprow_workload::Machine;
 
-/// Look-ups on a GPU in tables that lie in DRAM, against two rivals that only gather.
+/// Look-ups on a GPU in tables that lie in DRAM, against rivals that only gather.
 ///
 /// Warprow's figure is the whole look-up: ids are deduplicated and put in the order of addresses, rows are read from pinned
-/// memory through unified addressing, and written to the output in the order of the request; few ids are not deduplicated. "As a
-/// graph" is the same, captured and replayed with other ids, and what the ratios are of; "the call" is what it keeps its caller busy. "Plain UVA" loads the rows in the
-/// order of the request, straight to the output, as PyTorch-Direct does. "CPU" gathers them with all cores into pinned memory
-/// and copies that to the GPU.
+/// memory through unified addressing, and written to the output in the order of the request; few ids are not deduplicated.
 ///
-/// Each repetition has fresh ids, for else rows would be in caches; times are by the GPU, except the CPU's, which are by the
-/// clock. Rows are compared with what they must be: all of them, or 50,000 of each repetition.
+/// "UVA" loads the rows in the order of the request, straight to the output, as PyTorch-Direct does; rows that are no multiple
+/// of 16 B by 4 B a thread. Like is compared with like: both as captured graphs, both called, both with their launches hidden (the
+/// stream is held until everything is enqueued, and time is the GPU's), and both as their callers see them (from the
+/// call until a poll says that it has ended). "Over limit" is look-up - max(1.1 UVA, UVA + 3 us): negative is met.
+///
+/// "CPU" gathers with all cores into pinned memory and copies that. "Batch of copies" is cuMemcpyBatchAsync, a copy for each row, up
+/// to 100,000. "F.embedding" is PyTorch on a pinned tensor of the same shape: ids on the CPU, as it wants them, and a copy of its
+/// output; "index_select" gathers into a pinned tensor, which is copied without blocking. Rivals' times are by the clock.
+///
+/// Each repetition has fresh ids, for else rows would be in caches; ids are the ranks. Every row of every answer is compared on the
+/// GPU with what it must be, and some by the processor too. The drive behind the table computes its rows: memory holds them once.
 #[derive(Debug, Parser)]
 #[command(
     name = "dram",
     version,
     after_help = "\
 Examples:
-  dram --size 1G,16G --row-bytes 128,512
-  dram --size 16G --ids 2M --json | jq '.results[].ratio_uva'"
+  dram --quick                    # a first impression
+  dram --full --json > dram.json  # all sizes; says beforehand how long it takes
+  dram --size 16G --row-bytes 128,512 --ids 2M --alpha 0 --torch yes
+  dram --sms 1,2,4,8,16,33,66,132 --size 4G --ids 2M --alpha 0
+  dram --size 4G --row-bytes 96,100,200 --json | jq '.results[] | [.row_bytes, .ids, .over_limit_graph_us]'"
 )]
 struct Args {
-    /// Bytes of tables. Twice as much memory is needed.
+    /// 512 MiB and 4 GiB, rows of 100, 128 and 512 B, 100 to a million ids.
+    #[arg(long, conflicts_with_all = ["full", "size", "row_bytes", "sms"])]
+    quick: bool,
+    /// 64 MiB to 64 GiB, rows of 64 to 4,096 B, 100 to 10 million ids. Needs 80 GiB of memory.
+    #[arg(long, conflicts_with_all = ["size", "row_bytes", "sms"])]
+    full: bool,
+    /// Bytes of tables, each of which must fit into memory.
     #[arg(long, value_delimiter = ',', default_value = "512M,4G")]
     size: Vec<Bytes>,
-    /// Bytes of rows, multiples of 16.
+    /// Bytes of rows, multiples of 4.
     #[arg(long, value_delimiter = ',', default_values_t = [128])]
     row_bytes: Vec<u32>,
-    /// Ids of a look-up.
-    #[arg(long, value_delimiter = ',', default_value = "128,1K,8K,64K,512K,2M")]
-    ids: Vec<Bytes>,
+    /// Ids of a look-up: 100, 64K (65,536), 1e6. As the preset says, or 128,1K,8K,64K,512K,2M.
+    #[arg(long, value_delimiter = ',')]
+    ids: Vec<Count>,
     /// Exponents of the power law that ids follow; 0 is uniform.
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 1.05])]
     alpha: Vec<f64>,
     /// Repetitions, of which medians are taken.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 9)]
     runs: u32,
     /// Thread blocks that gather; 0: as many as the executor thinks best.
     #[arg(long, default_value_t = 0)]
     gatherers: u32,
+    /// Instead of rivals: the largest number of ids with each of these numbers of gathering blocks (as many multiprocessors),
+    /// and the fewest that reach 90 % of the best rate.
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "1,2,4,8,12,16,24,33,66,132")]
+    sms: Vec<u32>,
+    /// Whether PyTorch takes part: auto leaves it out with a line if python3, torch or its CUDA is missing.
+    #[arg(long, value_enum, default_value_t = Asked::Auto)]
+    torch: Asked,
     /// Seed of contents and ids.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Prints one JSON object instead of the table.
+    /// Prints one JSON object instead of tables.
     #[arg(long)]
     json: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    finish(args.json, run(&args))
 }
 
-fn measure(args: &Args) -> anyhow::Result<String> {
+fn run(args: &Args) -> anyhow::Result<String> {
     let (machine, gpu) = (Machine::this(), Gpu::open(0)?);
-    let counts: Vec<u64> = args.ids.iter().map(|ids| ids.0).collect();
-    let mut results: Vec<DramResult> = Vec::new();
-    for size in &args.size {
-        for &row_bytes in &args.row_bytes {
-            for &alpha in &args.alpha {
-                eprintln!("{} B, rows of {row_bytes} B, alpha {alpha}", size.0);
-                let setup = DramSetup {
-                    size: size.0,
-                    row_bytes,
-                    alpha,
-                    runs: args.runs,
-                    seed: args.seed,
-                    gatherers: args.gatherers,
-                };
-                results.extend(run(&gpu, &setup, &counts)?);
-            }
+    let stream = ready(&gpu)?;
+    let (mut results, mut sweeps, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    cases(args, &stream, &mut results, &mut sweeps, &mut |text| {
+        eprintln!("  {text}");
+        if !notes.iter().any(|note| note == text) {
+            notes.push(text.to_owned());
         }
-    }
+    })?;
     if args.json {
         let json = serde_json::json!({
-            "schema": 1,
+            "schema": 2,
             "gpu": gpu.name(),
             "seed": args.seed,
+            "runs": args.runs,
             "results": results,
+            "sweeps": sweeps,
+            "notes": notes,
             "machine": machine_json(&machine),
         });
         return Ok(format!("{json}\n"));
     }
-    let us = |time: f64| format!("{time:.1}");
-    let lines = results.iter().map(|it| {
-        [
-            format!("{} MiB / {} B / {}", it.size >> 20, it.row_bytes, it.alpha),
-            it.ids.to_string(),
-            it.unique.to_string(),
-            us(it.lookup_us),
-            us(it.graph_us),
-            us(it.call_us),
-            format!("{} + {} + {}", us(it.prepare_us), us(it.fetch_us), us(it.expand_us)),
-            per_second(it.lookup_bytes_per_second),
-            us(it.uva_us),
-            us(it.cpu_us),
-            format!("{:.2}", it.ratio_uva),
-            format!("{:.2}", it.ratio_cpu),
-        ]
-    });
-    let header = [
-        "table / rows / alpha",
-        "ids",
-        "different",
-        "look-up us",
-        "as a graph",
-        "the call",
-        "dedupe + rows + output",
-        "B/s",
-        "plain UVA us",
-        "CPU + copy us",
-        "× UVA",
-        "× CPU",
-    ];
-    let mut text =
-        format!("Rows in DRAM, read by {}; medians of {}\n{}\n", gpu.name(), args.runs, table(header, lines));
-    let checked: u64 = results.iter().map(|it| it.checked).sum();
-    writeln!(text, "{checked} rows compared, byte for byte.")?;
+    let mut text = format!("Rows in DRAM, read by {}; medians of {}, seed {}\n", gpu.name(), args.runs, args.seed);
+    if !results.is_empty() {
+        text += &report::show(&results)?;
+    }
+    for sweep in &sweeps {
+        text += &report::show_sweep(sweep)?;
+    }
+    notes.iter().for_each(|note| text += &format!("{note}\n"));
     text += &busy(&machine);
     Ok(text)
+}
+
+fn cases(
+    args: &Args,
+    stream: &Stream,
+    results: &mut Vec<DramResult>,
+    sweeps: &mut Vec<Sweep>,
+    note: &mut dyn FnMut(&str),
+) -> anyhow::Result<()> {
+    let preset = match (args.quick, args.full) {
+        (true, _) => Preset::quick(),
+        (_, true) => Preset::full(),
+        _ => Preset {
+            cases: everything(&args.size.iter().map(|size| size.0).collect::<Vec<_>>(), &args.row_bytes),
+            counts: [128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 2 << 20].to_vec(),
+        },
+    };
+    let counts = if args.ids.is_empty() { preset.counts } else { args.ids.iter().map(|ids| ids.0).collect() };
+    let torch = args.torch != Asked::No && args.sms.is_empty();
+    let expected = duration(&preset.cases, &counts, args.alpha.len(), args.runs, torch);
+    eprintln!("{} tables; this takes about {:.0} s", preset.cases.len(), expected.as_secs_f64());
+    let began = Instant::now();
+    for (number, case) in (1..).zip(&preset.cases) {
+        let (size, row_bytes) = (case.size >> 20, case.row_bytes);
+        let elapsed = began.elapsed().as_secs();
+        eprintln!("{number}/{}: {size} MiB, rows of {row_bytes} B ({elapsed} s so far)", preset.cases.len());
+        let setup = DramSetup {
+            size: case.size,
+            row_bytes,
+            counts: counts.clone(),
+            alphas: args.alpha.clone(),
+            runs: args.runs,
+            seed: args.seed,
+            gatherers: args.gatherers,
+            torch: if case.torch { args.torch } else { Asked::No },
+        };
+        match args.sms.is_empty() {
+            true => results.extend(measure(stream, &setup, note)?),
+            false => sweeps.extend(sweep(stream, &setup, &args.sms, note)?),
+        }
+    }
+    Ok(())
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
+use warprow_bench::gpu::ring::{self as gpu_ring, GpuRingSetup};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::ring::{Media, RingResult, RingSetup, run};
-use warprow_bench::{Bytes, machine_json};
+use warprow_bench::{Bytes, Count, machine_json};
 use warprow_gpu_queues::Gpu;
 use warprow_workload::{Machine, Pairs};
 
@@ -27,8 +28,10 @@ use warprow_workload::{Machine, Pairs};
 /// The controller answers in order, as the minimal ring does. "In disorder" it permutes completions and delays one in
 /// 10,000 by 100 us; that is measured too, without a rival.
 ///
-/// With --gpu the rows come through a whole look-up of Warprow's, and the figure is its commands by the time from its first
-/// command to its last completion, by the GPU's clock.
+/// With --gpu the rows come through whole look-ups of Warprow's, and the figure is their commands by the time from the first
+/// command to the last completion, by the GPU's clock; rows are random and fresh in each look-up, and all of them compared on
+/// the GPU. Each drive has a thread that answers. With --commands look-ups go on, with the most threads, until so many commands have
+/// been answered.
 ///
 /// Needs two idle cores; each thread is bound to one. Nothing is written to disk.
 #[derive(Debug, Parser)]
@@ -40,23 +43,27 @@ Examples:
   ring --host                     # RAM and null drive, a table
   ring --host --json | jq .ratio
   ring --host --depth 1 --backing ram --seconds 5
-  ring --gpu --size 2G --threads 1,2,4,8"
+  ring --gpu --size 2G --threads 1,2,4,8
+  ring --gpu --size 2G --threads 8 --commands 1G --json   # a soak: about a minute at 17 M/s"
 )]
 struct Args {
     /// A host thread submits: the default.
     #[arg(long)]
     host: bool,
     /// A GPU submits: one thread block a drive, each drive answered by a thread. Of the other options only --size, --seed and
-    /// --json count, and the next three.
+    /// --json count, and the next four.
     #[arg(long, conflicts_with = "host")]
     gpu: bool,
     /// With --gpu: numbers of drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<u32>,
-    /// With --gpu: rows that are asked for in a round, at most a block each [default: 262144].
-    #[arg(long)]
-    commands: Option<u64>,
-    /// With --gpu: rounds, each with fresh rows.
+    /// With --gpu: commands to be answered in all, by the most of --threads: 1e8, 1G.
+    #[arg(long, requires = "gpu")]
+    commands: Option<Count>,
+    /// With --gpu: ids of a look-up, at most a block each.
+    #[arg(long, default_value = "256K")]
+    ids: Count,
+    /// With --gpu: look-ups of which the median is taken.
     #[arg(long, default_value_t = 9)]
     rounds: u32,
     /// Commands in flight, 1 to 4095.
@@ -101,21 +108,32 @@ fn main() -> ExitCode {
 fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
     let gpu = Gpu::open(0)?;
-    let mut results = Vec::new();
-    for &threads in &args.threads {
-        let rows = args.commands.unwrap_or(1 << 18);
-        results.push(warprow_bench::gpu::ring::run(&gpu, threads, args.size.0, rows, args.rounds, args.seed)?);
-    }
+    let stream = warprow_bench::gpu::ready(&gpu)?;
+    let run = |threads, commands| {
+        let (size, ids, rounds, seed) = (args.size.0, args.ids.0, args.rounds, args.seed);
+        eprintln!("{threads} threads");
+        gpu_ring::run(&stream, &GpuRingSetup { threads, size, ids, rounds, commands, seed }, &mut |progress| {
+            let rate = progress.commands as f64 / progress.elapsed.as_secs_f64();
+            let left = commands.saturating_sub(progress.commands) as f64 / rate;
+            eprintln!("  {} commands, {}/s with all checks, {left:.0} s left", progress.commands, per_second(rate));
+        })
+    };
+    let mut results = args.threads.iter().map(|&threads| run(threads, 0)).collect::<anyhow::Result<Vec<_>>>()?;
+    gpu_ring::scale(&mut results);
+    let most = args.threads.iter().copied().max();
+    let soak = args.commands.zip(most).map(|(commands, threads)| run(threads, commands.0)).transpose()?;
     if args.json {
         let json = serde_json::json!({
-            "schema": 1,
+            "schema": 2,
             "submitter": "gpu",
             "gpu": gpu.name(),
             "block": 512,
             "size": args.size.0,
+            "ids": args.ids.0,
             "seed": args.seed,
             "rung": "C: a software controller in this process, pinned memory",
             "results": results,
+            "soak": soak,
             "machine": machine_json(&machine),
         });
         return Ok(format!("{json}\n"));
@@ -125,17 +143,41 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             it.threads.to_string(),
             per_second(it.commands_per_second),
             per_second(it.commands_per_second_and_thread),
+            format!("{:.0} %", it.share_of_linear * 100.0),
+            per_second(it.commands_per_second_of_lookups),
             it.commands.to_string(),
             it.checked.to_string(),
         ]
     });
-    let header = ["controller threads", "commands/s", "by thread", "commands a round", "blocks compared"];
-    let table = table(header, rows);
-    Ok(format!(
-        "Random reads of 512 B by {}, through pinned memory, completions in disorder\n{table}\n{}",
+    let header = [
+        "controller threads",
+        "commands/s",
+        "by thread",
+        "of linear",
+        "of whole look-ups",
+        "commands",
+        "rows compared",
+    ];
+    let mut text = format!(
+        "Random reads of 512 B by {}, through pinned memory, completions in disorder, seed {}\n{}\n",
         gpu.name(),
-        busy(&machine)
-    ))
+        args.seed,
+        table(header, rows)
+    );
+    if let Some(soak) = soak {
+        writeln!(
+            text,
+            "{} commands in a row by {} threads in {:.0} s: {}/s, {} rows compared ({} by the processor too), no anomaly.",
+            soak.commands,
+            soak.threads,
+            soak.seconds,
+            per_second(soak.commands_per_second),
+            soak.checked,
+            soak.checked_by_cpu
+        )?;
+    }
+    text += &busy(&machine);
+    Ok(text)
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {

@@ -3,8 +3,19 @@
 //! Launches, and calls into CUDA that have no safe form, stand here and nowhere else in the benchmarks.
 #![allow(unsafe_code, reason = "kernels of rivals are launched here, and look-ups take addresses")]
 
-mod cuda;
 pub mod dram;
+mod kernels;
+mod looker;
+mod request;
 pub mod ring;
+mod stream;
 
-pub use cuda::{Graph, Rivals, Stream};
+pub use kernels::{Gather, Kernels};
+pub use looker::Looker;
+pub use request::{Drawn, Request, Shape, ready};
+pub use stream::{Graph, Stream};
+
+/// Microseconds.
+pub(crate) fn us(time: std::time::Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

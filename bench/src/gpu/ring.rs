@@ -1,26 +1,38 @@
 //! Commands from thread blocks to software controllers, through pinned memory (rung C).
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::Serialize;
-use warprow_gpu_queues::{DeviceMemory, Gpu};
-use warprow_layout::{DType, FormatOptions};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
-use warprow_store::{
-    Device, Feature, GpuBatch, GpuOptions, GpuOutput, Len, LoadOptions, OpenOptions, PlanOptions, Pooling, Store,
-    TableLoad, TableSpec,
-};
-use warprow_workload::{Content, Oracle, Random, median};
+use warprow_layout::DType;
+use warprow_soft_controller::Profile;
+use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
+use warprow_workload::{Oracle, median};
 
-use super::Stream;
+use super::{Drawn, Looker, Request, Shape, Stream};
+use crate::beds::{Bed, BedTable, Media};
 
 /// Bytes of a row, and of an LBA.
 const BLOCK: u32 = 512;
 
-/// One number of drives, each with a thread of its own that answers.
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuRingSetup {
+    /// Drives, each with a thread of its own that answers.
+    pub threads: u32,
+    /// Bytes of rows.
+    pub size: u64,
+    /// Ids of a look-up; as many commands, but for rows that come twice.
+    pub ids: u64,
+    /// Look-ups whose median is taken.
+    pub rounds: u32,
+    /// Look-ups go on until so many commands have been answered.
+    pub commands: u64,
+    /// Of contents and ids.
+    pub seed: u64,
+}
+
+/// One number of drives.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuRingResult {
     /// Controller threads.
@@ -29,69 +41,87 @@ pub struct GpuRingResult {
     pub commands_per_second: f64,
     /// The same for each thread.
     pub commands_per_second_and_thread: f64,
-    /// Commands of a look-up.
+    /// The rate by as many times that of one thread, or of the fewest that were measured.
+    pub share_of_linear: f64,
+    /// Median commands a second over whole look-ups, deduplication and output included.
+    pub commands_per_second_of_lookups: f64,
+    /// Commands of all look-ups.
     pub commands: u64,
-    /// Rows compared.
+    /// Look-ups.
+    pub lookups: u64,
+    /// Seconds that all of it took, fresh ids and comparisons included.
+    pub seconds: f64,
+    /// Completions that nobody waited for.
+    pub anomalies: u64,
+    /// Rows compared, all of every answer.
     pub checked: u64,
+    /// Rows among them that the processor computed too.
+    pub checked_by_cpu: u64,
 }
 
-/// Reads `rows` different random rows of 512 B, `runs` times, from `threads` drives in memory that permute completions and delay
-/// one in 10,000.
-pub fn run(gpu: &Arc<Gpu>, threads: u32, size: u64, count: u64, runs: u32, seed: u64) -> anyhow::Result<GpuRingResult> {
-    let rows = size / u64::from(BLOCK);
-    ensure!(count <= rows, "{count} rows of {rows}");
-    let content = Oracle::new(seed, 0, rows, BLOCK / 4, DType::F32);
-    let each = (size / u64::from(threads) + (size >> 4) + (128 << 20)).next_multiple_of(1 << 20);
-    let drive = |index: u32| -> anyhow::Result<Device> {
-        let name = format!("emulated:ram{index}");
-        let namespace = Namespace::new(Ram::new(each)?).lba(BLOCK);
-        let builder = SoftController::builder().name(&name).serial(&name).namespace(namespace).permute();
-        Ok(Device::new(builder.delay_one_in(10_000, Duration::from_micros(100)).build()?, 1))
-    };
-    let drives = (0..threads).map(drive).collect::<anyhow::Result<Vec<_>>>()?;
-    let store = Store::create(&drives, &FormatOptions::default(), &OpenOptions::default())?;
-    let spec = TableSpec::new("table", rows, BLOCK / 4, DType::F32);
-    let load = TableLoad::new(&spec, &content).with_random_access();
-    store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-    let executor = store.attach_gpu(gpu.clone(), GpuOptions::default())?;
-    let plan = executor.plan(
-        &[Feature::new("f", "table").pooling(Pooling::None)],
-        PlanOptions::default().with_max(1, count as usize),
-    )?;
-    let (slot, stream) = (plan.slot()?, Stream::new(gpu)?);
-    let row_bytes = BLOCK as usize;
-    let (ids_on, out_on) = (DeviceMemory::new(gpu, count * 8)?, DeviceMemory::new(gpu, count * u64::from(BLOCK))?);
-    let mut random = Random::new(seed);
-    let (mut rates, mut checked, mut commands) = (Vec::new(), 0, 0);
-    for run in 0..=runs {
-        let ids: Vec<i64> = (0..count).map(|_| random.below(rows) as i64).collect();
-        ids_on.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())?;
-        out_on.zero()?;
-        let batch = GpuBatch::new(ids_on.address(), Len::Host(count as usize), 1);
-        let output = GpuOutput::new(out_on.address(), (BLOCK / 4) as usize);
-        // SAFETY: the memory outlives the launch, which `time` waits for.
-        let (_, ticket) = stream.time(|| Ok(unsafe { slot.lookup(stream.raw(), &batch, &output) }?))?;
-        let report = ticket.poll().context("the look-up has not ended")??;
+/// Where a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Commands answered.
+    pub commands: u64,
+    /// Since the beginning.
+    pub elapsed: Duration,
+}
+
+/// Reads random rows of 512 B by look-ups, from drives in memory that permute completions and delay one in 10,000. `progress` is told
+/// about every two seconds.
+pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<GpuRingResult> {
+    let (rows, ids) = (setup.size / u64::from(BLOCK), setup.ids);
+    ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
+    let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
+    let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
+    let store = bed.store(&[BedTable::new("table", content)], None)?;
+    let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
+    let feature = Feature::new("f", "table").pooling(Pooling::None);
+    let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, ids as usize))?;
+    let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
+    request.reshape(Shape::rows(ids))?;
+    let looker = Looker::new(&plan, stream, &request)?;
+    let (mut rates, mut whole, mut commands, mut lookups, mut anomalies) = (Vec::new(), Vec::new(), 0, 0, 0);
+    let began = Instant::now();
+    let mut told = began;
+    // The first is for warming up.
+    while lookups <= u64::from(setup.rounds) || commands < setup.commands {
+        request.draw(stream)?;
+        let (took, report, _) = looker.called(stream, &request)?;
+        request.check(stream, 4)?;
         ensure!(report.anomalies == 0, "{} completions that nobody waited for", report.anomalies);
-        let mut got = vec![0; ids.len() * row_bytes];
-        out_on.read(0, &mut got)?;
-        let mut wanted = vec![0; row_bytes];
-        for (id, row) in ids.iter().zip(got.chunks(row_bytes)) {
-            content.fill(*id as u64, &mut wanted);
-            ensure!(row == wanted, "the row of id {id} is wrong");
-            checked += 1;
-        }
-        commands = report.commands;
-        if run > 0 {
+        anomalies += report.anomalies;
+        commands += report.commands;
+        if lookups > 0 {
             rates.push(report.commands as f64 / report.fetch.as_secs_f64());
+            whole.push(report.commands as f64 / took.as_secs_f64());
+        }
+        lookups += 1;
+        if told.elapsed() >= Duration::from_secs(2) {
+            told = Instant::now();
+            progress(Progress { commands, elapsed: began.elapsed() });
         }
     }
     let rate = median(rates);
     Ok(GpuRingResult {
-        threads,
+        threads: setup.threads,
         commands_per_second: rate,
-        commands_per_second_and_thread: rate / f64::from(threads),
+        commands_per_second_and_thread: rate / f64::from(setup.threads),
+        share_of_linear: 1.0,
+        commands_per_second_of_lookups: median(whole),
         commands,
-        checked,
+        lookups,
+        seconds: began.elapsed().as_secs_f64(),
+        anomalies,
+        checked: request.checked,
+        checked_by_cpu: request.spots,
     })
+}
+
+/// Fills in how each does beside the one with the fewest threads.
+pub fn scale(results: &mut [GpuRingResult]) {
+    let by_threads = |a: &&GpuRingResult, b: &&GpuRingResult| a.threads.cmp(&b.threads);
+    let Some(one) = results.iter().min_by(by_threads).map(|it| it.commands_per_second_and_thread) else { return };
+    results.iter_mut().for_each(|it| it.share_of_linear = it.commands_per_second_and_thread / one);
 }

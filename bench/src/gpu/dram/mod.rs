@@ -1,0 +1,105 @@
+//! Rows in DRAM, read by the GPU: the whole look-up against rivals that only gather.
+
+mod measure;
+mod presets;
+pub mod report;
+mod rivals;
+mod sweep;
+mod torch;
+
+pub use measure::{DramResult, Times, measure};
+pub use presets::{Case, Preset, duration, everything};
+pub use rivals::{HostRows, MOST_COPIES, gather, gather_and_copy};
+pub use sweep::{Sweep, SweepPoint, sweep};
+pub use torch::{Torch, TorchLine};
+
+use anyhow::{Context, ensure};
+use warprow_layout::DType;
+use warprow_store::{Feature, GpuExecutor, GpuOptions, GpuPlan, PlanOptions, Pooling, Store};
+use warprow_workload::Oracle;
+
+use super::Stream;
+use crate::beds::{Bed, BedTable, Media};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct DramSetup {
+    /// Bytes of the table.
+    pub size: u64,
+    /// Bytes of a row, a multiple of 4.
+    pub row_bytes: u32,
+    /// Numbers of ids.
+    pub counts: Vec<u64>,
+    /// Exponents of the power law of ids; 0: uniform.
+    pub alphas: Vec<f64>,
+    /// Repetitions, each with fresh ids.
+    pub runs: u32,
+    /// Of contents and ids.
+    pub seed: u64,
+    /// Thread blocks that gather; 0: as the executor thinks best.
+    pub gatherers: u32,
+    /// Whether PyTorch is asked.
+    pub torch: Asked,
+}
+
+/// Whether something that may be missing takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Asked {
+    /// If it is there; else a line says why not.
+    #[default]
+    Auto,
+    /// It must.
+    Yes,
+    /// No.
+    No,
+}
+
+impl DramSetup {
+    fn check(&self) -> anyhow::Result<()> {
+        let row = self.row_bytes;
+        ensure!(row >= 4 && row.is_multiple_of(4) && row <= 8192, "rows of {row} bytes: multiples of 4 up to 8192");
+        ensure!(self.rows() > 0, "a table of {} bytes has no row", self.size);
+        ensure!(!self.counts.is_empty() && !self.alphas.is_empty(), "no ids to look up");
+        Ok(())
+    }
+
+    fn rows(&self) -> u64 {
+        self.size / u64::from(self.row_bytes)
+    }
+
+    fn content(&self) -> Oracle {
+        Oracle::new(self.seed, 0, self.rows(), self.row_bytes / 4, DType::F32)
+    }
+
+    fn most(&self) -> u64 {
+        self.counts.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// A store whose only table will be in DRAM. The drive's rows are computed, so that memory holds them once.
+fn store(setup: &DramSetup) -> anyhow::Result<Store> {
+    setup.check()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let bed = Bed { drives: (cores / 2).clamp(1, 8) as u32, media: Media::Computed, ..Bed::default() };
+    bed.store(&[BedTable::new("table", setup.content())], None)
+}
+
+/// The table in DRAM, where it lies, and a plan of look-ups in it.
+struct Field {
+    executor: GpuExecutor,
+    plan: GpuPlan,
+    rows: HostRows,
+}
+
+impl Field {
+    fn new(store: &Store, stream: &Stream, setup: &DramSetup, gatherers: u32, most: u64) -> anyhow::Result<Self> {
+        let options = GpuOptions::default().with_dram_bytes(u64::MAX / 2).with_gatherers(gatherers);
+        let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+        let feature = Feature::new("f", "table").pooling(Pooling::None);
+        let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, most as usize))?;
+        let (on_gpu, here) = executor.dram_rows("table").context("no rows in DRAM")?;
+        let row_bytes = setup.row_bytes as usize;
+        let rows = HostRows { on_gpu, here, stride: row_bytes.next_multiple_of(16), row_bytes };
+        Ok(Self { executor, plan, rows })
+    }
+}

@@ -1,0 +1,129 @@
+//! What `dram` prints.
+
+use std::fmt::Write;
+
+use super::{DramResult, Sweep};
+use crate::output::{per_second, table};
+
+fn us(time: f64) -> String {
+    format!("{time:.1}")
+}
+
+fn maybe(time: Option<f64>) -> String {
+    time.map_or_else(String::new, us)
+}
+
+fn ratio(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+fn name(it: &DramResult) -> String {
+    format!("{} MiB / {} B / {} / {}", it.size >> 20, it.row_bytes, it.alpha, it.ids)
+}
+
+/// Device times, verdicts, and what the callers see.
+pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let verdict = |over: f64| format!("{over:+.1} {}", if over <= 0.0 { "met" } else { "NOT met" });
+    let lines = results.iter().map(|it| {
+        [
+            name(it),
+            it.unique.to_string(),
+            it.kernels.to_string(),
+            us(it.us.lookup_graph),
+            us(it.us.uva_graph),
+            ratio(it.ratio_uva_graph),
+            verdict(it.over_limit_graph_us),
+            us(it.us.lookup_called),
+            us(it.us.uva_launched),
+            ratio(it.ratio_uva_called),
+            verdict(it.over_limit_called_us),
+            per_second(it.bytes_per_second),
+        ]
+    });
+    let header = [
+        "table / row / alpha / ids",
+        "different",
+        "kernels",
+        "look-up, graph",
+        "UVA, graph",
+        "×",
+        "over limit",
+        "look-up, called",
+        "UVA, launched",
+        "×",
+        "over limit",
+        "B/s",
+    ];
+    writeln!(text, "By the GPU, launches hidden; median us. The limit is max(1.1 × UVA, UVA + 3 us).")?;
+    writeln!(text, "{}\n", table(header, lines))?;
+    let lines = results.iter().map(|it| {
+        [
+            name(it),
+            us(it.us.lookup_graph_seen),
+            us(it.us.uva_graph_seen),
+            us(it.us.lookup_called_seen),
+            us(it.us.uva_launched_seen),
+            us(it.us.lookup_call),
+            format!("{} + {} + {}", us(it.us.prepare), us(it.us.fetch), us(it.us.expand)),
+            us(it.us.cpu),
+            ratio(it.ratio_cpu),
+            maybe(it.us.batch_copy),
+            it.ratio_batch_copy.map_or_else(String::new, ratio),
+            maybe(it.torch_embedding_us),
+            maybe(it.torch_index_us),
+            it.ratio_torch.map_or_else(String::new, ratio),
+        ]
+    });
+    let header = [
+        "table / row / alpha / ids",
+        "look-up, graph",
+        "UVA, graph",
+        "look-up, called",
+        "UVA, launched",
+        "the call",
+        "dedupe + rows + output",
+        "CPU + copy",
+        "×",
+        "batch of copies",
+        "×",
+        "F.embedding + copy",
+        "index_select + copy",
+        "×",
+    ];
+    writeln!(
+        text,
+        "By the caller's clock, from the call until the end is seen; median us. × are to the look-up's graph."
+    )?;
+    writeln!(text, "{}", table(header, lines))?;
+    let (checked, spots): (u64, u64) =
+        results.iter().fold((0, 0), |(all, spots), it| (all + it.checked, spots + it.checked_by_cpu));
+    writeln!(text, "{checked} rows compared, all of every answer, {spots} of them by the processor too.")?;
+    let met = results.iter().filter(|it| it.met).count();
+    writeln!(text, "The limit is met in {met} of {} lines.", results.len())?;
+    Ok(text)
+}
+
+/// Gathering blocks.
+pub fn show_sweep(sweep: &Sweep) -> Result<String, std::fmt::Error> {
+    let best = sweep.points.iter().map(|point| point.fetched_bytes_per_second).fold(f64::NAN, f64::max);
+    let lines = sweep.points.iter().map(|it| {
+        [
+            it.gatherers.to_string(),
+            us(it.lookup_us),
+            us(it.fetch_us),
+            per_second(it.bytes_per_second),
+            per_second(it.fetched_bytes_per_second),
+            format!("{:.0} %", it.fetched_bytes_per_second / best * 100.0),
+        ]
+    });
+    let header = ["gathering blocks", "look-up us", "rows us", "output B/s", "rows B/s", "of the best"];
+    let enough = sweep.enough.map_or_else(|| "none".to_owned(), |enough| enough.to_string());
+    let Sweep { size, row_bytes, alpha, ids, checked, .. } = sweep;
+    Ok(format!(
+        "{} MiB, rows of {row_bytes} B, alpha {alpha}, {ids} ids, by blocks that gather\n{}\n\
+         Fewest that reach 90 % of the best: {enough} (aim: 16 or fewer). {checked} rows compared.\n",
+        size >> 20,
+        table(header, lines)
+    ))
+}

@@ -1,0 +1,68 @@
+//! The binaries as their callers meet them: help that teaches, and one clear line where there is no GPU.
+
+use assert_cmd::Command;
+
+fn run(binary: &str, arguments: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(match binary {
+        "dram" => env!("CARGO_BIN_EXE_dram"),
+        "ring" => env!("CARGO_BIN_EXE_ring"),
+        "lookup" => env!("CARGO_BIN_EXE_lookup"),
+        other => panic!("{other} is no binary of this package"),
+    });
+    let output = command.args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn help_teaches() {
+    for (binary, words) in [
+        (
+            "dram",
+            &["--quick", "--full", "--sms", "--torch", "hidden", "F.embedding", "cuMemcpyBatchAsync", "Examples:"][..],
+        ),
+        ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
+        ("lookup", &["cached", "direct", "growth", "Examples:"]),
+    ] {
+        let (done, help, _) = run(binary, &["--help"]);
+        assert!(done);
+        for word in words {
+            assert!(help.contains(word), "{binary} --help does not speak of {word}");
+        }
+        let widest = help.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(widest <= 140, "{binary} --help has lines of {widest} characters");
+    }
+}
+
+#[test]
+fn without_a_gpu_there_is_one_line() {
+    if warprow_gpu_queues::Gpu::count() > 0 {
+        return eprintln!("skipped: there is a GPU");
+    }
+    for (binary, arguments) in
+        [("dram", &["--quick"][..]), ("dram", &["--sms"]), ("ring", &["--gpu", "--commands", "1e3"])]
+    {
+        let (done, out, complaint) = run(binary, arguments);
+        assert!(!done && out.is_empty(), "{binary}: {out}");
+        assert!(complaint.starts_with("error: ") && complaint.lines().count() == 1, "{binary}: {complaint}");
+        let (done, out, _) = run(binary, &[arguments, &["--json"]].concat());
+        assert!(!done);
+        let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert!(complaint.contains(json["error"]["message"].as_str().unwrap()), "{out}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (binary, arguments) in [
+        ("dram", &["--quick", "--full"][..]),
+        ("dram", &["--quick", "--size", "1G"]),
+        ("dram", &["--ids", "many"]),
+        ("dram", &["--torch", "perhaps"]),
+        ("ring", &["--commands", "1G"]),
+        ("ring", &["--gpu", "--host"]),
+    ] {
+        let (done, _, complaint) = run(binary, arguments);
+        assert!(!done && complaint.contains("error:"), "{binary} {arguments:?}: {complaint}");
+    }
+}
