@@ -22,9 +22,11 @@ fn help_teaches() {
             &["--quick", "--full", "--sms", "--torch", "hidden", "F.embedding", "cuMemcpyBatchAsync", "Examples:"][..],
         ),
         ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
-        ("lookup", &["cached", "direct", "growth", "Examples:"]),
+        ("lookup", &["cached", "direct", "growth", "Examples:", "lookup --gpu"]),
+        ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo"]),
     ] {
-        let (done, help, _) = run(binary, &["--help"]);
+        let (name, mode) = binary.split_once(' ').map_or((binary, None), |(name, mode)| (name, Some(mode)));
+        let (done, help, _) = run(name, &mode.into_iter().chain(["--help"]).collect::<Vec<_>>());
         assert!(done);
         for word in words {
             assert!(help.contains(word), "{binary} --help does not speak of {word}");
@@ -61,6 +63,9 @@ fn what_makes_no_sense_is_refused() {
         ("dram", &["--torch", "perhaps"]),
         ("ring", &["--commands", "1G"]),
         ("ring", &["--gpu", "--host"]),
+        ("lookup", &["--gpu", "--scale", "0"]),
+        ("lookup", &["--gpu", "--only", "cached"]),
+        ("lookup", &["--dim", "3", "--gpu"]),
     ] {
         let (done, _, complaint) = run(binary, arguments);
         assert!(!done && complaint.contains("error:"), "{binary} {arguments:?}: {complaint}");

@@ -3,15 +3,18 @@
 //! Launches, and calls into CUDA that have no safe form, stand here and nowhere else in the benchmarks.
 #![allow(unsafe_code, reason = "kernels of rivals are launched here, and look-ups take addresses")]
 
+pub mod criteo;
 pub mod dram;
 mod kernels;
 mod looker;
+mod processor;
 mod request;
 pub mod ring;
 mod stream;
 
 pub use kernels::{Gather, Kernels};
 pub use looker::Looker;
+pub use processor::{HostRows, gather, pool};
 pub use request::{Drawn, Request, Shape, ready};
 pub use stream::{Graph, Stream};
 

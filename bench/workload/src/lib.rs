@@ -18,7 +18,7 @@ pub use batches::{Batches, counts};
 pub use content::{Answer, Content, Mismatch, Oracle, Verified, verify};
 pub use keys::{Keys, Mapped, Mapping};
 pub use machine::{FileSystem, Machine, peak_resident_bytes};
-pub use measure::{Latencies, Pairs, median};
+pub use measure::{Bar, Latencies, Pairs, median};
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use power_law::PowerLaw;
 pub use random::{Random, mix, mix_all};

@@ -116,6 +116,39 @@ impl Latencies {
     pub fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_quantile(percent / 100.0) as f64 / 1000.0
     }
+
+    /// At most `most` bars of one width from the shortest to the 99.9th percentile, the last of which has what is longer, too.
+    pub fn bars(&self, most: usize) -> Vec<Bar> {
+        let (first, last) = (self.0.min(), self.0.value_at_quantile(0.999));
+        if self.0.is_empty() || most == 0 {
+            return Vec::new();
+        }
+        let width = ((last - first) / most as u64 + 1).max(1);
+        let mut bars: Vec<Bar> = (0..(last - first) / width + 1)
+            .map(|i| Bar {
+                from_us: (first + i * width) as f64 / 1000.0,
+                to_us: (first + (i + 1) * width) as f64 / 1000.0,
+                count: 0,
+            })
+            .collect();
+        let end = bars.len() - 1;
+        for value in self.0.iter_recorded() {
+            let at = (value.value_iterated_to().saturating_sub(first) / width) as usize;
+            bars[at.min(end)].count += value.count_at_value();
+        }
+        bars
+    }
+}
+
+/// Durations of a range, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Bar {
+    /// The shortest, microseconds.
+    pub from_us: f64,
+    /// Those of the next bar begin here, microseconds.
+    pub to_us: f64,
+    /// How many.
+    pub count: u64,
 }
 
 #[cfg(test)]
@@ -158,6 +191,19 @@ mod tests {
         for (percent, want) in [(50.0, 500.0), (99.0, 990.0), (99.9, 999.0)] {
             let got = latencies.percentile_us(percent);
             assert!((got / want - 1.0).abs() < 0.002, "p{percent} is {got}");
+        }
+    }
+
+    #[test]
+    fn bars_have_everything() {
+        let mut latencies = Latencies::new();
+        assert!(latencies.bars(10).is_empty());
+        (0..1000).for_each(|i| latencies.record(Duration::from_nanos(8000 + i % 500)));
+        latencies.record(Duration::from_secs(1));
+        for most in [1, 7, 24, 5000] {
+            let bars = latencies.bars(most);
+            assert!(bars.len() <= most && bars.iter().map(|bar| bar.count).sum::<u64>() == 1001, "{most}: {bars:?}");
+            assert!(bars.windows(2).all(|two| two[0].to_us == two[1].from_us));
         }
     }
 }

@@ -9,7 +9,7 @@ mod torch;
 
 pub use measure::{DramResult, Times, measure};
 pub use presets::{Case, Preset, duration, everything};
-pub use rivals::{HostRows, MOST_COPIES, gather, gather_and_copy};
+pub use rivals::{MOST_COPIES, gather_and_copy};
 pub use sweep::{Sweep, SweepPoint, sweep};
 pub use torch::{Torch, TorchLine};
 
@@ -19,6 +19,7 @@ use warprow_store::{Feature, GpuExecutor, GpuOptions, GpuPlan, PlanOptions, Pool
 use warprow_workload::Oracle;
 
 use super::Stream;
+use super::processor::HostRows;
 use crate::beds::{Bed, BedTable, Media};
 
 /// What is measured.

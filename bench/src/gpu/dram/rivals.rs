@@ -1,4 +1,4 @@
-//! Those who bring rows to the GPU by the processor or by copy engines.
+//! Those who bring rows to the GPU by the processor, and by copy engines.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -8,58 +8,12 @@ use anyhow::ensure;
 use cudarc::driver::sys::{self, CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, Registered};
 
+use crate::gpu::processor::{HostRows, gather};
 use crate::gpu::stream::cuda;
 use crate::gpu::{Request, Stream};
 
-/// Ids that a thread of the gathering processor has at least: fewer do not pay for starting it.
-const LEAST_SHARE: usize = 4096;
 /// Copies of one batch, at most: each row is one.
 pub const MOST_COPIES: u64 = 100_000;
-
-/// Rows in memory of this process, and their address for the GPU.
-#[derive(Clone, Copy, Debug)]
-pub struct HostRows {
-    /// For the GPU.
-    pub on_gpu: u64,
-    /// For this process.
-    pub here: *const u8,
-    /// Bytes from a row to the next.
-    pub stride: usize,
-    /// Bytes of a row.
-    pub row_bytes: usize,
-}
-
-// SAFETY: rows are only read, and stay where they are while anybody has this.
-unsafe impl Sync for HostRows {}
-
-/// Copies the rows of `ids` to `to`, one after another, on all cores. `to` has room for all.
-pub fn gather(rows: &HostRows, ids: &[i64], to: &Registered) {
-    struct Output(*mut u8);
-    // SAFETY: threads write to parts that do not overlap.
-    unsafe impl Sync for Output {}
-    assert!(ids.len() * rows.row_bytes <= to.memory().len(), "{} rows have no room", ids.len());
-    let output = Output(to.memory().as_ptr());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = ids.len().div_ceil(threads).max(LEAST_SHARE);
-    let work = |part: usize, ids: &[i64]| {
-        let (rows, output) = (rows, &output);
-        for (i, &id) in ids.iter().enumerate() {
-            // SAFETY: the table has a row of that id, the output room for all (checked); each thread has its part.
-            unsafe {
-                let from = rows.here.add(id as usize * rows.stride);
-                ptr::copy_nonoverlapping(from, output.0.add((part * share + i) * rows.row_bytes), rows.row_bytes);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let mut parts = ids.chunks(share).enumerate();
-        let own = parts.next();
-        parts.for_each(|(part, ids)| drop(scope.spawn(move || work(part, ids))));
-        if let Some((part, ids)) = own {
-            work(part, ids);
-        }
-    });
-}
 
 /// Gathers by all cores into pinned memory and copies that to the GPU; by the clock, until it is there.
 pub fn gather_and_copy(
@@ -70,7 +24,7 @@ pub fn gather_and_copy(
 ) -> anyhow::Result<Duration> {
     let ids = request.ids()?;
     let began = Instant::now();
-    gather(rows, &ids, staging);
+    gather(std::slice::from_ref(rows), ids.len(), &ids, staging);
     // SAFETY: both have room for all rows, and it is waited for.
     unsafe { stream.copy(request.out_at(), staging.memory().as_ptr(), ids.len() * rows.row_bytes)? };
     stream.wait()?;

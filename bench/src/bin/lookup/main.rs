@@ -1,4 +1,6 @@
-//! `lookup`: whole look-ups, against `pread` and io_uring; and in tables of growing size.
+//! `lookup`: whole look-ups, against `pread` and io_uring; in tables of growing size; and on a GPU.
+
+mod gpu;
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -6,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use warprow_bench::growth::{self, GrowthResult};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
@@ -28,18 +30,24 @@ use warprow_workload::{Machine, Pairs, median};
 /// growth: the same look-ups, without rivals, in tables from 1 GiB up on a drive with the timing of a real one, whose rows
 /// are computed when they are read. Uniform ids without a DRAM tier show what size alone costs; with skewed ids and a
 /// DRAM tier of one size, larger tables also read more rows. Each size runs in a process of its own, in turn.
+///
+/// --gpu: the GPU executor instead, with options of its own: see lookup --gpu --help.
 #[derive(Debug, Parser)]
 #[command(
     name = "lookup",
     version,
+    args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
   lookup                          # everything, 1 GiB of rows of 512 B in /var/tmp
   lookup --only cached --seconds 10 --json | jq .cached.rivals
   lookup --only direct --dir /mnt/nvme
-  lookup --only growth --growth 1G,16G,256G --profile gen5-tlc"
+  lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
+  lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
+    #[command(subcommand)]
+    executor: Option<Executor>,
     /// What to measure; may be given several times. Everything by default.
     #[arg(long, value_enum)]
     only: Vec<Part>,
@@ -94,9 +102,19 @@ enum Part {
     Growth,
 }
 
+#[derive(Debug, Subcommand)]
+enum Executor {
+    /// Look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time.
+    #[command(long_flag = "gpu")]
+    Gpu(gpu::GpuArgs),
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    match &args.executor {
+        Some(Executor::Gpu(args)) => finish(args.json, gpu::measure(args)),
+        None => finish(args.json, measure(&args)),
+    }
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {

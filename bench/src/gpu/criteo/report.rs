@@ -1,0 +1,174 @@
+//! What `lookup --gpu` prints.
+
+use std::fmt::Write;
+
+use super::tables::stage_names;
+use super::{CallResult, CriteoResult, LatencyResult, Percentiles, SplitResult};
+use crate::output::{per_second, table};
+
+fn us(time: f64) -> String {
+    format!("{time:.1}")
+}
+
+fn both(it: &Percentiles) -> [String; 3] {
+    [us(it.p50), us(it.p99), us(it.max)]
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "NOT met" }
+}
+
+/// Batches over 26 tables.
+pub fn tables(results: &[CriteoResult]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let Some(first) = results.first() else { return Ok(text) };
+    writeln!(
+        text,
+        "26 tables of 128 f32, rows of Criteo 1 TB (at most 40 M a table) by {}; {:.1} % of rows in memory; median us",
+        first.scale,
+        first.memory * 100.0
+    )?;
+    let lines = results.iter().map(|it| {
+        let percent = |ids: f64| format!("{:.1}", ids / it.ids as f64 * 100.0);
+        [
+            format!("{:.1} % / {} × {}{}", it.hbm * 100.0, it.batch, it.hot, if it.hot > 1 { " summed" } else { "" }),
+            it.ids.to_string(),
+            format!("{} + {} + {}", percent(it.ids_hbm), percent(it.ids_dram), percent(it.ids_ssd)),
+            format!("{:.0}", it.commands),
+            us(it.graph_us),
+            us(it.seen_us),
+            format!("{} + {} + {}", us(it.prepare_us), us(it.fetch_us), us(it.expand_us)),
+            per_second(it.ids_per_second),
+            per_second(it.commands_per_second),
+            us(it.host.all),
+            format!("{:.2}", it.ratio_host),
+            it.cpu_us.map_or_else(String::new, us),
+            it.ratio_cpu.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+        ]
+    });
+    let header = [
+        "GPU memory / samples × ids",
+        "ids",
+        "% of ids by GPU memory + DRAM + drives",
+        "commands",
+        "graph",
+        "called, seen",
+        "dedupe + rows + output",
+        "ids/s",
+        "commands/s",
+        "host + copy",
+        "×",
+        "all in DRAM: CPU + copy",
+        "×",
+    ];
+    writeln!(text, "{}", table(header, lines))?;
+    writeln!(
+        text,
+        "graph: by the GPU, launch hidden. × are by \"called, seen\". \"All in DRAM\" has no drive: an upper bound."
+    )?;
+    writeln!(text, "The host executor's stages ({}):", stage_names())?;
+    for it in results {
+        let stages = it.host.stages.map(us).join(" + ");
+        writeln!(text, "  {} samples × {}, {:.1} % in GPU memory: {stages}", it.batch, it.hot, it.hbm * 100.0)?;
+    }
+    let checked: u64 = results.iter().map(|it| it.checked).sum();
+    writeln!(text, "{checked} rows and sums compared, all of every answer.\n")?;
+    Ok(text)
+}
+
+/// Small look-ups.
+pub fn latencies(results: &[LatencyResult]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let Some(first) = results.first() else { return Ok(text) };
+    writeln!(
+        text,
+        "Small look-ups: {} different ids, rows of 512 B in a table of {} MiB, graph, {} fresh batches; us",
+        first.ids,
+        first.size >> 20,
+        first.batches
+    )?;
+    let lines = results.iter().flat_map(|it| {
+        let name = |what: &str| format!("{}, {what}", it.tier.name());
+        let aim = format!("{:.1}: p50 {}, p99 {}", it.aim_us, verdict(it.met[0]), verdict(it.met[1]));
+        let line = |name: String, times: &Percentiles, aim: String| {
+            let [p50, p99, max] = both(times);
+            [name, it.kernels.to_string(), p50, p99, max, aim]
+        };
+        let mut lines = vec![
+            line(name("by the GPU, launch hidden"), &it.graph, aim),
+            line(name("from launch to end seen"), &it.graph_seen, String::new()),
+        ];
+        lines.extend(it.uva_graph.map(|times| {
+            let [p50, p99, max] = both(&times);
+            [name("plain UVA, launch hidden"), "1".to_owned(), p50, p99, max, String::new()]
+        }));
+        lines
+    });
+    writeln!(text, "{}", table(["rows in", "kernels", "p50", "p99", "longest", "aim"], lines))?;
+    for it in results {
+        writeln!(text, "Rows in {}, by the GPU:", it.tier.name())?;
+        let most = it.histogram.iter().map(|bar| bar.count).max().unwrap_or(1).max(1);
+        for bar in &it.histogram {
+            let width = (bar.count * 60).div_ceil(most) as usize;
+            writeln!(text, "{:>8.2} to {:>8.2} {:>6} {}", bar.from_us, bar.to_us, bar.count, "#".repeat(width))?;
+        }
+    }
+    let checked: u64 = results.iter().map(|it| it.checked).sum();
+    writeln!(text, "{checked} rows compared.\n")?;
+    Ok(text)
+}
+
+/// One table and 26.
+pub fn split(results: &[SplitResult]) -> Result<String, std::fmt::Error> {
+    let mut text = "The same number of rows of one table and of 26 (graph, by the GPU, launch hidden; us)\n".to_owned();
+    let lines = results.iter().map(|it| {
+        [
+            format!("{}, {} ids", it.tier.name(), it.ids),
+            format!("{}, {}", it.kernels[0], it.kernels[1]),
+            us(it.one.p50),
+            us(it.one.p99),
+            us(it.parts.p50),
+            us(it.parts.p99),
+            format!("{:+.1} {}", it.penalty_us, verdict(it.met)),
+        ]
+    });
+    let header = ["rows in", "kernels", "one p50", "one p99", "26 p50", "26 p99", "penalty (aim: 3)"];
+    writeln!(text, "{}\n", table(header, lines))?;
+    Ok(text)
+}
+
+/// What calls cost.
+pub fn calls(results: &[CallResult]) -> Result<String, std::fmt::Error> {
+    let mut text = "What a look-up costs its caller; us\n".to_owned();
+    let lines = results.iter().map(|it| {
+        [
+            format!("{}, {} ids", it.what, it.ids),
+            it.kernels.to_string(),
+            format!("{:.2} {}", it.call_cpu_us, verdict(it.met)),
+            us(it.call.p50),
+            us(it.call.p99),
+            format!("{:.2}", it.graph_cpu_us),
+            us(it.graph.p50),
+            us(it.graph.p99),
+        ]
+    });
+    let header = [
+        "what",
+        "kernels",
+        "call, processor time, mean (aim: 10)",
+        "call p50",
+        "call p99",
+        "graph launch, processor time, mean",
+        "launch p50",
+        "launch p99",
+    ];
+    writeln!(text, "{}", table(header, lines))?;
+    if let Some(first) = results.first() {
+        writeln!(
+            text,
+            "{} calls each. Processor times include reading the clock ({:.2} us).\n",
+            first.calls, first.clock_us
+        )?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,374 @@
+//! Batches over all 26 tables, on all three tiers.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use warprow_dma::{Backing, DmaMemory};
+use warprow_gpu_queues::Registered;
+use warprow_layout::DType;
+use warprow_soft_controller::Profile;
+use warprow_store::{
+    Batch, Feature, GpuOptions, HostOptions, Output, PlanOptions, Pooling, Report, Rows, Slot, Stage, Store,
+};
+use warprow_workload::{Content, Oracle, median, mix_all};
+
+use crate::beds::{Bed, BedTable, Media};
+use crate::gpu::processor::{HostRows, gather, pool, share};
+use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+
+/// Rows of the 26 categorical features of the Criteo 1 TB click logs, capped at 40 million, as MLPerf's DLRM-DCNv2 has them.
+pub const CARDINALITIES: [u64; 26] = [
+    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938,
+    155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
+];
+/// Elements of a row.
+const DIM: u32 = 128;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct CriteoSetup {
+    /// Tables have their published rows divided by this.
+    pub scale: u64,
+    /// The share of rows that is in memory, in GPU memory or DRAM: the hottest.
+    pub memory: f64,
+    /// Shares of rows that are in GPU memory, the hottest of those.
+    pub hbm: Vec<f64>,
+    /// Samples of a batch.
+    pub batches: Vec<u64>,
+    /// Ids of each table and sample: 1 is looked up as it is, more are summed.
+    pub hot: Vec<u64>,
+    /// Exponent of the power law.
+    pub alpha: f64,
+    /// Drives, each with a thread that answers.
+    pub drives: u32,
+    /// What they are made of.
+    pub media: Media,
+    /// Repetitions, each with fresh ids.
+    pub runs: u32,
+    /// Of contents and ids.
+    pub seed: u64,
+}
+
+/// The host executor's times, median microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HostTimes {
+    /// Look-up and the copy of its output to the GPU.
+    pub all: f64,
+    /// Its stages: dedupe, route, order, merge, read, expand.
+    pub stages: [f64; 6],
+}
+
+/// One batch size.
+#[derive(Clone, Debug, Serialize)]
+pub struct CriteoResult {
+    /// The published rows were divided by this.
+    pub scale: u64,
+    /// Share of rows in GPU memory.
+    pub hbm: f64,
+    /// Share of rows in memory.
+    pub memory: f64,
+    /// Samples.
+    pub batch: u64,
+    /// Ids of each table and sample.
+    pub hot: u64,
+    /// Ids in all.
+    pub ids: u64,
+    /// Those served from GPU memory, DRAM, drives, median.
+    pub ids_hbm: f64,
+    /// See above.
+    pub ids_dram: f64,
+    /// See above.
+    pub ids_ssd: f64,
+    /// Read commands, median.
+    pub commands: f64,
+    /// Kernels of a look-up.
+    pub kernels: usize,
+    /// Median microseconds as a graph, by the GPU, its launch hidden.
+    pub graph_us: f64,
+    /// Median microseconds of a called look-up until its caller sees that it has ended.
+    pub seen_us: f64,
+    /// Median microseconds of the parts of the graph: ids to unique keys, rows into GPU memory, output.
+    pub prepare_us: f64,
+    /// See above.
+    pub fetch_us: f64,
+    /// See above.
+    pub expand_us: f64,
+    /// Ids a second, as a graph.
+    pub ids_per_second: f64,
+    /// Commands a second while rows were fetched.
+    pub commands_per_second: f64,
+    /// The host executor on the same store with as many rows in DRAM, and a copy.
+    pub host: HostTimes,
+    /// All cores on a copy of everything in DRAM, and a copy to the GPU: no drive, so an upper bound. None: memory does not hold it.
+    pub cpu_us: Option<f64>,
+    /// The host executor's time by that of the look-up as its caller sees it.
+    pub ratio_host: f64,
+    /// All cores' time by that of the look-up as its caller sees it.
+    pub ratio_cpu: Option<f64>,
+    /// Rows, or sums, compared.
+    pub checked: u64,
+}
+
+fn tables(setup: &CriteoSetup) -> Vec<BedTable> {
+    let table = |(index, rows): (u64, u64)| {
+        let rows = (rows / setup.scale.max(1)).max(3);
+        let content = Oracle::new(setup.seed, index, rows, DIM, DType::F32);
+        let hot_rows = (rows as f64 * setup.memory).ceil() as u64;
+        BedTable { hot_rows: hot_rows.min(rows), ..BedTable::new(format!("cat{index}"), content) }
+    };
+    (0..).zip(CARDINALITIES).map(table).collect()
+}
+
+fn features(tables: &[BedTable], hot: u64) -> Vec<Feature> {
+    let pooling = if hot == 1 { Pooling::None } else { Pooling::Sum };
+    tables.iter().map(|table| Feature::new(&table.name, &table.name).pooling(pooling)).collect()
+}
+
+/// A copy of all rows in DRAM, if memory has room for it.
+struct Everything {
+    /// What `rows` point to.
+    _memory: DmaMemory,
+    rows: Vec<HostRows>,
+}
+
+impl Everything {
+    fn new(tables: &[BedTable]) -> anyhow::Result<Option<Self>> {
+        let row_bytes = DIM as usize * 4;
+        let bytes: u64 = tables.iter().map(|table| table.content.rows() * row_bytes as u64).sum();
+        // What CUDA and outputs will still want.
+        if bytes + (8 << 30) > available() {
+            return Ok(None);
+        }
+        let memory = DmaMemory::allocate(usize::try_from(bytes)?, Backing::Auto)?;
+        let (mut rows, mut at) = (Vec::new(), 0);
+        for BedTable { content, .. } in tables {
+            let begin = at;
+            share(content.rows() as usize, 4096, |part| {
+                let mut row = vec![0; row_bytes];
+                for id in part {
+                    content.fill(id as u64, &mut row);
+                    memory.write(begin + id * row_bytes, &row);
+                }
+            });
+            let here = memory.as_ptr().cast_const().wrapping_add(begin);
+            rows.push(HostRows { on_gpu: 0, here, stride: row_bytes, row_bytes });
+            at += content.rows() as usize * row_bytes;
+        }
+        Ok(Some(Self { _memory: memory, rows }))
+    }
+
+    fn answer(
+        &self,
+        stream: &Stream,
+        request: &Request,
+        shape: Shape,
+        staging: &Registered,
+    ) -> anyhow::Result<Duration> {
+        let ids = request.ids()?;
+        let began = Instant::now();
+        match shape.pooled {
+            false => gather(&self.rows, (shape.bags * shape.hot) as usize, &ids, staging),
+            true => pool(&self.rows, shape.bags as usize, shape.hot as usize, &ids, staging),
+        }
+        // SAFETY: both have room for the answer, and it is waited for.
+        unsafe { stream.copy(request.out_at(), staging.memory().as_ptr(), request.out_bytes() as usize)? };
+        stream.wait()?;
+        Ok(began.elapsed())
+    }
+}
+
+/// Bytes of memory that can be had; 0 where the system does not tell.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+/// The host executor's look-up into pinned memory, and a copy to the GPU.
+fn by_host(
+    slot: &mut Slot,
+    width: usize,
+    stream: &Stream,
+    request: &Request,
+    shape: Shape,
+    staging: &Registered,
+) -> anyhow::Result<(Duration, Report)> {
+    let (ids, bytes) = (request.ids()?, request.out_bytes() as usize);
+    ensure!(bytes <= staging.memory().len(), "{bytes} bytes of output have no room");
+    let began = Instant::now();
+    // SAFETY: the memory is this slice's alone until the copy begins, aligned, and long enough (checked).
+    let rows = unsafe { std::slice::from_raw_parts_mut(staging.memory().as_ptr().cast::<f32>(), bytes / 4) };
+    let report = slot.lookup(&Batch::new(&ids, shape.bags as u32), &mut Output::new(Rows::F32(rows), width))?;
+    // SAFETY: both have room for the answer, and it is waited for.
+    unsafe { stream.copy(request.out_at(), staging.memory().as_ptr(), bytes)? };
+    stream.wait()?;
+    Ok((began.elapsed(), report))
+}
+
+/// Looks up batches of all sizes with all shares in GPU memory. `note` is told where it is, and what is left out.
+pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<CriteoResult>> {
+    ensure!((0.0..=1.0).contains(&setup.memory), "a share of {} in memory: 0 to 1", setup.memory);
+    ensure!(
+        setup.hbm.iter().all(|hbm| (0.0..=setup.memory).contains(hbm)),
+        "GPU memory holds part of what memory does"
+    );
+    let tables = tables(setup);
+    let most = setup.batches.iter().copied().max().context("no batches")?;
+    let rows: u64 = tables.iter().map(|table| table.content.rows()).sum();
+    let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
+    note(&format!("26 tables, {rows} rows, {} MiB, of which {} MiB in memory", (rows * 512) >> 20, hot_bytes >> 20));
+    let bed = Bed { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
+    let store = bed.store(&tables, None)?;
+    let everything = Everything::new(&tables)?;
+    if everything.is_none() {
+        note("memory does not hold a copy of everything: all cores on that do not take part; choose a larger --scale");
+    }
+    let drawn =
+        tables.iter().map(|table| Drawn::new(table.content, setup.alpha)).collect::<anyhow::Result<Vec<_>>>()?;
+    let count = tables.len() as u64;
+    let mut results = Vec::new();
+    for &hot in &setup.hot {
+        let pooled = hot > 1;
+        let most_ids = most * count * hot;
+        let plan_options = PlanOptions::default().with_max(most as u32, most_ids as usize);
+        let mut request = Request::new(stream, &drawn, most_ids, most * count, mix_all([setup.seed, hot]))?;
+        let staging = Registered::allocate(stream.gpu(), most * count * u64::from(DIM) * 4)?;
+        let mut host = HostSide::new(&store, &tables, hot, hot_bytes, plan_options.clone())?;
+        for &hbm in &setup.hbm {
+            // As much in both together, whatever the GPU has of it.
+            let hbm_bytes = (hot_bytes as f64 * hbm / setup.memory.max(f64::MIN_POSITIVE)) as u64;
+            let options = GpuOptions::default().with_hbm_bytes(hbm_bytes).with_dram_bytes(hot_bytes - hbm_bytes);
+            let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+            let plan = executor.plan(&features(&tables, hot), plan_options.clone())?;
+            for &batch in &setup.batches {
+                note(&format!("{} of {hbm} in GPU memory, batches of {batch}", if pooled { "sums" } else { "rows" }));
+                let shape = Shape { bags: batch, hot, pooled };
+                request.reshape(shape)?;
+                let looker = Looker::new(&plan, stream, &request)?;
+                let checked = request.checked;
+                let mut samples: [Vec<f64>; 10] = Default::default();
+                let (mut by_host_us, mut stages, mut cpu) = (Vec::new(), [(); 6].map(|()| Vec::new()), Vec::new());
+                // The first is for warming up.
+                for run in 0..=setup.runs {
+                    request.draw(stream)?;
+                    let (took, report) = looker.replayed(stream)?;
+                    request.check(stream, 4)?;
+                    request.draw(stream)?;
+                    let (seen, _) = looker.called_seen(stream, &request)?;
+                    request.check(stream, 4)?;
+                    // The others are much slower: fewer of theirs are enough.
+                    let rivals = run % 3 == 1 || run == 0;
+                    if rivals {
+                        request.draw(stream)?;
+                        let (host_took, host_report) =
+                            by_host(&mut host.slot, host.width, stream, &request, shape, &staging)?;
+                        request.check(stream, 4)?;
+                        if run > 0 {
+                            by_host_us.push(us(host_took));
+                            stages.iter_mut().zip(host_report.stages).for_each(|(all, stage)| all.push(us(stage)));
+                        }
+                    }
+                    if let Some(everything) = everything.as_ref().filter(|_| rivals) {
+                        request.draw(stream)?;
+                        let took = everything.answer(stream, &request, shape, &staging)?;
+                        request.check(stream, 4)?;
+                        cpu.extend((run > 0).then(|| us(took)));
+                    }
+                    if run > 0 {
+                        let rate = report.commands as f64 / report.fetch.as_secs_f64();
+                        let counts =
+                            [report.ids_hbm, report.ids_dram, report.ids_ssd, report.commands].map(|it| it as f64);
+                        let parts = [took, seen, report.prepare, report.fetch, report.expand].map(us);
+                        let all = counts.into_iter().chain(parts).chain([rate]);
+                        samples.iter_mut().zip(all).for_each(|(samples, sample)| samples.push(sample));
+                    }
+                }
+                let [ids_hbm, ids_dram, ids_ssd, commands, graph_us, seen_us, prepare_us, fetch_us, expand_us, rate] =
+                    samples.map(median);
+                let cpu_us = Some(median(cpu)).filter(|time| time.is_finite());
+                let host = HostTimes { all: median(by_host_us), stages: stages.map(median) };
+                results.push(CriteoResult {
+                    scale: setup.scale,
+                    hbm,
+                    memory: setup.memory,
+                    batch,
+                    hot,
+                    ids: request.count(),
+                    ids_hbm,
+                    ids_dram,
+                    ids_ssd,
+                    commands,
+                    kernels: looker.kernels(),
+                    graph_us,
+                    seen_us,
+                    prepare_us,
+                    fetch_us,
+                    expand_us,
+                    ids_per_second: request.count() as f64 / graph_us * 1e6,
+                    commands_per_second: rate,
+                    host,
+                    cpu_us,
+                    ratio_host: host.all / seen_us,
+                    ratio_cpu: cpu_us.map(|time| time / seen_us),
+                    checked: request.checked - checked,
+                });
+            }
+        }
+    }
+    Ok(results)
+}
+
+struct HostSide {
+    slot: Slot,
+    width: usize,
+}
+
+impl HostSide {
+    fn new(store: &Store, tables: &[BedTable], hot: u64, dram: u64, options: PlanOptions) -> anyhow::Result<Self> {
+        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
+        let plan = host.plan(&features(tables, hot), options)?;
+        Ok(Self { slot: plan.slot()?, width: plan.width() })
+    }
+}
+
+/// Names of the host executor's stages, in their order.
+pub(super) fn stage_names() -> String {
+    Stage::ALL.map(Stage::name).join(" + ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_scaled_and_never_empty() {
+        let setup = CriteoSetup {
+            scale: 1000,
+            memory: 0.05,
+            hbm: vec![0.0],
+            batches: vec![256],
+            hot: vec![1],
+            alpha: 1.05,
+            drives: 1,
+            media: Media::Computed,
+            runs: 1,
+            seed: 1,
+        };
+        let tables = tables(&setup);
+        assert_eq!(tables.len(), 26);
+        assert_eq!((tables[0].content.rows(), tables[0].hot_rows), (40_000, 2000));
+        assert_eq!((tables[5].content.rows(), tables[5].hot_rows), (3, 1));
+        // What the GPU's look-ups are measured on answers on the host, too.
+        let store = Bed { media: Media::Computed, ..Bed::default() }.store(&tables, None).unwrap();
+        let mut host = HostSide::new(&store, &tables, 1, 1 << 20, PlanOptions::default().with_max(8, 208)).unwrap();
+        let ids: Vec<i64> = (0..208).map(|i| (i * 37 % tables[i as usize / 8].content.rows()) as i64).collect();
+        let mut rows = vec![0f32; 208 * 128];
+        host.slot.lookup(&Batch::new(&ids, 8), &mut Output::new(Rows::F32(&mut rows), host.width)).unwrap();
+        for (i, (row, &id)) in rows.chunks(128).zip(&ids).enumerate() {
+            let mut wanted = vec![0; 512];
+            tables[i / 8].content.fill(id as u64, &mut wanted);
+            assert!(zerocopy::IntoBytes::as_bytes(row) == wanted, "id {id} of table {}", i / 8);
+        }
+    }
+}
