@@ -162,3 +162,16 @@ fn cases(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiprocessors_have_a_default() {
+        let sms = |arguments: &[&str]| Args::try_parse_from([&["dram"], arguments].concat()).unwrap().sms;
+        assert!(sms(&[]).is_empty());
+        assert_eq!(sms(&["--sms", "1,2"]), [1, 2]);
+        assert_eq!(sms(&["--sms"]).len(), 10);
+    }
+}

@@ -90,6 +90,8 @@ impl Request {
         let described: Vec<u8> = tables.iter().flat_map(words).flat_map(u64::to_le_bytes).collect();
         let on_gpu = DeviceMemory::new(gpu, described.len() as u64)?;
         on_gpu.write(0, &described)?;
+        // Copies from ordinary memory may still be under way when they return, and other streams do not wait for them.
+        gpu.synchronize()?;
         Ok(Self {
             tables: tables.to_vec(),
             dim: dim.into(),
@@ -169,6 +171,7 @@ impl Request {
                 stream.copy(self.ids.address(), self.staging.memory().as_ptr(), bytes.len())?;
             } else {
                 self.ids.write(0, bytes)?;
+                stream.gpu().synchronize()?;
             }
             stream.set(self.out.address(), POISON, self.out_bytes() as usize)?;
         }
@@ -187,12 +190,13 @@ impl Request {
         let (features, Shape { bags, hot, pooled }) = (self.tables.len() as u64, self.shape);
         let (rows, side_by_side) = self.shape.output(self.tables.len());
         let stride = side_by_side * self.dim;
-        self.found.write(0, [0u64, u64::MAX, 0].as_bytes())?;
         let (out, ids, tables, found) =
             (self.out.address(), self.ids.address(), self.on_gpu.address(), self.found.address());
         let work = rows * side_by_side * self.dim.div_ceil(2);
-        // SAFETY: as many ids, rows and tables are there; `found` has three words.
+        // SAFETY: as many ids, rows and tables are there; `found` has three words, of which the second is to be lowered.
         unsafe {
+            stream.set(found, 0, 24)?;
+            stream.set(found + 8, 0xff, 8)?;
             match pooled {
                 false => {
                     let all = [out, stride, ids, self.count(), (bags * hot).max(1), tables, self.dim, found];
@@ -257,9 +261,11 @@ impl Request {
             wanted_sum(&self.tables[feature as usize].content, ids, place, pooled);
         }
         self.out.write(0, &out)?;
+        stream.gpu().synchronize()?;
         self.check(stream, 8).context("the comparison refuses a right answer")?;
         let at = self.random.below(out.len() as u64);
         self.out.write(at, &[out[at as usize] ^ 1 << self.random.below(8)])?;
+        stream.gpu().synchronize()?;
         let seen = self.check(stream, 0).err().map(|error| error.to_string());
         ensure!(
             seen.as_ref().is_some_and(|seen| seen.starts_with("1 elements")),

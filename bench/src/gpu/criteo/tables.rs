@@ -178,11 +178,15 @@ impl Everything {
     }
 }
 
-/// Bytes of memory that can be had; 0 where the system does not tell.
+/// Bytes of memory that can be had, by the system and by the limit of this process's group; 0 where the system does not tell.
 fn available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let text = read("/proc/meminfo");
     let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024))
+    let free = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024));
+    let of_group = |name| read(&format!("/sys/fs/cgroup/memory.{name}")).trim().parse::<u64>().ok();
+    let left = of_group("max").zip(of_group("current")).map(|(max, current)| max.saturating_sub(current));
+    free.min(left.unwrap_or(u64::MAX))
 }
 
 /// The host executor's look-up into pinned memory, and a copy to the GPU.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use warprow_gpu_queues::Registered;
 use warprow_workload::{median, mix_all};
 
-use super::rivals::{BatchCopy, gather_and_copy};
+use super::rivals::{BatchCopy, BatchRefused, gather_and_copy};
 use super::{Asked, DramSetup, Field, MOST_COPIES, TorchLine, store, torch};
 use crate::gpu::{Drawn, Gather, Looker, Request, Shape, Stream, us};
 
@@ -113,7 +113,7 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
     let Some(most) = counts.iter().copied().max() else { return Ok(Vec::new()) };
     // Before there is a table of ours: memory need not hold both.
     let torch = ask_torch(setup, &lines, note)?;
-    let (store, batch_copy) = (store(setup)?, BatchCopy::find(stream.gpu())?);
+    let (store, mut batch_copy) = (store(setup)?, BatchCopy::find(stream.gpu())?);
     if batch_copy.is_none() {
         note("the driver has no cuMemcpyBatchAsync: it does not take part");
     }
@@ -165,8 +165,19 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
                 Some(once(&mut |_| Ok(us(stream.seen(plain, done)?.0)))?),
                 Some(once(&mut |request| Ok(us(gather_and_copy(stream, &field.rows, request, &staging)?)))?),
                 match batch_copy.filter(|_| count <= MOST_COPIES) {
-                    Some(copies) => Some(once(&mut |request| Ok(us(copies.copy(stream, &field.rows, request)?)))?),
                     None => None,
+                    Some(copies) => {
+                        let taken = once(&mut |request| Ok(us(copies.copy(stream, &field.rows, request)?)));
+                        match taken {
+                            Ok(time) => Some(time),
+                            Err(error) if error.is::<BatchRefused>() => {
+                                note(&format!("{error}: it does not take part"));
+                                batch_copy = None;
+                                None
+                            }
+                            Err(error) => return Err(error),
+                        }
+                    }
                 },
             ];
             if run > 0 {
@@ -187,13 +198,18 @@ fn ask_torch(setup: &DramSetup, lines: &[(f64, u64)], note: &mut dyn FnMut(&str)
     if setup.torch == Asked::No {
         return Ok(Vec::new());
     }
-    match torch::measure(setup.rows(), setup.row_bytes / 4, setup.runs.min(7), setup.seed, lines)? {
-        Ok(torch) => {
+    match torch::measure(setup.rows(), setup.row_bytes / 4, setup.runs.min(7), setup.seed, lines) {
+        Ok(Ok(torch)) => {
             note(&format!("PyTorch {} took part", torch.version));
             Ok(torch.lines)
         }
-        Err(missing) if setup.torch == Asked::Yes => anyhow::bail!("PyTorch was asked for: {missing}"),
-        Err(missing) => {
+        Err(failed) if setup.torch == Asked::Yes => Err(failed),
+        Err(failed) => {
+            note(&format!("PyTorch does not take part: {failed:#}"));
+            Ok(Vec::new())
+        }
+        Ok(Err(missing)) if setup.torch == Asked::Yes => anyhow::bail!("PyTorch was asked for: {missing}"),
+        Ok(Err(missing)) => {
             note(&format!("PyTorch does not take part: {missing}"));
             Ok(Vec::new())
         }

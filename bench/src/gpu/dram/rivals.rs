@@ -9,7 +9,6 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAcce
 use warprow_gpu_queues::{Gpu, Registered};
 
 use crate::gpu::processor::{HostRows, gather};
-use crate::gpu::stream::cuda;
 use crate::gpu::{Request, Stream};
 
 /// Copies of one batch, at most: each row is one.
@@ -41,6 +40,11 @@ type CopyBatch = unsafe extern "C" fn(
     usize,
     CUstream,
 ) -> CUresult;
+
+/// The driver has the call, but does not take it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("cuMemcpyBatchAsync is refused: {0:?}")]
+pub(super) struct BatchRefused(CUresult);
 
 /// `cuMemcpyBatchAsync`: one call for many copies, each of which is a row.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +96,9 @@ impl BatchCopy {
                 stream.raw(),
             )
         };
-        cuda("cuMemcpyBatchAsync", code)?;
+        if code != CUresult::CUDA_SUCCESS {
+            return Err(BatchRefused(code).into());
+        }
         stream.wait()?;
         Ok(began.elapsed())
     }
