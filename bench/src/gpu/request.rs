@@ -1,9 +1,11 @@
 //! A batch on the GPU: fresh ids, a place for the answer, and the comparison of all of it with the truth.
 
+use std::sync::Arc;
+
 use anyhow::{Context, ensure};
 use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
 use warprow_layout::DType;
-use warprow_store::{GpuBatch, GpuOutput, Len};
+use warprow_store::{GpuBatch, GpuOutput, IdType, Len};
 use warprow_workload::{Content, Oracle, PowerLaw, Random, mix_all};
 use zerocopy::IntoBytes;
 
@@ -68,6 +70,8 @@ pub struct Request {
     on_gpu: DeviceMemory,
     found: DeviceMemory,
     staging: Registered,
+    /// Where bags begin, if the plan has more features than this, which are empty.
+    offsets: Option<DeviceMemory>,
     seed: u64,
     draws: u64,
     random: Random,
@@ -101,6 +105,7 @@ impl Request {
             on_gpu,
             found: DeviceMemory::new(gpu, 24)?,
             staging: Registered::allocate(gpu, (most_ids * 8).clamp(4096, 1 << 20))?,
+            offsets: None,
             seed,
             draws: 0,
             random: Random::new(mix_all([seed, 0x5e1ec7])),
@@ -116,6 +121,18 @@ impl Request {
         ensure!(ids * 8 <= self.ids.bytes(), "{ids} ids are more than there is room for");
         ensure!(rows * features * self.dim * 4 <= self.out.bytes(), "{rows} rows are more than there is room for");
         self.shape = shape;
+        Ok(())
+    }
+
+    /// As it is shaped now, the batch is for a plan of so many features, of which only this one has ids: the first.
+    pub fn alone_among(&mut self, gpu: &Arc<Gpu>, features: u64) -> anyhow::Result<()> {
+        ensure!(self.tables.len() == 1, "{} features have ids", self.tables.len());
+        let Shape { bags, hot, .. } = self.shape;
+        let offsets: Vec<u64> = (0..=features * bags).map(|bag| bag.min(bags) * hot).collect();
+        let memory = DeviceMemory::new(gpu, offsets.len() as u64 * 8)?;
+        memory.write(0, offsets.as_bytes())?;
+        gpu.synchronize()?;
+        self.offsets = Some(memory);
         Ok(())
     }
 
@@ -143,7 +160,10 @@ impl Request {
     /// As a look-up takes it.
     pub fn batch(&self) -> (GpuBatch, GpuOutput) {
         let (_, features) = self.shape.output(self.tables.len());
-        let batch = GpuBatch::new(self.ids.address(), Len::Host(self.count() as usize), self.shape.bags as u32);
+        let mut batch = GpuBatch::new(self.ids.address(), Len::Host(self.count() as usize), self.shape.bags as u32);
+        if let Some(offsets) = &self.offsets {
+            batch = batch.with_offsets(offsets.address(), IdType::I64);
+        }
         (batch, GpuOutput::new(self.out.address(), (features * self.dim) as usize))
     }
 
@@ -291,7 +311,7 @@ fn wanted_sum(content: &Oracle, ids: &[i64], row: &mut [u8], pooled: bool) {
 }
 
 /// A GPU, ready to measure on.
-pub fn ready(gpu: &std::sync::Arc<Gpu>) -> anyhow::Result<Stream> {
+pub fn ready(gpu: &Arc<Gpu>) -> anyhow::Result<Stream> {
     let stream = Stream::new(&Kernels::new(gpu)?)?;
     for (dim, shape) in [
         (25, Shape { bags: 3, hot: 50, pooled: false }),

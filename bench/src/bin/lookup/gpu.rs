@@ -22,7 +22,8 @@ use warprow_workload::Machine;
 /// DRAM: percentiles by the GPU with the launch hidden (the stream is held until all is enqueued), and from the launch until a poll
 /// of the ticket says that it has ended. Aims: 10 us in GPU memory; in DRAM 10 us and ids / 33 M per s, 40 us at most.
 ///
-/// split: the same number of rows of one table and of 26. Aim: 3 us more at most.
+/// split: the same number of ids of one table by itself, and in look-ups of 26 tables: spread over them, or all in one of them.
+/// Aim: 3 us more at most.
 ///
 /// call: processor time of the calling thread, by its own clock, and the duration of calls, for the look-ups of one, three and more
 /// kernels, and of a graph's launch. Aim: 10 us a call.

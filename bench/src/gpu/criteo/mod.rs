@@ -4,12 +4,13 @@
 mod call;
 mod latency;
 pub mod report;
+mod rivals;
 mod split;
 mod tables;
 
 pub use call::{CallResult, calls};
 pub use latency::{LatencyResult, LatencySetup, Tier, latencies};
-pub use split::{SplitResult, split};
+pub use split::{SplitResult, Spread, split};
 pub use tables::{CARDINALITIES, CriteoResult, CriteoSetup, HostTimes, run};
 
 use serde::Serialize;

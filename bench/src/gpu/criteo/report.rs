@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::tables::stage_names;
-use super::{CallResult, CriteoResult, LatencyResult, Percentiles, SplitResult};
+use super::{CallResult, CriteoResult, LatencyResult, Percentiles, SplitResult, Spread};
 use crate::output::{per_second, table};
 
 fn us(time: f64) -> String {
@@ -120,10 +120,18 @@ pub fn latencies(results: &[LatencyResult]) -> Result<String, std::fmt::Error> {
 
 /// One table and 26.
 pub fn split(results: &[SplitResult]) -> Result<String, std::fmt::Error> {
-    let mut text = "The same number of rows of one table and of 26 (graph, by the GPU, launch hidden; us)\n".to_owned();
+    let mut text =
+        "The same number of ids of one table by itself and of 26, spread over them or all in one of them (graph, by \
+                    the GPU, launch hidden; us)\n"
+            .to_owned();
     let lines = results.iter().map(|it| {
         [
-            format!("{}, {} ids", it.tier.name(), it.ids),
+            format!(
+                "{}, {} ids, {}",
+                it.tier.name(),
+                it.ids,
+                if it.spread == Spread::Over { "spread" } else { "in one" }
+            ),
             format!("{}, {}", it.kernels[0], it.kernels[1]),
             us(it.one.p50),
             us(it.one.p99),

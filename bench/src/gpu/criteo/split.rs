@@ -1,8 +1,9 @@
-//! What it costs that ids are spread over 26 tables.
+//! What it costs a table to be one of 26.
 
+use anyhow::ensure;
 use serde::Serialize;
 use warprow_layout::DType;
-use warprow_store::{Feature, PlanOptions};
+use warprow_store::{Feature, GpuExecutor, PlanOptions};
 use warprow_workload::{Latencies, Oracle, Random, mix_all};
 
 use super::{Percentiles, Tier};
@@ -14,11 +15,23 @@ const PARTS: u64 = 26;
 /// Elements of a row.
 const DIM: u32 = 128;
 
-/// The same rows asked for of one table and of 26.
+/// How the ids of the second look-up lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Spread {
+    /// Over 26 tables, which together are as large as the one of the first.
+    Over,
+    /// All in one of the 26, the same as the first's; the others have none.
+    Alone,
+}
+
+/// The same number of rows asked for of one table by itself, and of 26.
 #[derive(Clone, Debug, Serialize)]
 pub struct SplitResult {
     /// Where all rows lie.
     pub tier: Tier,
+    /// How ids lie in the 26.
+    pub spread: Spread,
     /// Ids of a look-up.
     pub ids: u64,
     /// Kernels of both.
@@ -35,7 +48,47 @@ pub struct SplitResult {
     pub checked: u64,
 }
 
-/// Measures with so many ids of each of 26 tables, `batches` of each, in GPU memory and in DRAM. `size`: bytes of rows.
+/// One of the two: its request, and how it is looked up.
+struct Side {
+    looker: Looker,
+    request: Request,
+    latencies: Latencies,
+}
+
+impl Side {
+    /// `tables`: those with ids, the first of the plan's.
+    fn new(
+        stream: &Stream,
+        executor: &GpuExecutor,
+        plan: &[BedTable],
+        tables: &[BedTable],
+        ids: u64,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let features: Vec<Feature> = plan.iter().map(|table| Feature::new(&table.name, &table.name)).collect();
+        let plan = executor.plan(&features, PlanOptions::default().with_max(ids as u32, ids as usize))?;
+        let drawn = tables.iter().map(|table| Drawn::new(table.content, 0.0)).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut request = Request::new(stream, &drawn, ids, ids, seed)?;
+        request.reshape(Shape { bags: ids / tables.len() as u64, hot: 1, pooled: false })?;
+        if features.len() > tables.len() {
+            request.alone_among(stream.gpu(), features.len() as u64)?;
+        }
+        Ok(Self { looker: Looker::new(&plan, stream, &request)?, request, latencies: Latencies::new() })
+    }
+
+    fn look_up(&mut self, stream: &Stream, ids: &[i64], counts: bool) -> anyhow::Result<()> {
+        self.request.upload(stream, ids)?;
+        let (took, _) = self.looker.replayed(stream)?;
+        self.request.check(stream, 1)?;
+        if counts {
+            self.latencies.record(took);
+        }
+        Ok(())
+    }
+}
+
+/// Measures with so many ids of each of 26 tables, `batches` of each, in GPU memory and in DRAM. `size`: bytes of the one table, and
+/// of the 26 together.
 pub fn split(
     stream: &Stream,
     size: u64,
@@ -44,65 +97,64 @@ pub fn split(
     seed: u64,
     note: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Vec<SplitResult>> {
-    let rows = (size / (u64::from(DIM) * 4) / PARTS).max(1);
+    let rows = size / (u64::from(DIM) * 4) / PARTS;
+    ensure!(rows > 0, "{size} bytes are no rows for 26 tables");
     let whole = BedTable::new("whole", Oracle::new(seed, PARTS, rows * PARTS, DIM, DType::F32));
     let part = |i| BedTable::new(format!("part{i}"), Oracle::new(seed, i, rows, DIM, DType::F32));
     let parts: Vec<BedTable> = (0..PARTS).map(part).collect();
     let tables: Vec<BedTable> = parts.iter().chain([&whole]).cloned().collect();
     let store = Bed { drives: 4, media: Media::Computed, ..Bed::default() }.store(&tables, None)?;
-    let drawn = |table: &BedTable| Drawn::new(table.content, 0.0);
     let mut results = Vec::new();
     for tier in Tier::ALL {
         let executor = store.attach_gpu(stream.gpu().clone(), tier.options())?;
-        for &each in each {
-            let ids = each * PARTS;
+        for ids in each.iter().map(|each| each * PARTS) {
             note(&format!("{batches} batches of {ids} ids of one table and of 26, rows in {}", tier.name()));
-            let options = PlanOptions::default().with_max(ids as u32, ids as usize);
-            let plan_one = executor.plan(&[Feature::new("whole", "whole")], options.clone())?;
-            let features: Vec<Feature> = parts.iter().map(|table| Feature::new(&table.name, &table.name)).collect();
-            let plan_parts = executor.plan(&features, options)?;
-            let all = parts.iter().map(drawn).collect::<anyhow::Result<Vec<_>>>()?;
-            let mut of_one = Request::new(stream, &[drawn(&whole)?], ids, ids, seed)?;
-            let mut of_parts = Request::new(stream, &all, ids, ids, seed)?;
-            of_one.reshape(Shape { bags: ids, hot: 1, pooled: false })?;
-            of_parts.reshape(Shape { bags: each, hot: 1, pooled: false })?;
-            let look_one = Looker::new(&plan_one, stream, &of_one)?;
-            let look_parts = Looker::new(&plan_parts, stream, &of_parts)?;
-            let mut random = Random::new(mix_all([seed, each, tier as u64]));
-            let (mut one, mut parts) = (Latencies::new(), Latencies::new());
-            let warm_up = batches.min(50);
-            for batch in 0..batches + warm_up {
-                // Fresh ones for each, or one would find the other's rows in caches.
-                for is_one in [batch % 2 == 0, batch % 2 != 0] {
-                    let ids = (0..ids).map(|i| (i / each, random.below(rows)));
-                    let (request, looker, latencies, ids): (_, _, _, Vec<i64>) = match is_one {
-                        true => {
-                            let ids = ids.map(|(part, row)| (part * rows + row) as i64);
-                            (&mut of_one, &look_one, &mut one, ids.collect())
-                        }
-                        false => (&mut of_parts, &look_parts, &mut parts, ids.map(|(_, row)| row as i64).collect()),
-                    };
-                    request.upload(stream, &ids)?;
-                    let (took, _) = looker.replayed(stream)?;
-                    request.check(stream, 1)?;
-                    if batch >= warm_up {
-                        latencies.record(took);
-                    }
-                }
+            for spread in [Spread::Over, Spread::Alone] {
+                let (one, with_ids) = match spread {
+                    Spread::Over => (std::slice::from_ref(&whole), &parts[..]),
+                    Spread::Alone => (&parts[..1], &parts[..1]),
+                };
+                let one = Side::new(stream, &executor, one, one, ids, seed)?;
+                let parts = Side::new(stream, &executor, &parts, with_ids, ids, seed)?;
+                results.push(duel(stream, one, parts, (tier, spread, rows, ids, batches, seed))?);
             }
-            let (one, parts) = (Percentiles::of(&one), Percentiles::of(&parts));
-            let penalty_us = parts.p50 - one.p50;
-            results.push(SplitResult {
-                tier,
-                ids,
-                kernels: [look_one.kernels(), look_parts.kernels()],
-                one,
-                parts,
-                penalty_us,
-                met: penalty_us <= 3.0,
-                checked: of_one.checked + of_parts.checked,
-            });
         }
     }
     Ok(results)
+}
+
+fn duel(
+    stream: &Stream,
+    mut one: Side,
+    mut parts: Side,
+    (tier, spread, rows, ids, batches, seed): (Tier, Spread, u64, u64, u64, u64),
+) -> anyhow::Result<SplitResult> {
+    let mut random = Random::new(mix_all([seed, ids, tier as u64, spread as u64]));
+    let warm_up = batches.min(50);
+    let (each, mut fresh) = (ids / PARTS, vec![0i64; ids as usize]);
+    for batch in 0..batches + warm_up {
+        // Fresh ones for each, or one would find the other's rows in caches.
+        for is_one in [batch % 2 == 0, batch % 2 != 0] {
+            for (id, i) in fresh.iter_mut().zip(0u64..) {
+                // Row r of the n-th of 26 tables is row n · rows + r of the one.
+                let first = if is_one && spread == Spread::Over { i / each * rows } else { 0 };
+                *id = (first + random.below(rows)) as i64;
+            }
+            let side = if is_one { &mut one } else { &mut parts };
+            side.look_up(stream, &fresh, batch >= warm_up)?;
+        }
+    }
+    let times = [&one, &parts].map(|side| Percentiles::of(&side.latencies));
+    let penalty_us = times[1].p50 - times[0].p50;
+    Ok(SplitResult {
+        tier,
+        spread,
+        ids,
+        kernels: [one.looker.kernels(), parts.looker.kernels()],
+        one: times[0],
+        parts: times[1],
+        penalty_us,
+        met: penalty_us <= 3.0,
+        checked: one.request.checked + parts.request.checked,
+    })
 }

@@ -1,20 +1,15 @@
 //! Batches over all 26 tables, on all three tiers.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use warprow_dma::{Backing, DmaMemory};
 use warprow_gpu_queues::Registered;
 use warprow_layout::DType;
 use warprow_soft_controller::Profile;
-use warprow_store::{
-    Batch, Feature, GpuOptions, HostOptions, Output, PlanOptions, Pooling, Report, Rows, Slot, Stage, Store,
-};
+use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling, Stage};
 use warprow_workload::{Content, Oracle, median, mix_all};
 
+use super::rivals::{Everything, HostSide};
 use crate::beds::{Bed, BedTable, Media};
-use crate::gpu::processor::{HostRows, gather, pool, share};
 use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
 
 /// Rows of the 26 categorical features of the Criteo 1 TB click logs, capped at 40 million, as MLPerf's DLRM-DCNv2 has them.
@@ -23,7 +18,7 @@ pub const CARDINALITIES: [u64; 26] = [
     155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
 ];
 /// Elements of a row.
-const DIM: u32 = 128;
+pub(super) const DIM: u32 = 128;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -120,94 +115,9 @@ fn tables(setup: &CriteoSetup) -> Vec<BedTable> {
     (0..).zip(CARDINALITIES).map(table).collect()
 }
 
-fn features(tables: &[BedTable], hot: u64) -> Vec<Feature> {
+pub(super) fn features(tables: &[BedTable], hot: u64) -> Vec<Feature> {
     let pooling = if hot == 1 { Pooling::None } else { Pooling::Sum };
     tables.iter().map(|table| Feature::new(&table.name, &table.name).pooling(pooling)).collect()
-}
-
-/// A copy of all rows in DRAM, if memory has room for it.
-struct Everything {
-    /// What `rows` point to.
-    _memory: DmaMemory,
-    rows: Vec<HostRows>,
-}
-
-impl Everything {
-    fn new(tables: &[BedTable]) -> anyhow::Result<Option<Self>> {
-        let row_bytes = DIM as usize * 4;
-        let bytes: u64 = tables.iter().map(|table| table.content.rows() * row_bytes as u64).sum();
-        // What CUDA and outputs will still want.
-        if bytes + (8 << 30) > available() {
-            return Ok(None);
-        }
-        let memory = DmaMemory::allocate(usize::try_from(bytes)?, Backing::Auto)?;
-        let (mut rows, mut at) = (Vec::new(), 0);
-        for BedTable { content, .. } in tables {
-            let begin = at;
-            share(content.rows() as usize, 4096, |part| {
-                let mut row = vec![0; row_bytes];
-                for id in part {
-                    content.fill(id as u64, &mut row);
-                    memory.write(begin + id * row_bytes, &row);
-                }
-            });
-            let here = memory.as_ptr().cast_const().wrapping_add(begin);
-            rows.push(HostRows { on_gpu: 0, here, stride: row_bytes, row_bytes });
-            at += content.rows() as usize * row_bytes;
-        }
-        Ok(Some(Self { _memory: memory, rows }))
-    }
-
-    fn answer(
-        &self,
-        stream: &Stream,
-        request: &Request,
-        shape: Shape,
-        staging: &Registered,
-    ) -> anyhow::Result<Duration> {
-        let ids = request.ids()?;
-        let began = Instant::now();
-        match shape.pooled {
-            false => gather(&self.rows, (shape.bags * shape.hot) as usize, &ids, staging),
-            true => pool(&self.rows, shape.bags as usize, shape.hot as usize, &ids, staging),
-        }
-        // SAFETY: both have room for the answer, and it is waited for.
-        unsafe { stream.copy(request.out_at(), staging.memory().as_ptr(), request.out_bytes() as usize)? };
-        stream.wait()?;
-        Ok(began.elapsed())
-    }
-}
-
-/// Bytes of memory that can be had, by the system and by the limit of this process's group; 0 where the system does not tell.
-fn available() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let text = read("/proc/meminfo");
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
-    let free = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024));
-    let of_group = |name| read(&format!("/sys/fs/cgroup/memory.{name}")).trim().parse::<u64>().ok();
-    let left = of_group("max").zip(of_group("current")).map(|(max, current)| max.saturating_sub(current));
-    free.min(left.unwrap_or(u64::MAX))
-}
-
-/// The host executor's look-up into pinned memory, and a copy to the GPU.
-fn by_host(
-    slot: &mut Slot,
-    width: usize,
-    stream: &Stream,
-    request: &Request,
-    shape: Shape,
-    staging: &Registered,
-) -> anyhow::Result<(Duration, Report)> {
-    let (ids, bytes) = (request.ids()?, request.out_bytes() as usize);
-    ensure!(bytes <= staging.memory().len(), "{bytes} bytes of output have no room");
-    let began = Instant::now();
-    // SAFETY: the memory is this slice's alone until the copy begins, aligned, and long enough (checked).
-    let rows = unsafe { std::slice::from_raw_parts_mut(staging.memory().as_ptr().cast::<f32>(), bytes / 4) };
-    let report = slot.lookup(&Batch::new(&ids, shape.bags as u32), &mut Output::new(Rows::F32(rows), width))?;
-    // SAFETY: both have room for the answer, and it is waited for.
-    unsafe { stream.copy(request.out_at(), staging.memory().as_ptr(), bytes)? };
-    stream.wait()?;
-    Ok((began.elapsed(), report))
 }
 
 /// Looks up batches of all sizes with all shares in GPU memory. `note` is told where it is, and what is left out.
@@ -265,8 +175,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                     let rivals = run % 3 == 1 || run == 0;
                     if rivals {
                         request.draw(stream)?;
-                        let (host_took, host_report) =
-                            by_host(&mut host.slot, host.width, stream, &request, shape, &staging)?;
+                        let (host_took, host_report) = host.answer(stream, &request, shape, &staging)?;
                         request.check(stream, 4)?;
                         if run > 0 {
                             by_host_us.push(us(host_took));
@@ -323,19 +232,6 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     Ok(results)
 }
 
-struct HostSide {
-    slot: Slot,
-    width: usize,
-}
-
-impl HostSide {
-    fn new(store: &Store, tables: &[BedTable], hot: u64, dram: u64, options: PlanOptions) -> anyhow::Result<Self> {
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
-        let plan = host.plan(&features(tables, hot), options)?;
-        Ok(Self { slot: plan.slot()?, width: plan.width() })
-    }
-}
-
 /// Names of the host executor's stages, in their order.
 pub(super) fn stage_names() -> String {
     Stage::ALL.map(Stage::name).join(" + ")
@@ -368,7 +264,7 @@ mod tests {
         let mut host = HostSide::new(&store, &tables, 1, 1 << 20, PlanOptions::default().with_max(8, 208)).unwrap();
         let ids: Vec<i64> = (0..208).map(|i| (i * 37 % tables[i as usize / 8].content.rows()) as i64).collect();
         let mut rows = vec![0f32; 208 * 128];
-        host.slot.lookup(&Batch::new(&ids, 8), &mut Output::new(Rows::F32(&mut rows), host.width)).unwrap();
+        host.lookup(&ids, 8, &mut rows).unwrap();
         for (i, (row, &id)) in rows.chunks(128).zip(&ids).enumerate() {
             let mut wanted = vec![0; 512];
             tables[i / 8].content.fill(id as u64, &mut wanted);
