@@ -60,7 +60,7 @@ struct Args {
     /// Exponents of the power law that ids follow; 0 is uniform.
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 1.05])]
     alpha: Vec<f64>,
-    /// Repetitions, of which medians are taken.
+    /// Repetitions, of which medians are taken; above two million ids 3 at most.
     #[arg(long, default_value_t = 9)]
     runs: u32,
     /// Thread blocks that gather; 0: as many as the executor thinks best.

@@ -4,6 +4,7 @@ use serde::Serialize;
 use warprow_gpu_queues::Registered;
 use warprow_workload::{median, mix_all};
 
+use super::presets::runs_of;
 use super::rivals::{BatchCopy, BatchRefused, gather_and_copy};
 use super::{Asked, DramSetup, Field, MOST_COPIES, TorchLine, store, torch};
 use crate::gpu::{Drawn, Gather, Looker, Request, Shape, Stream, us};
@@ -139,7 +140,7 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
         let mut samples: [Vec<f64>; SAMPLES] = Default::default();
         let mut unique = Vec::new();
         // The first of each is for warming up.
-        for run in 0..=setup.runs {
+        for run in 0..=runs_of(setup.runs, count) {
             let mut once = |measure: &mut dyn FnMut(&Request) -> anyhow::Result<f64>| -> anyhow::Result<f64> {
                 request.draw(stream)?;
                 let took = measure(&request)?;
@@ -164,7 +165,8 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
                 Some(once(&mut |request| Ok(us(looker.called_seen(stream, request)?.0)))?),
                 Some(once(&mut |_| Ok(us(stream.seen(plain, done)?.0)))?),
                 Some(once(&mut |request| Ok(us(gather_and_copy(stream, &field.rows, request, &staging)?)))?),
-                match batch_copy.filter(|_| count <= MOST_COPIES) {
+                // A copy for each row takes long: a third of the repetitions are enough.
+                match batch_copy.filter(|_| count <= MOST_COPIES && (run == 0 || run % 3 == 1)) {
                     None => None,
                     Some(copies) => {
                         let taken = once(&mut |request| Ok(us(copies.copy(stream, &field.rows, request)?)));
