@@ -23,7 +23,7 @@ fn help_teaches() {
         ),
         ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
         ("lookup", &["cached", "direct", "growth", "Examples:", "lookup --gpu"]),
-        ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo"]),
+        ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo", "hidden"]),
     ] {
         let (name, mode) = binary.split_once(' ').map_or((binary, None), |(name, mode)| (name, Some(mode)));
         let (done, help, _) = run(name, &mode.into_iter().chain(["--help"]).collect::<Vec<_>>());

@@ -104,7 +104,6 @@ enum Part {
 
 #[derive(Debug, Subcommand)]
 enum Executor {
-    /// Look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time.
     #[command(long_flag = "gpu")]
     Gpu(gpu::GpuArgs),
 }

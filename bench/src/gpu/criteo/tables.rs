@@ -127,6 +127,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
         setup.hbm.iter().all(|hbm| (0.0..=setup.memory).contains(hbm)),
         "GPU memory holds part of what memory does"
     );
+    ensure!(setup.hot.iter().chain(&setup.batches).all(|&count| count > 0), "batches and bags have an id at least");
     let tables = tables(setup);
     let most = setup.batches.iter().copied().max().context("no batches")?;
     let rows: u64 = tables.iter().map(|table| table.content.rows()).sum();
