@@ -66,6 +66,9 @@ struct Args {
     /// Thread blocks that gather; 0: as many as the executor thinks best.
     #[arg(long, default_value_t = 0)]
     gatherers: u32,
+    /// Up to so many ids rows are read where they lie, without deduplication [default: as the executor thinks best].
+    #[arg(long, conflicts_with = "sms")]
+    direct_ids: Option<Count>,
     /// Instead of rivals: the largest number of ids with each of these numbers of gathering blocks (as many multiprocessors),
     /// and the fewest that reach 90 % of the best rate.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "1,2,4,8,12,16,24,33,66,132")]
@@ -153,11 +156,12 @@ fn cases(
             runs: args.runs,
             seed: args.seed,
             gatherers: args.gatherers,
+            direct_ids: args.direct_ids.map(|ids| ids.0),
             torch: if case.torch { args.torch } else { Asked::No },
         };
         match args.sms.is_empty() {
             true => results.extend(measure(stream, &setup, note)?),
-            false => sweeps.extend(sweep(stream, &setup, &args.sms, note)?),
+            false => sweeps.extend(sweep(stream, &setup, &args.sms)?),
         }
     }
     Ok(())

@@ -118,7 +118,7 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
     if batch_copy.is_none() {
         note("the driver has no cuMemcpyBatchAsync: it does not take part");
     }
-    let field = Field::new(&store, stream, setup, setup.gatherers, most)?;
+    let field = Field::new(&store, stream, setup, most)?;
     let staging = Registered::allocate(stream.gpu(), most * row_bytes)?;
     let mut results = Vec::new();
     for (alpha, count) in lines {

@@ -39,6 +39,8 @@ pub struct DramSetup {
     pub seed: u64,
     /// Thread blocks that gather; 0: as the executor thinks best.
     pub gatherers: u32,
+    /// Up to so many ids rows are read where they lie, without deduplication; `None`: as the executor thinks best.
+    pub direct_ids: Option<u64>,
     /// Whether PyTorch is asked.
     pub torch: Asked,
 }
@@ -93,8 +95,9 @@ struct Field {
 }
 
 impl Field {
-    fn new(store: &Store, stream: &Stream, setup: &DramSetup, gatherers: u32, most: u64) -> anyhow::Result<Self> {
-        let options = GpuOptions::default().with_dram_bytes(u64::MAX / 2).with_gatherers(gatherers);
+    fn new(store: &Store, stream: &Stream, setup: &DramSetup, most: u64) -> anyhow::Result<Self> {
+        let mut options = GpuOptions::default().with_dram_bytes(u64::MAX / 2).with_gatherers(setup.gatherers);
+        options.direct_ids = setup.direct_ids;
         let executor = store.attach_gpu(stream.gpu().clone(), options)?;
         let feature = Feature::new("f", "table").pooling(Pooling::None);
         let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, most as usize))?;

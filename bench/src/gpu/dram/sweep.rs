@@ -49,13 +49,8 @@ impl Sweep {
     }
 }
 
-/// Looks up the largest count of `setup` with each number of gathering blocks. Look-ups of few ids have none: they are left to `note`.
-pub fn sweep(
-    stream: &Stream,
-    setup: &DramSetup,
-    gatherers: &[u32],
-    note: &mut dyn FnMut(&str),
-) -> anyhow::Result<Vec<Sweep>> {
+/// Looks up the largest count of `setup` with each number of gathering blocks, always by way of deduplication: without it there are none.
+pub fn sweep(stream: &Stream, setup: &DramSetup, gatherers: &[u32]) -> anyhow::Result<Vec<Sweep>> {
     let (store, count) = (store(setup)?, setup.most());
     let row_bytes = u64::from(setup.row_bytes);
     let mut sweeps: Vec<Sweep> = setup
@@ -72,17 +67,14 @@ pub fn sweep(
         })
         .collect();
     for &gatherers in gatherers {
-        let field = Field::new(&store, stream, setup, gatherers, count)?;
+        let with = DramSetup { gatherers, direct_ids: Some(0), ..setup.clone() };
+        let field = Field::new(&store, stream, &with, count)?;
         for sweep in &mut sweeps {
             let drawn = Drawn::new(setup.content(), sweep.alpha)?;
             let seed = mix_all([setup.seed, gatherers.into(), sweep.alpha.to_bits()]);
             let mut request = Request::new(stream, &[drawn], count, count, seed)?;
             request.reshape(Shape::rows(count))?;
             let looker = Looker::new(&field.plan, stream, &request)?;
-            if looker.kernels() == 1 {
-                note(&format!("{count} ids are looked up without gathering blocks: choose more with --ids"));
-                return Ok(Vec::new());
-            }
             let (mut lookups, mut fetches, mut rates) = (Vec::new(), Vec::new(), Vec::new());
             for run in 0..=setup.runs {
                 request.draw(stream)?;
