@@ -42,6 +42,17 @@ DEVICE u32 element_bytes(u32 element) {
     return element == ELEMENT_F32 ? 4 : element == ELEMENT_F16 || element == ELEMENT_BF16 ? 2 : 1;
 }
 
+// The lower bits of `bits` as an element.
+DEVICE float widen_bits(u32 element, u32 bits) {
+    switch (element) {
+        case ELEMENT_F32: return bits_to_float(bits);
+        case ELEMENT_F16: return widen_f16((u16)bits);
+        case ELEMENT_BF16: return widen_bf16((u16)bits);
+        case ELEMENT_I8: return (float)(signed char)bits;
+        default: return (float)(u8)bits;
+    }
+}
+
 DEVICE float widen(u64 row, u32 element, u32 index) {
     switch (element) {
         case ELEMENT_F32: return at<const float>(row)[index];
@@ -90,14 +101,49 @@ template <bool DIRECT> DEVICE u64 row_at(const Lookup& p, const SlotState& slot,
     return p.staging + (u64)unique * p.staging_stride;
 }
 
-// One output row for each id. `group` lanes share a row. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
+DEVICE u32 word_of(const uint4& quad, u32 word) {
+    return word < 2 ? (word == 0 ? quad.x : quad.y) : (word == 2 ? quad.z : quad.w);
+}
+
+// Writes the first `left` bytes of a quad, as they are.
+DEVICE void put_quad(u64 to, u32 left, const uint4& quad) {
+    if (left >= 16 && to % 16 == 0) {
+        *at<uint4>(to) = quad;
+    } else if ((to | left) % 4 == 0) {
+        for (u32 i = 0; i < 4 && i * 4 < left; ++i) at<u32>(to)[i] = word_of(quad, i);
+    } else if ((to | left) % 2 == 0) {
+        for (u32 i = 0; i < 8 && i * 2 < left; ++i) at<u16>(to)[i] = (u16)(word_of(quad, i / 2) >> i % 2 * 16);
+    } else {
+        for (u32 i = 0; i < 16 && i < left; ++i) at<u8>(to)[i] = (u8)(word_of(quad, i / 4) >> i % 4 * 8);
+    }
+}
+
+// Writes the elements of a quad, `first` and later ones below `dim`, converted.
+DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 dim, const uint4& quad) {
+    u32 bits = element_bytes(element) * 8, each = 32 / bits;
+    for (u32 i = 0; i < 4; ++i) {
+        u32 word = word_of(quad, i);
+        for (u32 j = 0; j < each; ++j) {
+            u32 e = first + i * each + j;
+            if (e < dim) narrow(out, out_element, e, widen_bits(element, word >> j * bits % 32));
+        }
+    }
+}
+
+// One output row for each id. `group` lanes share a row, of which each reads 16 B at a time: rows begin at multiples of that and are
+// padded to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
-template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, const Scratch& scratch, Marked& marked) {
+template <bool DIRECT>
+DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, const Scratch& scratch, Marked& marked) {
     u32 group = 1u << p.lanes, lane = threadIdx.x & (group - 1), out_bytes = element_bytes(p.out_element);
-    u64 groups = (u64)gridDim.x * blockDim.x / group;
-    u32 failed = 0;
+    u64 groups = (u64)gridDim.x * blockDim.x / group, end = 0;
+    u32 failed = 0, number = 0;
+    Feature feature{};
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < bags.ids; i += groups) {
-        const Feature feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
+        if (i >= end) {
+            number = feature_from(p, bags, scratch, i, number, end);
+            feature = at<Feature>(p.feature)[number];
+        }
         const Table& table = feature.table;
         Marked mine{};
         u64 place = DIRECT ? place_of<true>(p, feature, i, mine) : at<const u64>(p.place)[i];
@@ -112,20 +158,14 @@ template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot,
         }
         if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = table.default_row;
         u64 out = p.out + i * p.out_stride * out_bytes;
-        u32 dim = row > ROW_LOST ? table.dim : 0;
-        if (row > ROW_LOST && table.element == p.out_element) {
-            if ((out | row) % 16 == 0 && table.row_bytes % 16 == 0) {
-                for (u32 quad = lane; quad < table.row_bytes / 16; quad += group)
-                    at<uint4>(out)[quad] = at<const uint4>(row)[quad];
-            } else if (out_bytes == 4) {
-                for (u32 e = lane; e < dim; e += group) at<u32>(out)[e] = at<const u32>(row)[e];
-            } else if (out_bytes == 2) {
-                for (u32 e = lane; e < dim; e += group) at<u16>(out)[e] = at<const u16>(row)[e];
-            } else {
-                for (u32 e = lane; e < dim; e += group) at<u8>(out)[e] = at<const u8>(row)[e];
-            }
+        u32 dim = row > ROW_LOST ? table.dim : 0, bytes = row > ROW_LOST ? table.row_bytes : 0;
+        if (table.element == p.out_element) {
+            for (u32 byte = lane * 16; byte < bytes; byte += group * 16)
+                put_quad(out + byte, bytes - byte, *at<const uint4>(row + byte));
         } else {
-            for (u32 e = lane; e < dim; e += group) narrow(out, p.out_element, e, widen(row, table.element, e));
+            u32 each = 16 / element_bytes(table.element);
+            for (u32 quad = lane; quad * each < dim; quad += group)
+                put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
         }
         for (u32 e = dim + lane; e < p.width; e += group) narrow(out, p.out_element, e, 0.0f);
     }
@@ -370,7 +410,7 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
 }
 
 // grid: by output.
-KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rows(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
     direct<false>(p, scratch);
 }

@@ -58,20 +58,34 @@ DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
     __syncthreads();
 }
 
-// The feature that position `index` belongs to.
-DEVICE u32 feature_of(const Lookup& p, const Bags& it, const Scratch& scratch, u64 index) {
+// The feature that position `index` belongs to, where it is `low` or a later one; `end` becomes the position at which that ends.
+DEVICE u32 feature_from(const Lookup& p, const Bags& it, const Scratch& scratch, u64 index, u32 low, u64& end) {
+    end = it.ids;
     if (p.features == 1) return 0;
     if (p.offsets == 0) {
         u64 own = it.bags * it.each;
-        return own == 0 ? p.features - 1 : (u32)min_of(divide(index, own), p.features - 1);
+        if (own == 0) return p.features - 1;
+        u64 feature = min_of(divide(index, own), p.features - 1);
+        if (feature + 1 < p.features) end = (feature + 1) * own;
+        return (u32)feature;
     }
-    u32 low = 0, high = p.features;
+    u32 high = p.features;
     while (high - low > 1) {
         u32 middle = (low + high) / 2;
         u64 begin = middle < BEGINS ? scratch.begins[middle] : bag_begin(p, it, middle * it.bags);
-        if (begin <= index) low = middle; else high = middle;
+        if (begin <= index) {
+            low = middle;
+        } else {
+            high = middle;
+            end = begin;
+        }
     }
     return low;
+}
+
+DEVICE u32 feature_of(const Lookup& p, const Bags& it, const Scratch& scratch, u64 index) {
+    u64 end;
+    return feature_from(p, it, scratch, index, 0, end);
 }
 
 // What the host or the device says; nothing at all if that is more than planned.

@@ -218,8 +218,8 @@ const PLANTED: &[Planted] = &[
             checked: true,
             ..patch(
                 "expand.cuh",
-                "if ((out | row) % 16 == 0 && table.row_bytes % 16 == 0) {",
-                "if (table.row_bytes % 16 == 0) {",
+                "if (left >= 16 && to % 16 == 0) {",
+                "if (left >= 16) {",
             )
         },
     ),
