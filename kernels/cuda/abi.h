@@ -127,7 +127,9 @@ struct Lookup {
     u32 features;
     u32 segments;
     u32 ticket;       // index
-    u32 lanes;        // log2 of the lanes that share a row
+    u32 lanes;        // log2 of the lanes that share a row, or a part of it, with 16 B each
+    u32 parts_of_row; // of so many lanes, of the widest row in memory
+    u32 unused;
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]
@@ -152,4 +154,4 @@ struct Lookup {
 
 static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
 static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 160 && sizeof(SlotState) == 376, "src/abi.rs");
-static_assert(sizeof(Lookup) == 280, "src/abi.rs");
+static_assert(sizeof(Lookup) == 288, "src/abi.rs");

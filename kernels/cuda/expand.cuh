@@ -130,57 +130,57 @@ DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 
     }
 }
 
-// One output row for each id. `group` lanes share a row, of which each reads 16 B at a time: rows begin at multiples of that and are
-// padded to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
+// One output row for each id. 2^lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of that and are padded
+// to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
 template <bool DIRECT>
 DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, const Scratch& scratch, Marked& marked) {
-    u32 group = 1u << p.lanes, lane = threadIdx.x & (group - 1), out_bytes = element_bytes(p.out_element);
-    u64 groups = (u64)gridDim.x * blockDim.x / group, end = 0;
+    const u32 lanes = 1u << p.lanes, lane = threadIdx.x & (lanes - 1), out_bytes = element_bytes(p.out_element);
+    const u64 groups = (u64)gridDim.x * blockDim.x >> p.lanes;
+    u64 end = 0;
     u32 failed = 0, number = 0;
-    Feature feature{};
-    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / group; i < bags.ids; i += groups) {
-        if (i >= end) {
-            number = feature_from(p, bags, scratch, i, number, end);
-            feature = at<Feature>(p.feature)[number];
-        }
+    for (u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> p.lanes; item < bags.ids * p.parts_of_row; item += groups) {
+        const u64 i = p.parts_of_row == 1 ? item : divide(item, p.parts_of_row);
+        const u32 part = (u32)(item - i * p.parts_of_row);
+        if (i >= end) number = feature_from(p, bags, scratch, i, number, end);
+        const Feature& feature = feature_at(p, scratch, number);
         const Table& table = feature.table;
         Marked mine{};
         u64 place = DIRECT ? place_of<true>(p, feature, i, mine) : at<const u64>(p.place)[i];
         u64 row = row_at<DIRECT>(p, slot, place);
-        if (DIRECT && lane == 0) {
+        const bool leads = lane == 0 && part == 0;
+        if (DIRECT && leads) {
             add(marked, mine);
             mask_at(p, feature, i, place);
         }
-        if (row == ROW_LOST && lane == 0) {
+        if (row == ROW_LOST && leads) {
             ++failed;
             if (p.mask != 0) at<u8>(p.mask)[i] = 0;
         }
         if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = table.default_row;
-        u64 out = p.out + i * p.out_stride * out_bytes;
-        u32 dim = row > ROW_LOST ? table.dim : 0, bytes = row > ROW_LOST ? table.row_bytes : 0;
+        const u64 out = p.out + i * p.out_stride * out_bytes;
+        const u32 quad = part * lanes + lane, dim = row > ROW_LOST ? table.dim : 0;
         if (table.element == p.out_element) {
-            for (u32 byte = lane * 16; byte < bytes; byte += group * 16)
-                put_quad(out + byte, bytes - byte, *at<const uint4>(row + byte));
+            if (dim != 0 && quad * 16 < table.row_bytes)
+                put_quad(out + quad * 16, table.row_bytes - quad * 16, at<const uint4>(row)[quad]);
         } else {
             u32 each = 16 / element_bytes(table.element);
-            for (u32 quad = lane; quad * each < dim; quad += group)
-                put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
+            if (quad * each < dim) put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
         }
-        for (u32 e = dim + lane; e < p.width; e += group) narrow(out, p.out_element, e, 0.0f);
+        for (u32 e = dim + quad; e < p.width; e += p.parts_of_row * lanes) narrow(out, p.out_element, e, 0.0f);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
 // One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
 // Traffic: 8 B and a row for each id, the row out for each bag.
-template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Marked& marked) {
+template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, const Scratch& scratch, Marked& marked) {
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags;
     for (u64 bag = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; bag < bags; bag += warps) {
         u32 number = (u32)divide(bag, all.bags);
-        const Feature& feature = at<Feature>(p.feature)[number];
+        const Feature& feature = feature_at(p, scratch, number);
         const Table& table = feature.table;
         u64 begin = bag_begin(p, all, bag), end = bag_begin(p, all, bag + 1), counted = 0;
         // Does any row of the bag lack?
@@ -301,7 +301,7 @@ template <bool POOLED> DEVICE void expand(const Lookup& p, const u32 ends, Scrat
     const Bags bags = bags_of(p, slot.size);
     set_up(p, bags, scratch);
     Marked ignored{};
-    if (POOLED) expand_bags<false>(p, slot, bags, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
+    if (POOLED) expand_bags<false>(p, slot, bags, scratch, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
 }
 
@@ -394,7 +394,7 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
     set_up(p, bags, scratch);
     check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
-    if (POOLED) expand_bags<true>(p, slot, bags, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
+    if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
     if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
@@ -410,7 +410,7 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
 }
 
 // grid: by output.
-KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rows(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
     direct<false>(p, scratch);
 }

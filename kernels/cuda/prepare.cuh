@@ -40,10 +40,12 @@ DEVICE u64 bag_begin(const Lookup& p, const Bags& it, u64 bag) {
 }
 
 constexpr u32 BEGINS = 256;
+constexpr u32 HELD_FEATURES = 32;
 constexpr u32 KINDS = 5;
 
 // What a block that goes through positions shares.
-struct Scratch {
+struct alignas(16) Scratch {
+    Feature features[HELD_FEATURES];  // all of them, if they are so few
     u64 begins[BEGINS];  // where the first features begin, if bags differ in length
     u32 sums[KINDS];     // of Marked
     u32 flaws;
@@ -51,11 +53,19 @@ struct Scratch {
 
 // By the whole block.
 DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
+    if (p.features <= HELD_FEATURES) {
+        uint4* to = reinterpret_cast<uint4*>(scratch.features);
+        for (u32 i = threadIdx.x; i < p.features * (sizeof(Feature) / 16); i += blockDim.x) to[i] = at<const uint4>(p.feature)[i];
+    }
     if (threadIdx.x < KINDS) scratch.sums[threadIdx.x] = 0;
     if (threadIdx.x == 0) scratch.flaws = 0;
     for (u32 feature = threadIdx.x; p.offsets != 0 && feature < p.features && feature < BEGINS; feature += blockDim.x)
         scratch.begins[feature] = bag_begin(p, it, feature * it.bags);
     __syncthreads();
+}
+
+DEVICE const Feature& feature_at(const Lookup& p, const Scratch& scratch, u32 number) {
+    return (p.features <= HELD_FEATURES ? scratch.features : at<const Feature>(p.feature))[number];
 }
 
 // The feature that position `index` belongs to, where it is `low` or a later one; `end` becomes the position at which that ends.
@@ -229,7 +239,7 @@ KERNEL warprow_mark(const Lookup p) {
     check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
     for (u64 i = thread; i < bags.ids; i += threads) {
-        const Feature& feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
+        const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
         u64 place = place_of<false>(p, feature, i, marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
@@ -371,7 +381,7 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
-        const Feature& feature = at<Feature>(p.feature)[feature_of(p, bags, scratch, i)];
+        const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
         u64 place = place_of<true>(p, feature, i, marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);

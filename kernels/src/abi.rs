@@ -310,7 +310,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 280 {
+    Lookup, 288 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -351,8 +351,12 @@ plain!(
         segments: u32,
         /// Index of the ticket.
         ticket: u32,
-        /// log₂ of the lanes that share a row.
+        /// log₂ of the lanes that share a row, or a part of it, with 16 B each.
         lanes: u32,
+        /// Parts of so many lanes of the widest row in memory.
+        parts_of_row: u32,
+        /// Zero.
+        unused: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.

@@ -148,7 +148,8 @@ impl Kernels {
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
         let pooled = usize::from(lookup.pooled != 0);
-        let by_rows = |per_sm| shape.blocks(shape.max_rows * if pooled != 0 { 32 } else { lanes }, WIDE, per_sm);
+        let threads_of_row = if pooled != 0 { 32 } else { lanes * u64::from(lookup.parts_of_row) };
+        let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
             0 => shape.blocks(shape.max_ids * lanes, WIDE, 1).min((shape.sms / 4).max(1)),
@@ -160,7 +161,7 @@ impl Kernels {
         let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
         let steps = match kind {
             Kind::Direct => {
-                [Some(step("the kernel `direct`", self.direct[pooled], by_rows(4))), None, None, None, None, None, None]
+                [Some(step("the kernel `direct`", self.direct[pooled], by_rows(5))), None, None, None, None, None, None]
             }
             Kind::Small => [
                 Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare, 1) }),

@@ -214,14 +214,7 @@ const PLANTED: &[Planted] = &[
         "16 bytes at once, wherever they lie",
         whole,
         120,
-        Patch {
-            checked: true,
-            ..patch(
-                "expand.cuh",
-                "if (left >= 16 && to % 16 == 0) {",
-                "if (left >= 16) {",
-            )
-        },
+        Patch { checked: true, ..patch("expand.cuh", "if (left >= 16 && to % 16 == 0) {", "if (left >= 16) {") },
     ),
     planted(
         "no atomic where failed rows are told from read ones",

@@ -420,6 +420,7 @@ impl World {
             features: self.features.len() as u32,
             segments: self.described.segment_count,
             lanes: self.lanes,
+            parts_of_row: (self.staging_stride as u32 / 16).div_ceil(1 << self.lanes),
             feature: self.described.features.address(),
             table: self.described.tables.address(),
             segment: self.described.segments.address(),

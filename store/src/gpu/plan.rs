@@ -41,8 +41,10 @@ pub(crate) struct Prepared {
     pub keyed_rows: u64,
     pub cold_rows: u64,
     pub staging_stride: u64,
-    /// log₂ of the lanes that share a row.
+    /// log₂ of the lanes that share a row, or a part of it.
     pub lanes: u32,
+    /// Parts of the widest row.
+    pub parts_of_row: u32,
     idle: Mutex<Vec<State>>,
 }
 
@@ -116,6 +118,7 @@ impl GpuPlan {
         let segments_at = description.len() as u64;
         segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
+        let lanes = (widest / 16).next_power_of_two().trailing_zeros().min(5);
         let memory = DeviceMemory::new(&attached.gpu, description.len().max(1) as u64)?;
         memory.write(0, &description)?;
         let mut prepared = Prepared {
@@ -131,7 +134,8 @@ impl GpuPlan {
             keyed_rows,
             cold_rows,
             staging_stride: widest.into(),
-            lanes: (widest / 16).next_power_of_two().trailing_zeros().min(5),
+            lanes,
+            parts_of_row: (widest / 16).div_ceil(1 << lanes).max(1),
             options,
             pooled,
             width,
