@@ -82,10 +82,15 @@ typedef struct Fault {
     u32 cid;       /* of a command that was outstanding */
     u64 lba;       /* its first LBA */
     u64 waited_ns; /* from its doorbell */
-    u64 launch;    /* of which launch */
+    u64 launch;    /* number of the launch, counted by its slot from 1 */
     u32 outstanding; /* commands outstanding when the block gave up */
-    u32 status;    /* status field of the latest failed completion since the host has cleared it, or 0 */
-    u32 reserved[4];
+    /* The first command that ended with an error status in the latest launch in which one did, `status` last, behind a release;
+     * the queue goes on. Zero while the others are being written. */
+    u32 status;      /* status field of its completion, or 0: none since the queue was created */
+    u64 failed_lba;  /* its first LBA */
+    u64 failed_launch; /* number of the launch */
+    u32 failed_cid;
+    u32 reserved[15];
 } Fault;
 
 #endif

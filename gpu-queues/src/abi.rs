@@ -128,15 +128,38 @@ pub struct Fault {
     pub lba: u64,
     /// Nanoseconds from its doorbell.
     pub waited_ns: u64,
-    /// Of which launch.
+    /// Number of the launch, counted by its slot from 1.
     pub launch: u64,
     /// Commands outstanding when the block gave up.
     pub outstanding: u32,
-    /// Status field of the latest failed completion on this queue since the host has cleared it, or 0.
+    /// Status field of the first command that ended with an error in the latest launch in which one did; stored last. 0: none
+    /// since the queue was created, or the others are being written.
     pub status: u32,
+    /// First LBA of that command.
+    pub failed_lba: u64,
+    /// Number of that launch.
+    pub failed_launch: u64,
+    /// Identifier of that command.
+    pub failed_cid: u32,
     /// Zero.
-    pub reserved: [u32; 4],
+    pub reserved: [u32; 15],
 }
+
+/// A command that ended with an error status. Its queue goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedCommand {
+    /// The status.
+    pub status: Status,
+    /// Its identifier.
+    pub cid: u16,
+    /// Its first LBA.
+    pub lba: u64,
+    /// Number of the launch, counted by its slot from 1.
+    pub launch: u64,
+}
+
+/// Looks at what a kernel is writing: many times what it takes.
+const LOOKS: u32 = 10_000;
 
 impl QueueDescriptor {
     /// As the kernels read it.
@@ -174,8 +197,53 @@ impl Fault {
             launch: long(offset_of!(Self, launch)),
             outstanding: word(offset_of!(Self, outstanding)),
             status: word(offset_of!(Self, status)),
-            reserved: [0; 4],
+            failed_lba: long(offset_of!(Self, failed_lba)),
+            failed_launch: long(offset_of!(Self, failed_launch)),
+            failed_cid: word(offset_of!(Self, failed_cid)),
+            reserved: [0; 15],
         })
+    }
+
+    /// The failed command of what lies at byte `offset` of pinned memory, also while a later launch writes another: two looks that
+    /// agree have seen one of them whole. `None` if there is none, or if they never agree.
+    pub(crate) fn load_failed(memory: &DmaMemory, offset: usize) -> Option<FailedCommand> {
+        let look = || {
+            let status = memory.load_u32(offset + offset_of!(Self, status));
+            // What a writer stored behind its zero is not seen without the zero by the look that comes next.
+            fence(Ordering::Acquire);
+            let failed = FailedCommand {
+                status: Status::from_bits(status as u16),
+                cid: memory.load_u32(offset + offset_of!(Self, failed_cid)) as u16,
+                lba: memory.load_u64(offset + offset_of!(Self, failed_lba)),
+                launch: memory.load_u64(offset + offset_of!(Self, failed_launch)),
+            };
+            fence(Ordering::Acquire);
+            failed
+        };
+        let mut before = look();
+        for _ in 0..LOOKS {
+            let now = look();
+            if now == before && (now.launch == 0 || !now.status.is_success()) {
+                return (!now.status.is_success()).then_some(now);
+            }
+            std::hint::spin_loop();
+            before = now;
+        }
+        None
+    }
+
+    /// The command that failed by its status in the same launch.
+    fn failed(&self) -> Option<FailedCommand> {
+        let status = Status::from_bits(self.status as u16);
+        let failed =
+            FailedCommand { status, cid: self.failed_cid as u16, lba: self.failed_lba, launch: self.failed_launch };
+        (!status.is_success() && failed.launch == self.launch).then_some(failed)
+    }
+}
+
+impl fmt::Display for FailedCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a command failed: {}", self.status)
     }
 }
 
@@ -188,9 +256,11 @@ impl fmt::Display for Fault {
             FAULT_CLOSED => write!(f, "a reset cut {outstanding} commands off after {waited:?}"),
             other => write!(f, "fault {other}, {outstanding} commands outstanding"),
         }?;
-        match self.status {
-            0 => Ok(()),
-            status => write!(f, "; the latest error of the launch was {}", Status::from_bits(status as u16)),
+        match self.failed() {
+            None => Ok(()),
+            Some(FailedCommand { status, cid, lba, .. }) => {
+                write!(f, "; before that, CID {cid:#06x}, LBA {lba}, failed: {status}")
+            }
         }
     }
 }
@@ -199,8 +269,9 @@ const _: () = {
     assert!(size_of::<QueueDescriptor>() == 9 * 8 + 14 * 4);
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
-    assert!(size_of::<Fault>() == 64 && align_of::<Fault>() == 8);
+    assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
     assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 120);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
+    assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, reserved) == 68);
 };

@@ -1,13 +1,12 @@
 //! One queue on every drive, for thread blocks to drive.
 
-use std::mem::{ManuallyDrop, offset_of};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_driver::{Controller, DriverError, ExternalQueue, Namespace, ResetKind, RingSizes, Submitter};
-use warprow_spec::Status;
 
-use crate::abi::{DOORBELL_MEMORY, Fault, MAX_BATCHES, QueueDescriptor, QueueState};
+use crate::abi::{DOORBELL_MEMORY, FailedCommand, Fault, MAX_BATCHES, QueueDescriptor, QueueState};
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
 use crate::side::{Own, Shared, Side};
@@ -241,23 +240,11 @@ impl QueueSet {
         (0..self.queues.len()).filter_map(|index| self.fault(index)).collect()
     }
 
-    /// The latest error status of a command, on queues where there was one since [`forget_errors`](Self::forget_errors). Such
-    /// a queue goes on.
-    pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, Status)> {
-        let status =
-            |index| self.memory.faults.memory().load_u32(index * size_of::<Fault>() + offset_of!(Fault, status));
-        self.descriptors
-            .iter()
-            .enumerate()
-            .map(move |(index, queue)| (queue, Status::from_bits(status(index) as u16)))
-            .filter(|(_, status)| !status.is_success())
-    }
-
-    /// Forgets [`errors`](Self::errors), while no launch is under way.
-    pub fn forget_errors(&self) {
-        for index in 0..self.descriptors.len() {
-            self.memory.faults.memory().store_u32(index * size_of::<Fault>() + offset_of!(Fault, status), 0);
-        }
+    /// The first command that ended with an error status in the latest launch in which one did, on queues where there was one
+    /// since they were created. Such a queue goes on.
+    pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, FailedCommand)> {
+        let failed = |index| Fault::load_failed(self.memory.faults.memory(), index * size_of::<Fault>());
+        self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, failed(index)?)))
     }
 
     fn fault(&self, index: usize) -> Option<Fault> {

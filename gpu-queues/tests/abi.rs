@@ -84,8 +84,21 @@ fn structures_match_the_header() {
     let state: Layout =
         layout!(QueueState { tail, head, turn, poison, generation, sqhd, anomalies, commands, doorbells, reserved });
     assert_eq!(in_c(&header, "QueueState"), state);
-    let fault: Layout =
-        layout!(Fault { kind, drive, queue, cid, lba, waited_ns, launch, outstanding, status, reserved });
+    let fault: Layout = layout!(Fault {
+        kind,
+        drive,
+        queue,
+        cid,
+        lba,
+        waited_ns,
+        launch,
+        outstanding,
+        status,
+        failed_lba,
+        failed_launch,
+        failed_cid,
+        reserved,
+    });
     assert_eq!(in_c(&header, "Fault"), fault);
 }
 

@@ -5,6 +5,7 @@
 constexpr u32 FETCH_THREADS = 256;
 constexpr u32 BATCH = FETCH_THREADS;  // commands of a batch: one a lane
 constexpr u32 MAX_PLACES = BATCH * WR_MAX_BATCHES;
+constexpr u32 NOTHING = ~0u;
 
 // Nothing is due for so long between two polls.
 constexpr u32 POLL_PAUSE = 64;
@@ -62,7 +63,10 @@ struct Submitter {
     u32 next;
     u32 overdue;
     u32 anomalies;
-    u32 status;                     // of a failed command
+    // The first command that failed by its status; none has while `failed_unique` is NOTHING.
+    u32 failed_unique;
+    u32 failed_status;
+    u32 failed_cid;
     u64 bytes;
 };
 
@@ -92,6 +96,9 @@ DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Subm
     }
 }
 
+// The LBA of a unique row, on its drive.
+DEVICE u64 lba_of(const Lookup& p, u32 unique) { return home_of(p, at<const u64>(p.unique)[unique]).at & 0xffffffffffffull; }
+
 // Reads what one drive holds of the uniques from `cursor` to `end`, through the queue that this block owns. Rows count as failed until
 // they are in staging, so that leaving in any way is safe. Commands that it leaves behind poison the queue.
 DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, const u32 end) {
@@ -108,7 +115,8 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
     for (u32 i = t; i < MAX_PLACES / 32; i += FETCH_THREADS) s.outstanding[i] = s.failed[i] = 0;
     if (t == 0) {
-        s.anomalies = s.status = 0;
+        s.anomalies = 0;
+        s.failed_unique = NOTHING;
         s.bytes = 0;
     }
     __syncthreads();
@@ -205,7 +213,10 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
                 u32 status = word >> 49;
                 if (status != 0) {
                     atomicOr(&s.failed[place / 32], bit);
-                    s.status = status;
+                    if (atomicCAS(&s.failed_unique, NOTHING, s.first[place]) == NOTHING) {
+                        s.failed_status = status;
+                        s.failed_cid = cid;
+                    }
                 }
                 atomicSub(&s.left[slot], 1u);
             } else {
@@ -274,7 +285,16 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     atomicAdd(&slot_state.counters.bytes, s.bytes);
     if (s.anomalies) atomicAdd(&slot_state.counters.anomalies, (u64)s.anomalies);
     Fault& fault = *at<Fault>(queue.fault);
-    if (s.status != 0) store_relaxed(&fault.status, s.status);
+    if (s.failed_unique != NOTHING) {
+        // The host may be looking: there is none until all of it is there.
+        store_relaxed(&fault.status, 0u);
+        fence_release();
+        store_relaxed(&fault.failed_lba, lba_of(p, s.failed_unique));
+        store_relaxed(&fault.failed_launch, slot_state.launch);
+        store_relaxed(&fault.failed_cid, s.failed_cid);
+        fence_release();
+        store_relaxed(&fault.status, s.failed_status);
+    }
     if (poison && !state.poison) {
         state.poison = poison;
         u32 place = 0;
@@ -282,9 +302,9 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
         store_relaxed(&fault.drive, queue.drive);
         store_relaxed(&fault.queue, queue.queue_id);
         store_relaxed(&fault.cid, s.generation[place / BATCH] << queue.cid_shift | place);
-        store_relaxed(&fault.lba, home_of(p, at<const u64>(p.unique)[s.first[place]]).at & 0xffffffffffffull);
+        store_relaxed(&fault.lba, lba_of(p, s.first[place]));
         store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - s.deadline[oldest % batches]);
-        store_relaxed(&fault.launch, slot_state.launches[p.ticket] + 1);
+        store_relaxed(&fault.launch, slot_state.launch);
         store_relaxed(&fault.outstanding, outstanding);
         fence_release();
         store_relaxed(&fault.kind, poison);

@@ -315,7 +315,8 @@ fn faults_are_bounded_named_and_mended() {
             (_, Err(GpuError::RowsFailed { failed, first, .. })) => {
                 assert!(failed > 0 && failed == lost, "{what}: {failed} failed, {lost} lost");
                 let text = first.map(|first| first.to_string()).unwrap_or_default();
-                assert!(text.contains("faulty") && text.contains("queue"), "{what}: {text}");
+                let names = ["faulty", "queue", "CID", "LBA"].iter().all(|name| text.contains(name));
+                assert!(names, "{what}: {text}");
                 assert_eq!(text.contains("Unrecovered Read Error"), what == "a bad status", "{what}: {text}");
             }
             (_, other) => panic!("{what}: {other:?}"),

@@ -36,6 +36,7 @@ struct Batch {
     lbas: Vec<u64>,
     outstanding: Vec<bool>,
     failed: Vec<bool>,
+    launch: u64,
     began: Instant,
 }
 
@@ -48,7 +49,7 @@ impl Block {
         slot * self.0.lanes + lane as u32
     }
 
-    fn submit(&self, slot: u32, lbas: &[u64]) -> Batch {
+    fn submit(&self, slot: u32, launch: u64, lbas: &[u64]) -> Batch {
         let q = &self.0;
         let tail = field!(q.state, QueueState.tail);
         let mut at = tail.load(Relaxed);
@@ -67,7 +68,8 @@ impl Block {
         u32_at(q.sq_tail).store(at, Relaxed);
         tail.store(at, Relaxed);
         let count = lbas.len();
-        Batch { lbas: lbas.to_vec(), outstanding: vec![true; count], failed: vec![false; count], began: Instant::now() }
+        let (outstanding, failed) = (vec![true; count], vec![false; count]);
+        Batch { lbas: lbas.to_vec(), outstanding, failed, launch, began: Instant::now() }
     }
 
     /// Consumes what has come; how many entries.
@@ -97,8 +99,17 @@ impl Block {
                     batch.outstanding[lane] = false;
                     batch.failed[lane] = !cqe.status().is_success();
                     if batch.failed[lane] {
-                        let status = u32::from(cqe.status().into_bits());
-                        field!(q.fault, Fault.status).store(status, Relaxed);
+                        let (fault, launch) = (q.fault, u64_at(q.fault + offset_of!(Fault, failed_launch) as u64));
+                        // The first of a launch.
+                        if launch.load(Relaxed) != batch.launch {
+                            field!(fault, Fault.status).store(0, Relaxed);
+                            fence(Release);
+                            launch.store(batch.launch, Relaxed);
+                            u64_at(fault + offset_of!(Fault, failed_lba) as u64).store(batch.lbas[lane], Relaxed);
+                            field!(fault, Fault.failed_cid).store(cqe.cid.into(), Relaxed);
+                            fence(Release);
+                            field!(fault, Fault.status).store(cqe.status().into_bits().into(), Relaxed);
+                        }
                     }
                 }
                 None => {
@@ -157,7 +168,7 @@ impl Block {
                 if !batches.contains_key(&slot)
                     && let Some(chunk) = waiting.next()
                 {
-                    batches.insert(slot, self.submit(slot, chunk));
+                    batches.insert(slot, self.submit(slot, launch, chunk));
                 }
             }
             if batches.is_empty() {

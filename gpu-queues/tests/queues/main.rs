@@ -178,7 +178,17 @@ fn a_failed_command_fails_alone() {
     let failed: Vec<_> = rows[0].iter().filter(|(_, row)| row.is_none()).map(|(&lba, _)| lba).collect();
     assert_eq!(failed, [5]);
     assert!(!rig.set.is_poisoned());
+    let errors = |rig: &Rig| rig.set.errors().map(|(queue, failed)| (queue.queue_id, failed)).collect::<Vec<_>>();
+    let [(queue, failed)] = errors(&rig)[..] else { panic!("{:?}", errors(&rig)) };
+    // LBA 5 is the sixth of the first batch, whose generation is the first.
+    assert_eq!((queue, failed.cid, failed.lba, failed.launch), (rig.blocks[0].0.queue_id, 5, 5, 1));
+    assert_eq!(failed.status.code(), StatusCode::UnrecoveredReadError);
     rig.assert_reads(&[5, 6]);
+    assert_eq!(errors(&rig)[..], [(queue, failed)], "until another fails");
+    rig.drives[0].soft.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(90..92).times(2));
+    rig.launch(&(89..95).collect::<Vec<_>>()).unwrap();
+    let [(_, failed)] = errors(&rig)[..] else { panic!("{:?}", errors(&rig)) };
+    assert!((90..92).contains(&failed.lba) && failed.launch == 3, "{failed:?}");
 }
 
 #[test]

@@ -64,8 +64,17 @@ impl Queue {
             launch: self.fault.u64_at(32),
             outstanding: word(40),
             status: word(44),
-            reserved: [0; 4],
+            failed_lba: self.fault.u64_at(48),
+            failed_launch: self.fault.u64_at(56),
+            failed_cid: word(64),
+            reserved: [0; 15],
         }
+    }
+
+    /// Whether a command of this queue can have had this identifier.
+    pub(crate) fn has_cid(&self, cid: u32) -> bool {
+        let QueueDescriptor { batches, cid_shift, generations, .. } = self.descriptor;
+        cid & ((1 << cid_shift) - 1) < batches * LANES && cid >> cid_shift < generations
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -36,6 +36,7 @@ pub(crate) struct Told {
     pub(crate) flaws: u32,
     pub(crate) gate_was_closed: u32,
     pub(crate) faults: u32,
+    pub(crate) launch: u64,
     pub(crate) counters: Counters,
 }
 
@@ -179,6 +180,7 @@ impl Rig<'_> {
             flaws: field!(tickets, at, Ticket, flaws, u32_at),
             gate_was_closed: field!(tickets, at, Ticket, gate_was_closed, u32_at),
             faults: field!(tickets, at, Ticket, faults, u32_at),
+            launch: field!(tickets, at, Ticket, launch, u64_at),
             counters: counters(tickets, at + std::mem::offset_of!(Ticket, counters)),
         }
     }

@@ -291,7 +291,7 @@ impl Scene {
         assert_eq!((queue.poison(), told.faults), (FAULT_TIMED_OUT, 1));
         let fault = queue.fault();
         assert_eq!((fault.kind, fault.drive, fault.queue), (FAULT_TIMED_OUT, 0, queue.id()));
-        assert_eq!((fault.launch, fault.status), (told.sequence, 0));
+        assert_eq!((fault.launch, fault.status), (told.launch, 0));
         assert!(fault.outstanding >= 1 && fault.waited_ns > TIMEOUT.as_nanos() as u64, "{fault:?}");
         // It names a command that was lost.
         let named = self.at_lba(keys, fault.lba);
@@ -378,9 +378,14 @@ pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
         let due: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| fails(home(key))).collect();
         let (queue, fault) = (&scene.drives.queues[0], scene.drives.queues[0].fault());
         // Media error, unrecovered read error; and the queue goes on.
-        let told = (launched.lost == due, queue.poison(), told.faults, fault.kind, fault.status & 0x7ff);
-        if told != (true, 0, 0, 0, 0x281) {
-            return Err(format!("{told:?}, {} rows lost, where {} are due", launched.lost.len(), due.len()));
+        let status = (launched.lost == due, queue.poison(), told.faults, fault.kind, fault.status & 0x7ff);
+        if status != (true, 0, 0, 0, 0x281) {
+            return Err(format!("{status:?}, {} rows lost, where {} are due", launched.lost.len(), due.len()));
+        }
+        // It names one of this launch's, by an identifier that it can have.
+        let named = scene.at_lba(&due, fault.failed_lba);
+        if named.is_empty() || fault.failed_launch != told.launch || !queue.has_cid(fault.failed_cid) {
+            return Err(format!("{fault:?} in launch {}", told.launch));
         }
     }
     Ok(())

@@ -55,14 +55,14 @@ pub enum GpuError {
 
 /// What went wrong on a queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{drive}: {what} (queue {queue}{})", .command.map_or(String::new(), |(cid, lba)| format!(", CID {cid:#06x}, LBA {lba}")))]
+#[error("{drive}: {what} (queue {queue}, CID {:#06x}, LBA {})", .command.0, .command.1)]
 pub struct QueueFault {
     /// The drive.
     pub drive: String,
     /// NVMe queue identifier.
     pub queue: u16,
-    /// Command identifier and first LBA of a command that was not answered; `None` for one that failed by its status.
-    pub command: Option<(u16, u64)>,
+    /// Identifier and first LBA of a command that was not answered, or failed by its status.
+    pub command: (u16, u64),
     /// What happened.
     pub what: String,
 }

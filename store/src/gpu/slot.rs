@@ -224,7 +224,6 @@ impl GpuSlot {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         if !captured && !state.sets.is_empty() && state.is_idle() {
-            state.sets.iter().for_each(QueueSet::forget_errors);
             if state.sets.iter().any(QueueSet::is_poisoned) {
                 state.recover(plan)?;
             }
@@ -274,26 +273,28 @@ impl Inner {
         }
     }
 
-    /// What went wrong on a queue of the slot.
-    pub(crate) fn first_fault(&self) -> Option<QueueFault> {
+    /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a queue that has
+    /// taken no commands since. A queue keeps the failed command of the latest launch that had one: it may be a later one's.
+    pub(crate) fn first_fault(&self, launch: u64) -> Option<QueueFault> {
         let held = lock(&self.state);
         let state = held.as_ref()?;
         let name = |drive: u32| {
             let member = self.plan.attached.store.members.iter().flatten().nth(drive as usize);
             member.map_or_else(|| drive.to_string(), |member| member.name().to_owned())
         };
-        if let Some(fault) = state.sets.iter().flat_map(QueueSet::faults).next() {
-            let command = Some((fault.cid as u16, fault.lba));
-            return Some(QueueFault {
-                drive: name(fault.drive),
-                queue: fault.queue as u16,
-                command,
-                what: fault.to_string(),
-            });
-        }
-        let (queue, status) = state.sets.iter().flat_map(QueueSet::errors).next()?;
-        let what = format!("a command failed: {status}");
-        Some(QueueFault { drive: name(queue.drive), queue: queue.queue_id as u16, command: None, what })
+        let faults = state.sets.iter().flat_map(QueueSet::faults).map(|fault| {
+            let (command, what) = ((fault.cid as u16, fault.lba), fault.to_string());
+            let queue = fault.queue as u16;
+            (fault.launch != launch, QueueFault { drive: name(fault.drive), queue, command, what })
+        });
+        let errors = state.sets.iter().flat_map(QueueSet::errors).map(|(queue, failed)| {
+            let what =
+                if failed.launch == launch { failed.to_string() } else { format!("in another look-up, {failed}") };
+            let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
+            (failed.launch != launch, QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
+        });
+        // Stable: of those that are as near, the first.
+        faults.chain(errors).min_by_key(|(is_another, _)| *is_another).map(|(_, fault)| fault)
     }
 }
 
