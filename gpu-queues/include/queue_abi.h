@@ -60,18 +60,21 @@ typedef struct QueueDescriptor {
     u32 reserved[2];
 } QueueDescriptor;
 
-/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. */
+/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's other
+ * queues look at `poison` and, behind an acquire, at `poisoned_by`. */
 typedef struct QueueState {
     u32 tail;                       /* index of the next SQ entry to write, < sq_size */
     u32 head;                       /* index of the next CQ entry to look at, < cq_size */
     u32 turn;                       /* times that head wrapped: the phase of a new entry is (turn + 1) & 1 */
-    u32 poison;                     /* not zero: a WR_FAULT_*, and no command until the host has recreated the queue */
+    u32 poison;                     /* not zero: a WR_FAULT_*, and no command until the host has recreated the queue; stored
+                                       behind a release */
     u32 generation[WR_MAX_BATCHES]; /* of each batch slot, < generations */
     u32 sqhd;                       /* latest believed SQ head */
     u32 anomalies;                  /* completions that nobody waited for */
     u64 commands;                   /* submitted since the queue was created */
     u64 doorbells;                  /* stored since then */
-    u32 reserved[14];
+    u64 poisoned_by;                /* number of the launch that stored `poison`: for this one the queue was healthy */
+    u32 reserved[12];
 } QueueState;
 
 /* What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release. */

@@ -86,7 +86,8 @@ pub struct QueueDescriptor {
     pub reserved: [u32; 2],
 }
 
-/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created.
+/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's
+/// other queues look at `poison` and, behind an acquire, at `poisoned_by`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
@@ -96,7 +97,7 @@ pub struct QueueState {
     pub head: u32,
     /// Times that `head` wrapped: the phase of a new entry is (`turn` + 1) & 1.
     pub turn: u32,
-    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue.
+    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue. Stored behind a release.
     pub poison: u32,
     /// Uses of each batch slot, modulo `generations`.
     pub generation: [u32; MAX_BATCHES],
@@ -108,8 +109,10 @@ pub struct QueueState {
     pub commands: u64,
     /// Doorbells stored since then.
     pub doorbells: u64,
+    /// Number of the launch that stored `poison`: for this one the queue was healthy.
+    pub poisoned_by: u64,
     /// Zero.
-    pub reserved: [u32; 14],
+    pub reserved: [u32; 12],
 }
 
 /// What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release.

@@ -82,7 +82,19 @@ fn structures_match_the_header() {
     });
     assert_eq!(in_c(&header, "QueueDescriptor"), descriptor);
     let state: Layout =
-        layout!(QueueState { tail, head, turn, poison, generation, sqhd, anomalies, commands, doorbells, reserved });
+        layout!(QueueState {
+        tail,
+        head,
+        turn,
+        poison,
+        generation,
+        sqhd,
+        anomalies,
+        commands,
+        doorbells,
+        poisoned_by,
+        reserved,
+    });
     assert_eq!(in_c(&header, "QueueState"), state);
     let fault: Layout = layout!(Fault {
         kind,

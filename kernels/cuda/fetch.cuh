@@ -109,7 +109,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     const u32 mask = (1u << queue.cid_shift) - 1;
     u32 tail = state.tail, head = state.head, turn = state.turn;
     u32 oldest = 0, newest = 0, outstanding = 0, commands = 0, doorbells = 0;
-    u32 poison = state.poison;
+    u32 poison = WR_FAULT_NONE;
     bool overdue = false;
     u32 width = 32;
     if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
@@ -295,8 +295,10 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
         fence_release();
         store_relaxed(&fault.status, s.failed_status);
     }
-    if (poison && !state.poison) {
-        state.poison = poison;
+    if (poison) {
+        store_relaxed(&state.poisoned_by, slot_state.launch);
+        fence_release();
+        store_relaxed(&state.poison, poison);
         u32 place = 0;
         while (place < MAX_PLACES - 1 && !(s.outstanding[place / 32] >> place % 32 & 1)) ++place;
         store_relaxed(&fault.drive, queue.drive);
@@ -308,11 +310,42 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
         store_relaxed(&fault.outstanding, outstanding);
         fence_release();
         store_relaxed(&fault.kind, poison);
+        atomicAdd(&slot_state.faults, 1u);
     }
-    if (poison) atomicAdd(&slot_state.faults, 1u);
 }
 
-// grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits.
+// The place of a set among those whose queue on a drive took commands when the launch began.
+struct Share {
+    u32 before;   // healthy sets before it
+    u32 healthy;  // all of them
+    bool mine;    // it is one
+};
+
+// By whole warps. Every block of the drive finds the same, whenever it looks: what was poisoned by this launch was healthy.
+DEVICE Share share_of(const Lookup& p, u32 set, u32 drive, u64 launch) {
+    Share share{};
+    for (u32 first = 0; first < p.sets; first += 32) {
+        u32 other = first + threadIdx.x % 32;
+        bool healthy = false;
+        if (other < p.sets) {
+            const QueueState& state = *at<QueueState>(at<QueueDescriptor>(p.queues)[other * p.drives + drive].state);
+            healthy = load_relaxed(&state.poison) == WR_FAULT_NONE;
+            if (!healthy) {
+                fence_acquire();
+                healthy = load_relaxed(&state.poisoned_by) == launch;
+            }
+        }
+        u32 bits = __ballot_sync(FULL, healthy);
+        u32 below = set <= first ? 0 : set - first < 32 ? (1u << (set - first)) - 1 : FULL;
+        share.before += __popc(bits & below);
+        share.healthy += __popc(bits);
+        if (set / 32 == first / 32) share.mine = bits >> set % 32 & 1;
+    }
+    return share;
+}
+
+// grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits. The sets whose queue on a
+// drive takes commands share its rows; where none does, they fail.
 KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
     if (!is_admitted(p)) return;
     const SlotState& slot = *at<SlotState>(p.slot);
@@ -321,9 +354,15 @@ KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
         gather(p, blockIdx.x - submitters, gridDim.x - submitters);
         return;
     }
-    u32 set = blockIdx.x / p.drives, cold = slot.uniques - slot.dram_uniques;
-    u32 begin = slot.dram_uniques + (u32)((u64)cold * set / p.sets);
-    u32 end = slot.dram_uniques + (u32)((u64)cold * (set + 1) / p.sets);
+    u32 cold = slot.uniques - slot.dram_uniques;
     // Behind a closed gate the host may be at the queues: their rows stay as they are, failed.
-    if (begin < end && !slot.gate_was_closed) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
+    if (cold == 0 || slot.gate_was_closed) return;
+    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);
+    if (!share.mine) {
+        if (threadIdx.x == 0) atomicAdd(&at<SlotState>(p.slot)->faults, 1u);
+        return;
+    }
+    u32 begin = slot.dram_uniques + (u32)((u64)cold * share.before / share.healthy);
+    u32 end = slot.dram_uniques + (u32)((u64)cold * (share.before + 1) / share.healthy);
+    if (begin < end) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
 }

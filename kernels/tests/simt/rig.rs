@@ -83,8 +83,13 @@ impl Rig<'_> {
     }
 
     pub(crate) fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+        self.fetch_by(lookup, 0, beside)
+    }
+
+    /// The same with so many blocks at once; 0: all.
+    pub(crate) fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.sets * lookup.drives + self.rng.u32(1..4);
-        self.launch(Launch::new("warprow_fetch", blocks, 256), lookup, beside)
+        self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
     }
 
     pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {

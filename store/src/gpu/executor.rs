@@ -25,7 +25,8 @@ pub struct GpuOptions {
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the next hottest.
     pub dram_bytes: u64,
-    /// Queue pairs that a slot drives on every drive, each by a thread block of its own.
+    /// Queue pairs that a slot drives on every drive, each by a thread block of its own. Where one takes no more commands, until the
+    /// next look-up that can start it anew, the others serve its rows.
     pub queue_sets: u32,
     /// Commands in flight on each of them, at most; rounded down to batches of 256, and at least one.
     pub depth: u32,
