@@ -12,6 +12,8 @@ use warprow_spec::Status;
 /// The C declarations of this module, for whoever compiles a kernel.
 pub const HEADER: &str = include_str!("../include/queue_abi.h");
 
+/// Threads of the block that drives a queue, and commands of a batch (T).
+pub const LANES: u32 = 256;
 /// Most batches in flight on a queue (K).
 pub const MAX_BATCHES: usize = 8;
 
@@ -42,8 +44,8 @@ pub struct QueueDescriptor {
     pub sq: u64,
     /// The completion queue: `cq_size` entries of 16 B.
     pub cq: u64,
-    /// `lanes` · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place slot · `lanes`
-    /// + lane.
+    /// [`LANES`] · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place
+    /// slot · [`LANES`] + lane.
     pub landing: u64,
     /// Where the controller sees the landing area: PRP1 is this + place · `landing_stride`.
     pub landing_iova: u64,
@@ -74,16 +76,14 @@ pub struct QueueDescriptor {
     pub nsid: u32,
     /// An LBA is 1 << this many bytes.
     pub lba_shift: u32,
-    /// T: threads of the block that submit.
-    pub lanes: u32,
     /// K: batches in flight; T · K < min(`sq_size`, `cq_size`).
     pub batches: u32,
-    /// CID = generation << this | slot · `lanes` + lane.
+    /// CID = generation << this | slot · [`LANES`] + lane.
     pub cid_shift: u32,
     /// A slot's generation counts modulo this, so that no CID is FFFFh.
     pub generations: u32,
     /// Zero.
-    pub reserved: [u32; 2],
+    pub reserved: [u32; 3],
 }
 
 /// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's
@@ -101,10 +101,10 @@ pub struct QueueState {
     pub poison: u32,
     /// Uses of each batch slot, modulo `generations`.
     pub generation: [u32; MAX_BATCHES],
-    /// Latest believed SQ head.
-    pub sqhd: u32,
     /// Completions that nobody waited for.
     pub anomalies: u32,
+    /// Zero.
+    pub unused: u32,
     /// Commands submitted since the queue was created.
     pub commands: u64,
     /// Doorbells stored since then.
@@ -273,7 +273,7 @@ const _: () = {
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
     assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
-    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 120);
+    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 116);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
     assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, reserved) == 68);

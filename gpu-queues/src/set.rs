@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use warprow_driver::{Controller, DriverError, ExternalQueue, Namespace, ResetKind, RingSizes, Submitter};
 
-use crate::abi::{DOORBELL_MEMORY, FailedCommand, Fault, MAX_BATCHES, QueueDescriptor, QueueState};
+use crate::abi::{DOORBELL_MEMORY, FailedCommand, Fault, LANES, MAX_BATCHES, QueueDescriptor, QueueState};
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
 use crate::side::{Own, Shared, Side};
@@ -21,11 +21,6 @@ pub struct QueueSetOptions {
     pub landing_stride: u32,
     /// From the doorbell of a batch to its last completion.
     pub timeout: Duration,
-}
-
-impl QueueSetOptions {
-    /// T: commands of a batch, one for each thread of a block.
-    pub const LANES: u32 = 256;
 }
 
 /// One queue pair on every drive of a list, each with its landing area, and what the blocks that drive them keep. A slot has one
@@ -73,7 +68,7 @@ struct Shape {
 impl Shape {
     fn of((controller, namespace): &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
-        let (lanes, stride) = (QueueSetOptions::LANES, options.landing_stride);
+        let stride = options.landing_stride;
         if !stride.is_power_of_two() || !(namespace.lba_bytes()..=8192).contains(&stride) {
             return refuse(format!(
                 "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to 8192 B is needed",
@@ -87,11 +82,11 @@ impl Shape {
             return refuse(format!("{} batches in flight are not possible, 1 to {MAX_BATCHES} are", options.batches));
         }
         let max = controller.cap().max_queue_entries();
-        let batches = options.batches.min((max - 1) / lanes);
+        let batches = options.batches.min((max - 1) / LANES);
         if batches == 0 {
-            return refuse(format!("its queues have at most {max} entries, and a thread block needs {}", lanes + 1));
+            return refuse(format!("its queues have at most {max} entries, and a thread block needs {}", LANES + 1));
         }
-        let commands = lanes * batches;
+        let commands = LANES * batches;
         let entries = (commands + 1).next_power_of_two().min(max);
         let cid_shift = commands.next_power_of_two().ilog2();
         // Where an index can be all ones, no generation is.
@@ -212,11 +207,10 @@ impl QueueSet {
                 drive: index as u32,
                 nsid: namespace.nsid(),
                 lba_shift: namespace.lba_shift().into(),
-                lanes: QueueSetOptions::LANES,
                 batches: shape.batches,
                 cid_shift: shape.cid_shift,
                 generations: shape.generations,
-                reserved: [0; 2],
+                reserved: [0; 3],
             });
         }
         let memory = Memory {
@@ -381,7 +375,7 @@ mod tests {
         let drive = drive(4096);
         for batches in 1..=MAX_BATCHES as u32 {
             let shape = Shape::of(&drive, &options(batches, 512)).unwrap();
-            let commands = QueueSetOptions::LANES * batches;
+            let commands = LANES * batches;
             assert_eq!(shape.batches, batches);
             assert!(commands < shape.sizes.entries && commands < shape.sizes.completion_entries);
             assert!(shape.generations > 1);

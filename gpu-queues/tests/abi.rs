@@ -74,22 +74,20 @@ fn structures_match_the_header() {
         drive,
         nsid,
         lba_shift,
-        lanes,
         batches,
         cid_shift,
         generations,
         reserved,
     });
     assert_eq!(in_c(&header, "QueueDescriptor"), descriptor);
-    let state: Layout =
-        layout!(QueueState {
+    let state: Layout = layout!(QueueState {
         tail,
         head,
         turn,
         poison,
         generation,
-        sqhd,
         anomalies,
+        unused,
         commands,
         doorbells,
         poisoned_by,
@@ -117,6 +115,7 @@ fn structures_match_the_header() {
 #[test]
 fn constants_match_the_header() {
     let ours = [
+        ("WR_LANES", LANES as usize),
         ("WR_MAX_BATCHES", MAX_BATCHES),
         ("WR_SQE_BYTES", size_of::<warprow_spec::Sqe>()),
         ("WR_CQE_BYTES", size_of::<warprow_spec::Cqe>()),

@@ -2,7 +2,7 @@
 #pragma once
 #include "common.cuh"
 
-constexpr u32 FETCH_THREADS = 256;
+constexpr u32 FETCH_THREADS = WR_LANES;
 constexpr u32 BATCH = FETCH_THREADS;  // commands of a batch: one a lane
 constexpr u32 MAX_PLACES = BATCH * WR_MAX_BATCHES;
 constexpr u32 NOTHING = ~0u;

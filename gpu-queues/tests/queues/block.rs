@@ -46,7 +46,7 @@ impl Block {
     }
 
     fn place(&self, slot: u32, lane: usize) -> u32 {
-        slot * self.0.lanes + lane as u32
+        slot * LANES + lane as u32
     }
 
     fn submit(&self, slot: u32, launch: u64, lbas: &[u64]) -> Batch {
@@ -92,7 +92,7 @@ impl Block {
                 turn.fetch_add(1, Relaxed);
             }
             let index = u32::from(cqe.cid) & ((1 << q.cid_shift) - 1);
-            let (slot, lane) = (index / q.lanes, (index % q.lanes) as usize);
+            let (slot, lane) = (index / LANES, (index % LANES) as usize);
             let known = u32::from(cqe.cid) >> q.cid_shift == self.generation(slot.min(7)).load(Relaxed);
             match batches.get_mut(&slot).filter(|it| known && it.outstanding.get(lane) == Some(&true)) {
                 Some(batch) => {
@@ -160,7 +160,7 @@ impl Block {
         if field!(q.state, QueueState.poison).load(Relaxed) != FAULT_NONE {
             return rows;
         }
-        let mut waiting = lbas.chunks(q.lanes as usize).peekable();
+        let mut waiting = lbas.chunks(LANES as usize).peekable();
         let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
         let mut overdue = false;
         loop {

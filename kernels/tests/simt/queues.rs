@@ -9,16 +9,13 @@ use fastrand::Rng;
 use warprow_dma::{Clock, DmaMemory, Function, SystemClock};
 use warprow_driver::{Controller, ExternalQueue, Options, RingSizes, Submitter};
 use warprow_gpu_queues::abi::{
-    self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, QueueDescriptor, QueueState,
+    self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, LANES, QueueDescriptor, QueueState,
 };
 use warprow_soft_controller::{Builder, FaultPlan, Namespace, Procedural, SoftController};
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::buffer::Buffer;
 use crate::world::World;
-
-/// Threads of a submitting block.
-const LANES: u32 = 256;
 
 /// What the device and the kernel know of a queue pair.
 pub(crate) struct Queue {
@@ -108,7 +105,6 @@ pub(crate) fn describe(queues: &[Queue]) -> Buffer {
         drive,
         nsid,
         lba_shift,
-        lanes,
         batches,
         cid_shift,
         generations,
@@ -119,7 +115,7 @@ pub(crate) fn describe(queues: &[Queue]) -> Buffer {
             bytes.extend(long.to_le_bytes());
         }
         let words = [landing_stride, sq_size, cq_size, doorbell_kind, queue_id, drive, nsid, lba_shift];
-        for word in words.into_iter().chain([lanes, batches, cid_shift, generations]).chain(reserved) {
+        for word in words.into_iter().chain([batches, cid_shift, generations]).chain(reserved) {
             bytes.extend(word.to_le_bytes());
         }
     }
@@ -275,7 +271,6 @@ impl Drives {
                 drive: drive as u32,
                 nsid: 1,
                 lba_shift,
-                lanes: LANES,
                 batches,
                 cid_shift,
                 generations,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
-use warprow_gpu_queues::abi::MAX_BATCHES;
+use warprow_gpu_queues::abi::{LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::{Kind, LookupGraph, Shape};
@@ -137,7 +137,7 @@ impl State {
             let members = plan.attached.store.members.iter().flatten();
             let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
             let options = QueueSetOptions {
-                batches: (options.depth / QueueSetOptions::LANES).clamp(1, MAX_BATCHES as u32),
+                batches: (options.depth / LANES).clamp(1, MAX_BATCHES as u32),
                 landing_stride: landing,
                 timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
             };
