@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use warprow_driver::DriverError;
+use warprow_layout::VolumeError;
 
 use crate::StoreError;
 
@@ -21,6 +24,16 @@ pub enum GpuError {
     /// A plan or an option that the GPU executor cannot serve.
     #[error("{0}")]
     Unsupported(String),
+    /// A table of the plan was found damaged when the executor was attached: which row is whose is lost.
+    #[error(
+        "{source}: load it again, and attach again (no look-up can find the rows of {table:?}; other tables are as they were)"
+    )]
+    TableDamaged {
+        /// The table.
+        table: String,
+        /// What is wrong with it.
+        source: Arc<VolumeError>,
+    },
     /// The batch or the output does not fit; nothing was launched.
     #[error("{what}: {why}")]
     Invalid {
