@@ -77,8 +77,7 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Chooses for drives behind these functions, with this GPU or for want of one. From then on a software controller looks at
-    /// its doorbells by itself ([`Function::doorbell_memory`]), if there is a GPU.
+    /// Chooses for drives behind these functions, with this GPU or for want of one.
     pub fn choose<'a>(gpu: Result<&Gpu, &GpuError>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions)
     }

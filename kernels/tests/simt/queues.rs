@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use warprow_dma::{Clock, DmaMemory, Function, SystemClock};
+use warprow_dma::{Clock, DmaMemory, SystemClock};
 use warprow_driver::{Controller, ExternalQueue, Options, RingSizes, Submitter};
 use warprow_gpu_queues::abi::{
     self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, LANES, QueueDescriptor, QueueState,
@@ -196,6 +196,8 @@ pub(crate) struct Drives {
     /// None: the drives have threads, and time is real.
     pub(crate) steps: Option<Arc<Steps>>,
     drives: Vec<Arc<SoftController>>,
+    /// Held, so that the drives look at them by themselves.
+    bells: Vec<DmaMemory>,
 }
 
 impl Drives {
@@ -227,7 +229,8 @@ impl Drives {
             drives.push(drive);
         }
         let door = Arc::new(Door { gate: world.slot.gate.memory().clone(), closings: Mutex::default() });
-        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, drives };
+        let bells = drives.iter().map(|drive| drive.doorbell_memory()).collect();
+        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, drives, bells };
         for _ in 0..world.sets {
             for drive in 0..made.controllers.len() {
                 let queue = made.queue(rng, world, drive, batches, timeout);
@@ -250,7 +253,7 @@ impl Drives {
         memory.memory().fill(landing, places as usize * landing_stride, 0xcd);
         let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
         let queue = controller.external_queue(memory, sizes, self.door.clone()).unwrap();
-        let doorbells = Function::doorbell_memory(&*self.drives[drive]).unwrap().as_ptr() as u64;
+        let doorbells = self.bells[drive].as_ptr() as u64;
         let (tail, head) = queue.doorbell_offsets();
         let cid_shift = places.next_power_of_two().ilog2();
         let generations = (1 << (16 - cid_shift)) - 1;
