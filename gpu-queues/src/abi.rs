@@ -173,6 +173,12 @@ impl QueueDescriptor {
 }
 
 impl QueueState {
+    /// As a kernel reads it.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a structure of integers without padding: its fields make up its size (asserted below).
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
     /// As a kernel left it.
     pub fn from_bytes(bytes: [u8; size_of::<Self>()]) -> Self {
         // SAFETY: every pattern of bits is a value of a structure of integers, of the same size.
@@ -271,6 +277,7 @@ impl fmt::Display for Fault {
 const _: () = {
     assert!(size_of::<QueueDescriptor>() == 9 * 8 + 14 * 4);
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
+    assert!(size_of::<QueueState>() == 14 * 4 + 3 * 8 + 12 * 4);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
     assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
     assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 116);

@@ -255,6 +255,27 @@ impl QueueSet {
         (0..self.queues.len()).map(state).collect()
     }
 
+    /// Makes queues that no launch has driven look as after a long life: what counts is about to wrap, at 16 or 32 bits. For tests.
+    #[doc(hidden)]
+    pub fn age(&self) -> Result<(), GpuError> {
+        if self.states()?.iter().any(|state| *state != QueueState::default()) {
+            return Err(GpuError::Unsupported("queues that were driven cannot be aged".to_owned()));
+        }
+        for (index, queue) in self.descriptors.iter().enumerate() {
+            let aged = QueueState {
+                // Even, as the phase of a queue just created wants it.
+                turn: u32::MAX - 1,
+                generation: [queue.generations - 1; MAX_BATCHES],
+                anomalies: u32::MAX - 1,
+                commands: (1 << 32) - 300,
+                doorbells: (1 << 32) - 5,
+                ..QueueState::default()
+            };
+            self.memory.states.write(index * size_of::<QueueState>(), aged.as_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or its
     /// controller was reset. Cheap; waits for nothing.
     pub fn is_poisoned(&self) -> bool {

@@ -137,6 +137,8 @@ impl Block {
 
     fn poison(&self, kind: u32, launch: u64, batches: &BTreeMap<u32, Batch>) {
         let (q, (slot, batch)) = (&self.0, batches.iter().next().expect("something is outstanding"));
+        u64_at(q.state + offset_of!(QueueState, poisoned_by) as u64).store(launch, Relaxed);
+        fence(Release);
         field!(q.state, QueueState.poison).store(kind, Relaxed);
         let lane = batch.outstanding.iter().position(|&out| out).unwrap_or(0);
         let cid = self.generation(*slot).load(Relaxed) << q.cid_shift | self.place(*slot, lane);

@@ -24,13 +24,16 @@ pub(crate) struct Queue {
     pub(crate) fault: Buffer,
     /// None: there is no controller.
     external: Option<ExternalQueue>,
+    anomalies_before: u32,
 }
 
 impl Queue {
     pub(crate) fn new(descriptor: QueueDescriptor, external: Option<ExternalQueue>) -> Self {
         let (state, fault) = (Buffer::zeroed(size_of::<QueueState>()), Buffer::zeroed(size_of::<abi::Fault>()));
         let descriptor = QueueDescriptor { state: state.address(), fault: fault.address(), ..descriptor };
-        Self { descriptor, state, fault, external }
+        // About to wrap, where the state is written.
+        let anomalies_before = if external.is_some() { u32::MAX - 1 } else { 0 };
+        Self { descriptor, state, fault, external, anomalies_before }
     }
 
     pub(crate) fn is_untouched(&self) -> bool {
@@ -42,7 +45,7 @@ impl Queue {
     }
 
     pub(crate) fn anomalies(&self) -> u32 {
-        self.state.u32_at(std::mem::offset_of!(QueueState, anomalies))
+        self.state.u32_at(std::mem::offset_of!(QueueState, anomalies)).wrapping_sub(self.anomalies_before)
     }
 
     pub(crate) fn turn(&self) -> u32 {
@@ -195,7 +198,6 @@ pub(crate) struct Drives {
     pub(crate) faults: FaultPlan,
     /// None: the drives have threads, and time is real.
     pub(crate) steps: Option<Arc<Steps>>,
-    drives: Vec<Arc<SoftController>>,
     /// Held, so that the drives look at them by themselves.
     bells: Vec<DmaMemory>,
 }
@@ -230,7 +232,7 @@ impl Drives {
         }
         let door = Arc::new(Door { gate: world.slot.gate.memory().clone(), closings: Mutex::default() });
         let bells = drives.iter().map(|drive| drive.doorbell_memory()).collect();
-        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, drives, bells };
+        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, bells };
         for _ in 0..world.sets {
             for drive in 0..made.controllers.len() {
                 let queue = made.queue(rng, world, drive, batches, timeout);
@@ -284,6 +286,9 @@ impl Drives {
         // As after a long life: turns and generations are about to wrap.
         let memory = made.state.memory();
         memory.store_u32(std::mem::offset_of!(QueueState, turn), u32::MAX - 1);
+        memory.store_u32(std::mem::offset_of!(QueueState, anomalies), made.anomalies_before);
+        memory.store_u64(std::mem::offset_of!(QueueState, commands), (1 << 32) - 300);
+        memory.store_u64(std::mem::offset_of!(QueueState, doorbells), (1 << 32) - 5);
         for slot in 0..batches as usize {
             let generation = std::mem::offset_of!(QueueState, generation) + slot * 4;
             memory.store_u32(generation, rng.u32(generations.saturating_sub(2)..generations));
@@ -296,6 +301,7 @@ impl Drives {
         for queue in self.queues.iter_mut().filter(|queue| queue.poison() != 0) {
             self.door.close();
             queue.external.as_mut().unwrap().recreate().unwrap();
+            queue.anomalies_before = 0;
             for buffer in [&queue.state, &queue.fault] {
                 buffer.write(0, &vec![0; buffer.len()]);
             }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder, Registered};
 use warprow_kernels::Kernels;
 use warprow_kernels::abi::{KEY_ALIGN, element};
 use warprow_layout::{DType, Ranks, Table, VolumeError};
@@ -38,12 +38,23 @@ pub struct GpuOptions {
     pub direct_ids: Option<u64>,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,
+    /// A host thread rings all doorbells for the GPU, also those that the GPU could reach itself.
+    pub host_doorbells: bool,
 }
 
 impl Default for GpuOptions {
     /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
     fn default() -> Self {
-        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, gatherers: 0, direct_ids: None, timeout: None }
+        Self {
+            hbm_bytes: 0,
+            dram_bytes: 0,
+            queue_sets: 1,
+            depth: 768,
+            gatherers: 0,
+            direct_ids: None,
+            timeout: None,
+            host_doorbells: false,
+        }
     }
 }
 
@@ -82,6 +93,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
+    }
+
+    /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
+    #[must_use]
+    pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
+        Self { host_doorbells, ..self }
     }
 }
 
@@ -243,6 +260,16 @@ impl GpuExecutor {
         let table = tables.find(|it| it.located.table().name == table && it.dram_end > it.hbm_rows)?;
         let dram = self.inner.dram.as_ref()?;
         Some((dram.address() + table.dram, dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize)))
+    }
+
+    /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.
+    pub fn ladder(&self) -> Ladder {
+        let members = self.inner.store.members.iter().flatten();
+        let functions = members.map(|member| &**member.controller().function());
+        match self.inner.options.host_doorbells {
+            true => Ladder::with_host_doorbells(Ok(&self.inner.gpu), functions),
+            false => Ladder::choose(Ok(&self.inner.gpu), functions),
+        }
     }
 
     /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.

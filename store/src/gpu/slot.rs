@@ -141,8 +141,9 @@ impl State {
                 landing_stride: landing,
                 timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
             };
+            let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };
             for _ in 0..plan.attached.options.queue_sets {
-                sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
+                sets.push(make(gpu, &drives, &options, gate.clone())?);
             }
         }
         let all: Vec<u8> =
@@ -223,10 +224,8 @@ impl GpuSlot {
         launch::check_addresses(plan, batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if !captured && !state.sets.is_empty() && state.is_idle() {
-            if state.sets.iter().any(QueueSet::is_poisoned) {
-                state.recover(plan)?;
-            }
+        if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
+            state.recover(plan)?;
         }
         let kind = plan.kind(ids);
         // Each kind of launch counts its own tickets.
@@ -253,6 +252,28 @@ impl GpuSlot {
         }
         launched?;
         Ok(self.issue(state, index, captured))
+    }
+
+    /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn age(&self) -> Result<(), GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        if state.issued.iter().any(|it| it.launches != 0) {
+            return Err(GpuError::Unsupported("a slot that has launched cannot be aged".to_owned()));
+        }
+        state.sets.iter().try_for_each(QueueSet::age)?;
+        let launches = (1 << 32) - 50;
+        let aged = abi::SlotState { launch: launches, launches: [launches; TICKETS], ..Default::default() };
+        for index in 0..=TICKETS {
+            state.memory.write((index * size_of::<abi::SlotState>()) as u64, aged.as_bytes())?;
+        }
+        for (index, issued) in state.issued.iter_mut().enumerate() {
+            issued.launches = launches;
+            state.tickets.memory().store_u64(index * size_of::<abi::Ticket>(), launches);
+        }
+        Ok(())
     }
 
     fn issue(&self, state: &mut State, index: usize, captured: bool) -> Ticket {
