@@ -42,7 +42,7 @@ pub struct AllocateError {
 fn remedy(backing: Backing) -> &'static str {
     match backing {
         Backing::HugePages => "; reserve huge pages: echo 512 > /proc/sys/vm/nr_hugepages",
-        _ => "",
+        _ => "; free some memory, or ask for less",
     }
 }
 

@@ -54,7 +54,7 @@ pub enum GpuError {
     /// Rows could not be read. Everything else in the output is valid; the mask tells which.
     #[error(
         "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
-        .first.as_ref().map_or_else(|| "the queues were closed for a reset".to_owned(), ToString::to_string)
+        .first.as_ref().map_or_else(|| "their queues were closed for a reset, or have been started anew since".to_owned(), ToString::to_string)
     )]
     RowsFailed {
         /// Ids concerned.

@@ -2,12 +2,12 @@
 
 use warprow_layout::{FormatOptions, Ranks};
 use warprow_store::{
-    Create, DType, Device, DriveAddress, Feature, GpuError, GpuOptions, LoadOptions, OpenOptions, PlanOptions, Store,
+    Create, DType, Device, DriveAddress, Feature, GpuError, LoadOptions, OpenOptions, PlanOptions, Store,
 };
 
 use crate::common::random::Case;
 use crate::common::{self, Table};
-use crate::rig::{OnGpu, Stream, gpu, look_up, wait};
+use crate::rig::{OnGpu, Stream, gpu, look_up, patient, wait};
 
 #[test]
 fn a_damaged_permutation_harms_its_own_table_alone() {
@@ -34,7 +34,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
 
     let row_bytes = good.row_bytes() as u64;
     for (hbm, dram) in [(0, 0), (50 * row_bytes, 100 * row_bytes)] {
-        let options = GpuOptions::default().with_hbm_bytes(hbm).with_dram_bytes(dram);
+        let options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram);
         let executor = store.attach_gpu(gpu.clone(), options).unwrap();
         let plan = |table| executor.plan(&[Feature::new("f", table)], PlanOptions::default().with_max(8, 200));
         for _ in 0..2 {

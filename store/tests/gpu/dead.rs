@@ -35,7 +35,8 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
         let flat = Flat::new(gpu, World::ids(1000, &mut random));
         flat.assert_found(&world, &slot, &stream, &(fault, round));
         let nth = [1, 300, 700][round];
-        world.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(nth));
+        let silent = Rule::new(fault).io(NvmOpcode::READ).nth(nth);
+        let rule = world.drives[0].faults().inject(if fault == Fault::Swallow { silent.always() } else { silent });
         flat.reset();
         let began = Instant::now();
         let ticket = flat.launch(&slot, &stream).unwrap();
@@ -48,6 +49,7 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
         let lba = it.first.command.1;
         assert!(lost.iter().any(|&id| world.home(id as u64).1 == lba), "{text}");
         drop(ticket);
+        world.drives[0].faults().remove(rule);
         if fault == Fault::Disappear {
             refuses_until_power_returns(&world, 0, (&slot, &stream), &flat);
         }
@@ -61,6 +63,12 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
 fn a_controller_that_fails_is_reset_by_the_next_look_up() {
     let Some(gpu) = gpu() else { return };
     dies(&gpu, Fault::Fatal);
+}
+
+#[test]
+fn a_controller_that_falls_silent_gets_new_queues() {
+    let Some(gpu) = gpu() else { return };
+    dies(&gpu, Fault::Swallow);
 }
 
 #[test]
@@ -94,10 +102,10 @@ fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
         flat.reset();
         let began = Instant::now();
         stream.launch(gpu, &graph);
-        gpu.synchronize().unwrap();
-        let limit = if round == 0 { short() * 20 } else { short() };
-        assert!(began.elapsed() < limit, "{fault:?}, replay {round}: {:?}", began.elapsed());
+        stream.wait(gpu);
+        assert!(began.elapsed() < short() * 20, "{fault:?}, replay {round}: {:?}", began.elapsed());
         let it = failed(captured.poll().expect("it has ended"), &(fault, round));
+        assert_eq!(it.report.fetch < short(), round > 0, "{fault:?}, replay {round}: {:?}", it.report.fetch);
         assert_eq!(flat.check(&world, &(fault, round)), due, "{fault:?}, replay {round}");
         assert!(it.ids == due.len() as u64 && it.first.drive == "drive1", "{}", it.first);
         assert_eq!(world.home(due[0] as u64).0, 1);
@@ -109,7 +117,7 @@ fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
     assert!(report.ids_hbm > 50 && report.ids_dram > 100 && report.ids_ssd > 500, "{report:?}");
     flat.reset();
     stream.launch(gpu, &graph);
-    gpu.synchronize().unwrap();
+    stream.wait(gpu);
     captured.poll().expect("it has ended").unwrap();
     assert!(flat.check(&world, &"the graph afterwards").is_empty());
 }

@@ -118,7 +118,7 @@ fn healthy_sets_serve_the_rows_of_a_poisoned_one() {
         let replay = || {
             flat.reset();
             stream.launch(&gpu, &graph);
-            gpu.synchronize().unwrap();
+            stream.wait(&gpu);
             captured.poll().expect("it has ended")
         };
         replay().unwrap();

@@ -3,13 +3,11 @@
 use warprow_gpu_queues::DeviceMemory;
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
-use warprow_store::{
-    DType, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, IdType, Len, LoadOptions, PlanOptions, Pooling,
-};
+use warprow_store::{DType, Feature, GpuBatch, GpuError, GpuOutput, IdType, Len, LoadOptions, PlanOptions, Pooling};
 
 use crate::common::random::Buffer;
 use crate::common::{self, Table};
-use crate::rig::{Flat, Graph, Stream, World, fill_buffer, gpu, millis, wait};
+use crate::rig::{Flat, Graph, Stream, World, fill_buffer, gpu, millis, patient, wait};
 
 #[test]
 fn graphs_are_replayed_with_other_ids_and_counts() {
@@ -18,7 +16,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
     let (_drives, store) = common::store(2, 24 << 20, 512);
     let tables = [Table::random("t", 3000, 40, DType::F16, &mut random)];
     common::load(&store, &tables, &LoadOptions::default());
-    let attach = GpuOptions::default().with_hbm_bytes(20_000).with_dram_bytes(80_000);
+    let attach = patient().with_hbm_bytes(20_000).with_dram_bytes(80_000);
     let executor = store.attach_gpu(gpu.clone(), attach).unwrap();
     for max in [4000, 20_000] {
         let features = [Feature::new("f", "t").pooling(Pooling::Sum)];
@@ -55,7 +53,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
             let both = [begins[bags.len()] as u64, bags.len() as u64];
             counts.write(0, &both.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
             stream.launch(&gpu, &graph);
-            gpu.synchronize().unwrap();
+            stream.wait(&gpu);
             let report = wait(&ticket).unwrap();
             assert_eq!((report.runs, report.ids), (run, both[0]));
             let mut got = vec![0; bags.len() * 160];
@@ -85,7 +83,7 @@ fn let_it_begin() {
 fn a_slot_serves_one_launch_at_a_time() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(1);
-    let plan = world.plan(&gpu, GpuOptions::default().with_timeout(millis(2000)), 1);
+    let plan = world.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
     assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
     let (first, second) = (Stream::new(&gpu), Stream::new(&gpu));
@@ -127,7 +125,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
     let Some(gpu) = gpu() else { return };
     for queue_sets in [1, 2] {
         let world = World::new(2);
-        let options = GpuOptions::default().with_timeout(millis(2000)).with_queue_sets(queue_sets);
+        let options = patient().with_queue_sets(queue_sets);
         let plan = world.plan(&gpu, options, 1);
         let slot = plan.slot().unwrap();
         let mut random = fastrand::Rng::with_seed(3);
@@ -140,7 +138,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
         let run = |it: &Captured<'_>| it.stream.launch(&gpu, &it.graph);
         // What became of each, after both have ended: whether it did the work.
         let outcomes = |what: &str| {
-            gpu.synchronize().unwrap();
+            captured.iter().for_each(|it| it.stream.wait(&gpu));
             captured.each_ref().map(|it| match it.ticket.poll().expect("it has ended") {
                 Ok(_) => {
                     assert!(it.flat.check(&world, &what).is_empty());
@@ -183,7 +181,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
 fn a_launch_and_a_graph_that_meet_in_a_slot() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(1);
-    let plan = world.plan(&gpu, GpuOptions::default().with_timeout(millis(2000)), 1);
+    let plan = world.plan(&gpu, patient(), 1);
     let (slot, stream, other) = (plan.slot().unwrap(), Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(4);
     let [in_graph, direct] = [600, 800].map(|count| Flat::new(&gpu, World::ids(count, &mut random)));
@@ -203,7 +201,8 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
             launch_graph();
             ticket
         };
-        gpu.synchronize().unwrap();
+        stream.wait(&gpu);
+        other.wait(&gpu);
         let results = [captured.poll().expect("it has ended"), wait(&ticket)];
         let [ran, busy] = if graph_first { [0, 1] } else { [1, 0] };
         assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::QueueBusy(_))), "{round}: {results:?}");

@@ -7,7 +7,7 @@ use warprow_store::{GpuOptions, LoadOptions};
 
 use crate::common;
 use crate::common::random::{Case, random_features, random_tables};
-use crate::rig::{Stream, check_report, gpu, one_batch};
+use crate::rig::{Stream, check_report, gpu, one_batch, patient};
 
 /// Random look-ups of random tables; `with` says how they are attached.
 pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOptions) -> GpuOptions) {
@@ -17,7 +17,7 @@ pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOpti
     let tables = random_tables(&mut random);
     common::load(&store, &tables, &LoadOptions::default());
     let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
-    let attach = GpuOptions::default().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
+    let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
     let executor = store.attach_gpu(gpu.clone(), with(attach.with_queue_sets(random.u32(1..4)))).unwrap();
     let stream = Stream::new(gpu);
     for _ in 0..3 {
@@ -52,7 +52,7 @@ fn arrays_of_this_process_are_copied_both_ways() {
         let (_drives, store) = common::store(random.usize(1..3), 24 << 20, 512);
         let tables = random_tables(&mut random);
         common::load(&store, &tables, &LoadOptions::default());
-        let attach = GpuOptions::default().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..200_000));
+        let attach = patient().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..200_000));
         let executor = store.attach_gpu(gpu.clone(), attach).unwrap();
         let (features, options) = random_features(&tables, &mut random);
         let plan = executor.plan(&features, options.clone()).unwrap();

@@ -8,13 +8,13 @@ use warprow_store::{
     CopiedSlot, DType, Feature, GpuBatch, GpuError, GpuOptions, GpuOutput, GpuSlot, IdType, Len, PlanOptions, Pooling,
 };
 
-use crate::rig::{DIM, Flat, ROW, Stream, World, gpu, wait};
+use crate::rig::{DIM, Flat, ROW, Stream, World, gpu, patient, wait};
 
 #[test]
 fn bad_input_is_refused_before_anything_is_launched() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(1);
-    let plan = world.plan(&gpu, GpuOptions::default(), 1);
+    let plan = world.plan(&gpu, patient(), 1);
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
     let (ids, rows) = (DeviceMemory::new(&gpu, 800).unwrap(), DeviceMemory::new(&gpu, 100 * ROW as u64).unwrap());
     let good = GpuBatch::new(ids.address(), Len::Host(100), 100);
@@ -63,7 +63,7 @@ fn bad_input_is_refused_before_anything_is_launched() {
 fn a_stream_of_another_context_is_refused() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(1);
-    let slot = world.plan(&gpu, GpuOptions::default(), 1).slot().unwrap();
+    let slot = world.plan(&gpu, patient(), 1).slot().unwrap();
     let flat = Flat::new(&gpu, vec![1, 2, 3]);
     let (mut context, mut popped, mut stream) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     // SAFETY: GPU 0 is there; handles are stored, and destroyed below. Creating a context makes it current, until it is popped.
@@ -94,7 +94,7 @@ fn flawed(slot: &GpuSlot, stream: &Stream, batch: &GpuBatch, out: &GpuOutput, wo
 fn what_only_the_gpu_sees_is_an_error_of_the_ticket() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(1);
-    let plan = world.plan(&gpu, GpuOptions::default(), 1);
+    let plan = world.plan(&gpu, patient(), 1);
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
     let flat = Flat::new(&gpu, vec![0; 1000]);
     let (ids, rows) = (DeviceMemory::new(&gpu, 8000).unwrap(), DeviceMemory::new(&gpu, 1000 * ROW as u64).unwrap());
@@ -128,10 +128,10 @@ fn plans_that_the_gpu_cannot_serve_are_refused() {
     let world = World::new(1);
     let error = world.store.attach_gpu(gpu.clone(), GpuOptions::default().with_queue_sets(0)).expect_err("no sets");
     assert!(error.to_string().contains("1 to 128"), "{error}");
-    let executor = world.attach(&gpu, GpuOptions::default());
+    let executor = world.attach(&gpu, patient());
     let plan = |options: PlanOptions| executor.plan(&World::features(), options).map(drop);
     // 34 GB for the places of ids alone, for each of 32 slots: no GPU has that.
-    let error = plan(PlanOptions::default().with_max(1, u32::MAX as usize - 1).with_slots(32)).expect_err("too large");
+    let error = plan(PlanOptions::default().with_max(1, u32::MAX as usize - 2).with_slots(32)).expect_err("too large");
     let text = error.to_string();
     assert!(text.contains("bytes of GPU memory cannot be had") && text.contains("are free"), "{text}");
     let error = plan(PlanOptions::default().with_out(DType::I8)).expect_err("f32 cannot become i8");

@@ -37,6 +37,13 @@ impl Stream {
         Self(stream)
     }
 
+    /// Waits for what was launched on it. (Waiting for the whole GPU would wait for other tests' look-ups.)
+    pub(crate) fn wait(&self, gpu: &Gpu) {
+        let _current = gpu.enter().unwrap();
+        // SAFETY: the stream is one of this context.
+        assert_eq!(unsafe { sys::cuStreamSynchronize(self.0) }, CUresult::CUDA_SUCCESS);
+    }
+
     /// Records what `work` launches, as a graph.
     pub(crate) fn capture(&self, gpu: &Gpu, work: impl FnOnce()) -> Graph {
         let _current = gpu.enter().unwrap();
@@ -219,6 +226,11 @@ pub(crate) fn millis(count: u64) -> Duration {
     scaled(Duration::from_millis(count))
 }
 
+/// Where no read is lost: longer than anything takes.
+pub(crate) fn patient() -> GpuOptions {
+    GpuOptions::default().with_timeout(scaled(Duration::from_secs(10)))
+}
+
 /// Limit for reads where one is lost; looks at what is lost end within a few of it.
 pub(crate) fn short() -> Duration {
     millis(200)
@@ -373,13 +385,14 @@ impl Flat {
 pub(crate) struct Failed {
     pub(crate) ids: u64,
     pub(crate) first: warprow_store::QueueFault,
+    pub(crate) report: GpuReport,
 }
 
 pub(crate) fn failed(result: Result<GpuReport, GpuError>, what: &dyn std::fmt::Debug) -> Failed {
     match result {
         Err(GpuError::RowsFailed { failed, first: Some(first), report }) => {
             assert_eq!(report.failed, failed);
-            Failed { ids: failed, first }
+            Failed { ids: failed, first, report: *report }
         }
         other => panic!("{what:?}: {other:?}"),
     }

@@ -4,7 +4,7 @@ use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 use warprow_store::GpuOptions;
 
-use crate::rig::{Flat, Stream, World, failed, gpu, millis, short, wait};
+use crate::rig::{Flat, Stream, World, failed, gpu, patient, short, wait};
 
 /// Generations of command identifiers, turns of completion queues, anomalies, commands, doorbells, launches, tickets: at 16 or 32
 /// bits, within 200 look-ups.
@@ -13,7 +13,7 @@ fn look_ups_go_on_past_every_wrap() {
     let Some(gpu) = gpu() else { return };
     for (sets, host_doorbells) in [(1, false), (2, false), (2, true)] {
         let world = World::new(2);
-        let options = GpuOptions::default().with_timeout(millis(5000)).with_queue_sets(sets);
+        let options = patient().with_queue_sets(sets);
         let plan = world.plan(&gpu, options.with_host_doorbells(host_doorbells), 1);
         let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
         slot.age().unwrap();
