@@ -35,8 +35,8 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
         let flat = Flat::new(gpu, World::ids(1000, &mut random));
         flat.assert_found(&world, &slot, &stream, &(fault, round));
         let nth = [1, 300, 700][round];
-        let silent = Rule::new(fault).io(NvmOpcode::READ).nth(nth);
-        let rule = world.drives[0].faults().inject(if fault == Fault::Swallow { silent.always() } else { silent });
+        let strikes = Rule::new(fault).io(NvmOpcode::READ).nth(nth);
+        let rule = world.drives[0].faults().inject(if fault == Fault::Swallow { strikes.always() } else { strikes });
         flat.reset();
         let began = Instant::now();
         let ticket = flat.launch(&slot, &stream).unwrap();
