@@ -1,6 +1,7 @@
 //! What the tests share: a GPU, streams and graphs, a store with a table on drives that may fail, look-ups checked by content.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUgraphExec, CUresult, CUstream};
@@ -15,10 +16,25 @@ use warprow_store::{
 use crate::common::random::{Buffer, Case};
 use crate::common::{self, Table};
 
+/// The GPU, for one test at a time: they hold look-ups up, and what frees memory waits for all that runs.
+pub(crate) struct Turn {
+    gpu: Arc<Gpu>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Deref for Turn {
+    type Target = Arc<Gpu>;
+
+    fn deref(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+}
+
 /// The GPU, or `None` after saying so.
-pub(crate) fn gpu() -> Option<Arc<Gpu>> {
+pub(crate) fn gpu() -> Option<Turn> {
+    static ALONE: Mutex<()> = Mutex::new(());
     match Gpu::open(0) {
-        Ok(gpu) => Some(gpu),
+        Ok(gpu) => Some(Turn { gpu, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }),
         Err(error) => {
             eprintln!("skipped: needs a GPU: {error}");
             None
@@ -37,7 +53,7 @@ impl Stream {
         Self(stream)
     }
 
-    /// Waits for what was launched on it. (Waiting for the whole GPU would wait for other tests' look-ups.)
+    /// Waits for what was launched on it.
     pub(crate) fn wait(&self, gpu: &Gpu) {
         let _current = gpu.enter().unwrap();
         // SAFETY: the stream is one of this context.
