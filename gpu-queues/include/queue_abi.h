@@ -9,6 +9,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 #endif
 
+/* Threads of the block that drives a queue, and commands of a batch (T). */
+#define WR_LANES 256
 /* Most batches in flight on a queue (K). */
 #define WR_MAX_BATCHES 8
 /* Bytes of a submission and of a completion queue entry. */
@@ -36,8 +38,8 @@ typedef unsigned long long u64;
 typedef struct QueueDescriptor {
     u64 sq;             /* sq_size entries of 64 B */
     u64 cq;             /* cq_size entries of 16 B */
-    u64 landing;        /* lanes * batches places of landing_stride bytes: what command (slot, lane) reads lands in place
-                           slot * lanes + lane */
+    u64 landing;        /* T * batches places of landing_stride bytes: what command (slot, lane) reads lands in place
+                           slot * T + lane */
     u64 landing_iova;   /* where the controller sees the landing area: PRP1 is this + place * landing_stride */
     u64 sq_tail;        /* doorbell, u32 */
     u64 cq_head;        /* doorbell, u32 */
@@ -53,25 +55,27 @@ typedef struct QueueDescriptor {
     u32 drive;          /* index of the drive in its queue set */
     u32 nsid;           /* NVMe namespace identifier */
     u32 lba_shift;      /* an LBA is 1 << lba_shift bytes */
-    u32 lanes;          /* T: threads of the block that submit */
     u32 batches;        /* K: batches in flight; T * K < min(sq_size, cq_size) */
-    u32 cid_shift;      /* CID = generation << cid_shift | slot * lanes + lane; T * K <= 1 << cid_shift */
+    u32 cid_shift;      /* CID = generation << cid_shift | slot * T + lane; T * K <= 1 << cid_shift */
     u32 generations;    /* a slot's generation counts modulo this, so that no CID is FFFFh */
-    u32 reserved[2];
+    u32 reserved[3];
 } QueueDescriptor;
 
-/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. */
+/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's other
+ * queues look at `poison` and, behind an acquire, at `poisoned_by`. */
 typedef struct QueueState {
     u32 tail;                       /* index of the next SQ entry to write, < sq_size */
     u32 head;                       /* index of the next CQ entry to look at, < cq_size */
     u32 turn;                       /* times that head wrapped: the phase of a new entry is (turn + 1) & 1 */
-    u32 poison;                     /* not zero: a WR_FAULT_*, and no command until the host has recreated the queue */
+    u32 poison;                     /* not zero: a WR_FAULT_*, and no command until the host has recreated the queue; stored
+                                       behind a release */
     u32 generation[WR_MAX_BATCHES]; /* of each batch slot, < generations */
-    u32 sqhd;                       /* latest believed SQ head */
     u32 anomalies;                  /* completions that nobody waited for */
+    u32 unused;
     u64 commands;                   /* submitted since the queue was created */
     u64 doorbells;                  /* stored since then */
-    u32 reserved[14];
+    u64 poisoned_by;                /* number of the launch that stored `poison`: for this one the queue was healthy */
+    u32 reserved[12];
 } QueueState;
 
 /* What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release. */
@@ -82,10 +86,15 @@ typedef struct Fault {
     u32 cid;       /* of a command that was outstanding */
     u64 lba;       /* its first LBA */
     u64 waited_ns; /* from its doorbell */
-    u64 launch;    /* of which launch */
+    u64 launch;    /* number of the launch, counted by its slot from 1 */
     u32 outstanding; /* commands outstanding when the block gave up */
-    u32 status;    /* status field of the latest failed completion since the host has cleared it, or 0 */
-    u32 reserved[4];
+    /* The first command that ended with an error status in the latest launch in which one did, `status` last, behind a release;
+     * the queue goes on. Zero while the others are being written. */
+    u32 status;      /* status field of its completion, or 0: none since the queue was created */
+    u64 failed_lba;  /* its first LBA */
+    u64 failed_launch; /* number of the launch */
+    u32 failed_cid;
+    u32 reserved[15];
 } Fault;
 
 #endif

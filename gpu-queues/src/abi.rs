@@ -12,6 +12,8 @@ use warprow_spec::Status;
 /// The C declarations of this module, for whoever compiles a kernel.
 pub const HEADER: &str = include_str!("../include/queue_abi.h");
 
+/// Threads of the block that drives a queue, and commands of a batch (T).
+pub const LANES: u32 = 256;
 /// Most batches in flight on a queue (K).
 pub const MAX_BATCHES: usize = 8;
 
@@ -42,8 +44,8 @@ pub struct QueueDescriptor {
     pub sq: u64,
     /// The completion queue: `cq_size` entries of 16 B.
     pub cq: u64,
-    /// `lanes` · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place slot · `lanes`
-    /// + lane.
+    /// [`LANES`] · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place
+    /// slot · [`LANES`] + lane.
     pub landing: u64,
     /// Where the controller sees the landing area: PRP1 is this + place · `landing_stride`.
     pub landing_iova: u64,
@@ -74,19 +76,18 @@ pub struct QueueDescriptor {
     pub nsid: u32,
     /// An LBA is 1 << this many bytes.
     pub lba_shift: u32,
-    /// T: threads of the block that submit.
-    pub lanes: u32,
     /// K: batches in flight; T · K < min(`sq_size`, `cq_size`).
     pub batches: u32,
-    /// CID = generation << this | slot · `lanes` + lane.
+    /// CID = generation << this | slot · [`LANES`] + lane.
     pub cid_shift: u32,
     /// A slot's generation counts modulo this, so that no CID is FFFFh.
     pub generations: u32,
     /// Zero.
-    pub reserved: [u32; 2],
+    pub reserved: [u32; 3],
 }
 
-/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created.
+/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's
+/// other queues look at `poison` and, behind an acquire, at `poisoned_by`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
@@ -96,20 +97,22 @@ pub struct QueueState {
     pub head: u32,
     /// Times that `head` wrapped: the phase of a new entry is (`turn` + 1) & 1.
     pub turn: u32,
-    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue.
+    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue. Stored behind a release.
     pub poison: u32,
     /// Uses of each batch slot, modulo `generations`.
     pub generation: [u32; MAX_BATCHES],
-    /// Latest believed SQ head.
-    pub sqhd: u32,
     /// Completions that nobody waited for.
     pub anomalies: u32,
+    /// Zero.
+    pub unused: u32,
     /// Commands submitted since the queue was created.
     pub commands: u64,
     /// Doorbells stored since then.
     pub doorbells: u64,
+    /// Number of the launch that stored `poison`: for this one the queue was healthy.
+    pub poisoned_by: u64,
     /// Zero.
-    pub reserved: [u32; 14],
+    pub reserved: [u32; 12],
 }
 
 /// What went wrong on a queue, in pinned memory: written by the block that met it, `kind` last, behind a release.
@@ -128,15 +131,38 @@ pub struct Fault {
     pub lba: u64,
     /// Nanoseconds from its doorbell.
     pub waited_ns: u64,
-    /// Of which launch.
+    /// Number of the launch, counted by its slot from 1.
     pub launch: u64,
     /// Commands outstanding when the block gave up.
     pub outstanding: u32,
-    /// Status field of the latest failed completion on this queue since the host has cleared it, or 0.
+    /// Status field of the first command that ended with an error in the latest launch in which one did; stored last. 0: none
+    /// since the queue was created, or the others are being written.
     pub status: u32,
+    /// First LBA of that command.
+    pub failed_lba: u64,
+    /// Number of that launch.
+    pub failed_launch: u64,
+    /// Identifier of that command.
+    pub failed_cid: u32,
     /// Zero.
-    pub reserved: [u32; 4],
+    pub reserved: [u32; 15],
 }
+
+/// A command that ended with an error status. Its queue goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedCommand {
+    /// The status.
+    pub status: Status,
+    /// Its identifier.
+    pub cid: u16,
+    /// Its first LBA.
+    pub lba: u64,
+    /// Number of the launch, counted by its slot from 1.
+    pub launch: u64,
+}
+
+/// Looks at what a kernel is writing: many times what it takes.
+const LOOKS: u32 = 10_000;
 
 impl QueueDescriptor {
     /// As the kernels read it.
@@ -147,6 +173,12 @@ impl QueueDescriptor {
 }
 
 impl QueueState {
+    /// As a kernel reads it.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a structure of integers without padding: its fields make up its size (asserted below).
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
     /// As a kernel left it.
     pub fn from_bytes(bytes: [u8; size_of::<Self>()]) -> Self {
         // SAFETY: every pattern of bits is a value of a structure of integers, of the same size.
@@ -174,8 +206,53 @@ impl Fault {
             launch: long(offset_of!(Self, launch)),
             outstanding: word(offset_of!(Self, outstanding)),
             status: word(offset_of!(Self, status)),
-            reserved: [0; 4],
+            failed_lba: long(offset_of!(Self, failed_lba)),
+            failed_launch: long(offset_of!(Self, failed_launch)),
+            failed_cid: word(offset_of!(Self, failed_cid)),
+            reserved: [0; 15],
         })
+    }
+
+    /// The failed command of what lies at byte `offset` of pinned memory, also while a later launch writes another: two looks that
+    /// agree have seen one of them whole. `None` if there is none, or if they never agree.
+    pub(crate) fn load_failed(memory: &DmaMemory, offset: usize) -> Option<FailedCommand> {
+        let look = || {
+            let status = memory.load_u32(offset + offset_of!(Self, status));
+            // What a writer stored behind its zero is not seen without the zero by the look that comes next.
+            fence(Ordering::Acquire);
+            let failed = FailedCommand {
+                status: Status::from_bits(status as u16),
+                cid: memory.load_u32(offset + offset_of!(Self, failed_cid)) as u16,
+                lba: memory.load_u64(offset + offset_of!(Self, failed_lba)),
+                launch: memory.load_u64(offset + offset_of!(Self, failed_launch)),
+            };
+            fence(Ordering::Acquire);
+            failed
+        };
+        let mut before = look();
+        for _ in 0..LOOKS {
+            let now = look();
+            if now == before && (now.launch == 0 || !now.status.is_success()) {
+                return (!now.status.is_success()).then_some(now);
+            }
+            std::hint::spin_loop();
+            before = now;
+        }
+        None
+    }
+
+    /// The command that failed by its status in the same launch.
+    fn failed(&self) -> Option<FailedCommand> {
+        let status = Status::from_bits(self.status as u16);
+        let failed =
+            FailedCommand { status, cid: self.failed_cid as u16, lba: self.failed_lba, launch: self.failed_launch };
+        (!status.is_success() && failed.launch == self.launch).then_some(failed)
+    }
+}
+
+impl fmt::Display for FailedCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a command failed: {}", self.status)
     }
 }
 
@@ -188,9 +265,11 @@ impl fmt::Display for Fault {
             FAULT_CLOSED => write!(f, "a reset cut {outstanding} commands off after {waited:?}"),
             other => write!(f, "fault {other}, {outstanding} commands outstanding"),
         }?;
-        match self.status {
-            0 => Ok(()),
-            status => write!(f, "; the latest error of the launch was {}", Status::from_bits(status as u16)),
+        match self.failed() {
+            None => Ok(()),
+            Some(FailedCommand { status, cid, lba, .. }) => {
+                write!(f, "; before that, CID {cid:#06x}, LBA {lba}, failed: {status}")
+            }
         }
     }
 }
@@ -198,9 +277,11 @@ impl fmt::Display for Fault {
 const _: () = {
     assert!(size_of::<QueueDescriptor>() == 9 * 8 + 14 * 4);
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
+    assert!(size_of::<QueueState>() == 14 * 4 + 3 * 8 + 12 * 4);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
-    assert!(size_of::<Fault>() == 64 && align_of::<Fault>() == 8);
-    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 120);
+    assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
+    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 116);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
+    assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, reserved) == 68);
 };

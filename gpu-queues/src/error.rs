@@ -26,9 +26,9 @@ pub enum GpuError {
     },
     /// Memory could not be pinned for the GPU.
     #[error(
-        "{bytes} bytes cannot be pinned for the GPU ({code:?}): pinned memory must fit into free memory, and where the process is not \
-         privileged it counts against RLIMIT_MEMLOCK, which is {} here; raise that (ulimit -l, LimitMEMLOCK= of systemd, --ulimit \
-         memlock= of a container), or ask for less",
+        "{bytes} bytes cannot be pinned for the GPU (cuMemHostRegister: {code:?}): pinned memory must fit into free memory, and where the \
+         process is not privileged it counts against RLIMIT_MEMLOCK, which is {} here; raise that (ulimit -l, LimitMEMLOCK= of \
+         systemd, --ulimit memlock= of a container), or ask for less",
         memlock()
     )]
     Pin {
@@ -93,6 +93,7 @@ mod tests {
     fn memory_that_cannot_be_pinned_names_the_limit() {
         let text = GpuError::Pin { bytes: 1 << 40, code: CUresult::CUDA_ERROR_OUT_OF_MEMORY }.to_string();
         let limit = memlock();
+        assert!(["cuMemHostRegister", "ulimit -l", "LimitMEMLOCK="].iter().all(|word| text.contains(word)), "{text}");
         assert!(limit == "unlimited" || limit.ends_with(" bytes"), "{limit}");
         assert!(
             text.contains("1099511627776 bytes") && text.contains(&format!("RLIMIT_MEMLOCK, which is {limit}")),

@@ -74,18 +74,32 @@ pub struct Ladder {
     pub drives: Vec<Choice>,
     /// Each rung above the lowest that no drive stands on, with the reason.
     pub refused: Vec<(Rung, String)>,
+    /// A host thread rings doorbells that the GPU could reach, because that was asked for.
+    pub asked: bool,
 }
 
 impl Ladder {
-    /// Chooses for drives behind these functions, with this GPU or for want of one. From then on a software controller looks at
-    /// its doorbells by itself ([`Function::doorbell_memory`]), if there is a GPU.
+    /// Chooses for drives behind these functions, with this GPU or for want of one.
     pub fn choose<'a>(gpu: Result<&Gpu, &GpuError>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
-        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions)
+        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, false)
     }
 
-    fn of<'a>(gpu: Result<String, String>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
+    /// The same where a host thread is to ring all doorbells, also those that are memory.
+    pub fn with_host_doorbells<'a>(
+        gpu: Result<&Gpu, &GpuError>,
+        functions: impl IntoIterator<Item = &'a dyn Function>,
+    ) -> Self {
+        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, true)
+    }
+
+    fn of<'a>(
+        gpu: Result<String, String>,
+        functions: impl IntoIterator<Item = &'a dyn Function>,
+        host_doorbells: bool,
+    ) -> Self {
         let rung = |function: &dyn Function| match &gpu {
             Err(_) => Rung::D,
+            Ok(_) if host_doorbells => Rung::BPrime,
             Ok(_) if function.doorbell_memory().is_some() => Rung::C,
             Ok(_) => Rung::BPrime,
         };
@@ -101,7 +115,7 @@ impl Ladder {
         let taken = |rung| drives.iter().any(|choice| choice.rung == rung);
         let refused = Rung::ALL.into_iter().filter(|&rung| rung < lowest && !taken(rung));
         let refused = refused.map(|rung| (rung, reason(rung))).collect();
-        Self { gpu: gpu.ok(), rung: lowest, drives, refused }
+        Self { asked: host_doorbells && gpu.is_ok(), gpu: gpu.ok(), rung: lowest, drives, refused }
     }
 }
 
@@ -111,7 +125,8 @@ impl fmt::Display for Ladder {
             Some(gpu) => write!(f, "{gpu}, ")?,
             None => f.write_str("no GPU, ")?,
         }
-        write!(f, "rung {}: {}", self.rung, self.rung.description())?;
+        let asked = if self.asked { ", as asked for" } else { "" };
+        write!(f, "rung {}: {}{asked}", self.rung, self.rung.description())?;
         for choice in self.drives.iter().filter(|choice| choice.rung != self.rung) {
             write!(f, "; {} on {}: {}", choice.drive, choice.rung, choice.rung.description())?;
         }
@@ -176,7 +191,7 @@ mod tests {
     }
 
     fn choose(gpu: Result<&str, &str>, functions: &[&dyn Function]) -> Ladder {
-        Ladder::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied())
+        Ladder::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied(), false)
     }
 
     #[test]
@@ -194,6 +209,11 @@ mod tests {
         let both = "NVIDIA H200, rung C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in \
                     pinned memory, doorbells rung by a host thread for the GPU; not A, B: unproven";
         assert_eq!(choose(gpu, &[soft, card]).to_string(), both);
+        let asked = Ladder::of(Ok("NVIDIA H200".to_owned()), [soft, card], true);
+        let as_asked = "NVIDIA H200, rung B′: rings in pinned memory, doorbells rung by a host thread for the GPU, as asked \
+                        for; not A, B: unproven";
+        assert_eq!(asked.to_string(), as_asked);
+        assert!(asked.drives.iter().all(|choice| choice.rung == Rung::BPrime));
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
         assert_eq!(none.to_string(), "no GPU, rung D: the host executor; not A, B, B′, C: libcuda cannot be found");
         assert_eq!((none.rung, none.refused.len()), (Rung::D, 4));

@@ -1,13 +1,12 @@
 //! One queue on every drive, for thread blocks to drive.
 
-use std::mem::{ManuallyDrop, offset_of};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_driver::{Controller, DriverError, ExternalQueue, Namespace, ResetKind, RingSizes, Submitter};
-use warprow_spec::Status;
 
-use crate::abi::{DOORBELL_MEMORY, Fault, MAX_BATCHES, QueueDescriptor, QueueState};
+use crate::abi::{DOORBELL_MEMORY, FailedCommand, Fault, LANES, MAX_BATCHES, QueueDescriptor, QueueState};
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
 use crate::side::{Own, Shared, Side};
@@ -22,11 +21,6 @@ pub struct QueueSetOptions {
     pub landing_stride: u32,
     /// From the doorbell of a batch to its last completion.
     pub timeout: Duration,
-}
-
-impl QueueSetOptions {
-    /// T: commands of a batch, one for each thread of a block.
-    pub const LANES: u32 = 256;
 }
 
 /// One queue pair on every drive of a list, each with its landing area, and what the blocks that drive them keep. A slot has one
@@ -74,7 +68,7 @@ struct Shape {
 impl Shape {
     fn of((controller, namespace): &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
-        let (lanes, stride) = (QueueSetOptions::LANES, options.landing_stride);
+        let stride = options.landing_stride;
         if !stride.is_power_of_two() || !(namespace.lba_bytes()..=8192).contains(&stride) {
             return refuse(format!(
                 "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to 8192 B is needed",
@@ -88,11 +82,11 @@ impl Shape {
             return refuse(format!("{} batches in flight are not possible, 1 to {MAX_BATCHES} are", options.batches));
         }
         let max = controller.cap().max_queue_entries();
-        let batches = options.batches.min((max - 1) / lanes);
+        let batches = options.batches.min((max - 1) / LANES);
         if batches == 0 {
-            return refuse(format!("its queues have at most {max} entries, and a thread block needs {}", lanes + 1));
+            return refuse(format!("its queues have at most {max} entries, and a thread block needs {}", LANES + 1));
         }
-        let commands = lanes * batches;
+        let commands = LANES * batches;
         let entries = (commands + 1).next_power_of_two().min(max);
         let cid_shift = commands.next_power_of_two().ilog2();
         // Where an index can be all ones, no generation is.
@@ -213,11 +207,10 @@ impl QueueSet {
                 drive: index as u32,
                 nsid: namespace.nsid(),
                 lba_shift: namespace.lba_shift().into(),
-                lanes: QueueSetOptions::LANES,
                 batches: shape.batches,
                 cid_shift: shape.cid_shift,
                 generations: shape.generations,
-                reserved: [0; 2],
+                reserved: [0; 3],
             });
         }
         let memory = Memory {
@@ -241,23 +234,11 @@ impl QueueSet {
         (0..self.queues.len()).filter_map(|index| self.fault(index)).collect()
     }
 
-    /// The latest error status of a command, on queues where there was one since [`forget_errors`](Self::forget_errors). Such
-    /// a queue goes on.
-    pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, Status)> {
-        let status =
-            |index| self.memory.faults.memory().load_u32(index * size_of::<Fault>() + offset_of!(Fault, status));
-        self.descriptors
-            .iter()
-            .enumerate()
-            .map(move |(index, queue)| (queue, Status::from_bits(status(index) as u16)))
-            .filter(|(_, status)| !status.is_success())
-    }
-
-    /// Forgets [`errors`](Self::errors), while no launch is under way.
-    pub fn forget_errors(&self) {
-        for index in 0..self.descriptors.len() {
-            self.memory.faults.memory().store_u32(index * size_of::<Fault>() + offset_of!(Fault, status), 0);
-        }
+    /// The first command that ended with an error status in the latest launch in which one did, on queues where there was one
+    /// since they were created. Such a queue goes on.
+    pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, FailedCommand)> {
+        let failed = |index| Fault::load_failed(self.memory.faults.memory(), index * size_of::<Fault>());
+        self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, failed(index)?)))
     }
 
     fn fault(&self, index: usize) -> Option<Fault> {
@@ -272,6 +253,27 @@ impl QueueSet {
             Ok(QueueState::from_bytes(bytes))
         };
         (0..self.queues.len()).map(state).collect()
+    }
+
+    /// Makes queues that no launch has driven look as after a long life: what counts is about to wrap, at 16 or 32 bits. For tests.
+    #[doc(hidden)]
+    pub fn age(&self) -> Result<(), GpuError> {
+        if self.states()?.iter().any(|state| *state != QueueState::default()) {
+            return Err(GpuError::Unsupported("queues that were driven cannot be aged".to_owned()));
+        }
+        for (index, queue) in self.descriptors.iter().enumerate() {
+            let aged = QueueState {
+                // Even, as the phase of a queue just created wants it.
+                turn: u32::MAX - 1,
+                generation: [queue.generations - 1; MAX_BATCHES],
+                anomalies: u32::MAX - 1,
+                commands: (1 << 32) - 300,
+                doorbells: (1 << 32) - 5,
+                ..QueueState::default()
+            };
+            self.memory.states.write(index * size_of::<QueueState>(), aged.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or its
@@ -394,7 +396,7 @@ mod tests {
         let drive = drive(4096);
         for batches in 1..=MAX_BATCHES as u32 {
             let shape = Shape::of(&drive, &options(batches, 512)).unwrap();
-            let commands = QueueSetOptions::LANES * batches;
+            let commands = LANES * batches;
             assert_eq!(shape.batches, batches);
             assert!(commands < shape.sizes.entries && commands < shape.sizes.completion_entries);
             assert!(shape.generations > 1);

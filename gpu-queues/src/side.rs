@@ -145,6 +145,22 @@ impl Own {
         }
     }
 
+    /// Copies `from` to `offset`, and waits until it is there.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
+        match self {
+            Self::Device(memory, quiet) => {
+                let to = Self::place(memory, offset, from.len());
+                // SAFETY: inside the memory (checked), from a slice of that length, which is waited for.
+                let copy = |stream| unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
+                quiet.run("writing a queue's state", copy)
+            }
+            Self::Plain(memory) => {
+                memory.write(offset, from);
+                Ok(())
+            }
+        }
+    }
+
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuError> {
         match self {
             Self::Device(memory, quiet) => {

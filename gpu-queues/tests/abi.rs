@@ -74,24 +74,48 @@ fn structures_match_the_header() {
         drive,
         nsid,
         lba_shift,
-        lanes,
         batches,
         cid_shift,
         generations,
         reserved,
     });
     assert_eq!(in_c(&header, "QueueDescriptor"), descriptor);
-    let state: Layout =
-        layout!(QueueState { tail, head, turn, poison, generation, sqhd, anomalies, commands, doorbells, reserved });
+    let state: Layout = layout!(QueueState {
+        tail,
+        head,
+        turn,
+        poison,
+        generation,
+        anomalies,
+        unused,
+        commands,
+        doorbells,
+        poisoned_by,
+        reserved,
+    });
     assert_eq!(in_c(&header, "QueueState"), state);
-    let fault: Layout =
-        layout!(Fault { kind, drive, queue, cid, lba, waited_ns, launch, outstanding, status, reserved });
+    let fault: Layout = layout!(Fault {
+        kind,
+        drive,
+        queue,
+        cid,
+        lba,
+        waited_ns,
+        launch,
+        outstanding,
+        status,
+        failed_lba,
+        failed_launch,
+        failed_cid,
+        reserved,
+    });
     assert_eq!(in_c(&header, "Fault"), fault);
 }
 
 #[test]
 fn constants_match_the_header() {
     let ours = [
+        ("WR_LANES", LANES as usize),
         ("WR_MAX_BATCHES", MAX_BATCHES),
         ("WR_SQE_BYTES", size_of::<warprow_spec::Sqe>()),
         ("WR_CQE_BYTES", size_of::<warprow_spec::Cqe>()),

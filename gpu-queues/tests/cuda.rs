@@ -48,9 +48,21 @@ fn memory_is_registered_once_at_a_time() {
     assert_ne!(first.address(), 0);
     let refused = Registered::new(&gpu, first.memory().clone()).expect_err("it is registered").to_string();
     assert!(refused.contains("1048576 bytes"), "{refused}");
+    assert!(refused.contains("cuMemHostRegister") && refused.contains("RLIMIT_MEMLOCK"), "{refused}");
     let memory = first.memory().clone();
     drop(first);
     Registered::new(&gpu, memory).unwrap();
+}
+
+/// More than there is: whether the system or CUDA refuses it, the error says how much was asked for, and what to do.
+#[test]
+fn memory_that_is_not_there_is_a_typed_error() {
+    let gpu = gpu_or_return!();
+    let pinned = Registered::allocate(&gpu, 1 << 46).expect_err("64 TiB").to_string();
+    assert!(pinned.contains("70368744177664 bytes"), "{pinned}");
+    assert!(pinned.contains("RLIMIT_MEMLOCK") || pinned.contains("ask for less"), "{pinned}");
+    let device = DeviceMemory::new(&gpu, 1 << 46).expect_err("64 TiB").to_string();
+    assert!(device.contains("70368744177664 bytes of GPU memory") && device.contains("are free"), "{device}");
 }
 
 #[test]

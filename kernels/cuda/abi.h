@@ -80,6 +80,7 @@ struct Ticket {
     u32 faults;       // queues of the slot that are poisoned
     Counters counters;
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
+    u64 launch;       // SlotState.launch
 };
 
 // Ids of a launch, and bags of each feature.
@@ -101,6 +102,7 @@ struct SlotState {
     u64 few;          // sums of a launch of few ids
     Counters counters;
     u64 began, prepared, fetched;
+    u64 launch;       // number of the launch, from 1: what faults name it by
     u64 launches[16]; // by ticket
     u32 admitted[16];
 };
@@ -153,5 +155,5 @@ struct Lookup {
 };
 
 static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
-static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 160 && sizeof(SlotState) == 376, "src/abi.rs");
+static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 168 && sizeof(SlotState) == 384, "src/abi.rs");
 static_assert(sizeof(Lookup) == 288, "src/abi.rs");

@@ -238,13 +238,14 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
 }
 
 // Words of a ticket.
-constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64), TICKET_WORDS = TICKET_BEGAN + 4;
+constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64);
+constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_WORDS = TICKET_LAUNCH + 1;
 static_assert(TICKET_WORDS == sizeof(Ticket) / sizeof(u64) && TICKET_WORDS <= 32, "a word a lane");
 
 DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
 
 // One warp, after everything else: the report, a word a lane, so that the loads wait for memory once.
-// `times`: but the last, they are the slot's; else they are in the ticket.
+// `times`: but for the end, they are the slot's, and the launch has a number; else they are in the ticket.
 DEVICE void report(const Lookup& p, const SlotState& slot, bool times) {
     u32 lane = threadIdx.x;
     u64 word = 0;
@@ -255,8 +256,9 @@ DEVICE void report(const Lookup& p, const SlotState& slot, bool times) {
     else if (lane == TICKET_BEGAN) word = slot.began;
     else if (lane == TICKET_BEGAN + 1) word = slot.prepared;
     else if (lane == TICKET_BEGAN + 2) word = slot.fetched;
+    else if (lane == TICKET_LAUNCH) word = slot.launch;
     else word = now();
-    bool is_ours = lane > 0 && lane < TICKET_WORDS && (times || lane < TICKET_BEGAN || lane == TICKET_WORDS - 1);
+    bool is_ours = lane > 0 && lane < TICKET_WORDS && (times || lane < TICKET_BEGAN || lane == TICKET_ENDED);
     if (is_ours) store_relaxed(ticket_words(p) + lane, word);
     __syncwarp();
 }
@@ -346,8 +348,8 @@ DEVICE void report_few(const Lookup& p, u64 ids, u32 flaws, u64 sum) {
     word = count == 2 ? padding : word;
     word = count == 3 ? hbm : word;
     word = count == 4 ? ids - missing - padding - hbm : word;
-    word = lane == TICKET_WORDS - 1 ? now() : word;
-    bool is_ours = lane > 0 && (lane < TICKET_BEGAN || lane == TICKET_WORDS - 1);
+    word = lane == TICKET_ENDED ? now() : word;
+    bool is_ours = lane > 0 && (lane < TICKET_BEGAN || lane == TICKET_ENDED);
     if (is_ours) store_relaxed(ticket_words(p) + lane, word);
     __syncwarp();
 }

@@ -2,9 +2,10 @@
 #pragma once
 #include "common.cuh"
 
-constexpr u32 FETCH_THREADS = 256;
+constexpr u32 FETCH_THREADS = WR_LANES;
 constexpr u32 BATCH = FETCH_THREADS;  // commands of a batch: one a lane
 constexpr u32 MAX_PLACES = BATCH * WR_MAX_BATCHES;
+constexpr u32 NOTHING = ~0u;
 
 // Nothing is due for so long between two polls.
 constexpr u32 POLL_PAUSE = 64;
@@ -62,7 +63,10 @@ struct Submitter {
     u32 next;
     u32 overdue;
     u32 anomalies;
-    u32 status;                     // of a failed command
+    // The first command that failed by its status; none has while `failed_unique` is NOTHING.
+    u32 failed_unique;
+    u32 failed_status;
+    u32 failed_cid;
     u64 bytes;
 };
 
@@ -92,6 +96,9 @@ DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Subm
     }
 }
 
+// The LBA of a unique row, on its drive.
+DEVICE u64 lba_of(const Lookup& p, u32 unique) { return home_of(p, at<const u64>(p.unique)[unique]).at & 0xffffffffffffull; }
+
 // Reads what one drive holds of the uniques from `cursor` to `end`, through the queue that this block owns. Rows count as failed until
 // they are in staging, so that leaving in any way is safe. Commands that it leaves behind poison the queue.
 DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, const u32 end) {
@@ -102,13 +109,14 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     const u32 mask = (1u << queue.cid_shift) - 1;
     u32 tail = state.tail, head = state.head, turn = state.turn;
     u32 oldest = 0, newest = 0, outstanding = 0, commands = 0, doorbells = 0;
-    u32 poison = state.poison;
+    u32 poison = WR_FAULT_NONE;
     bool overdue = false;
     u32 width = 32;
     if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
     for (u32 i = t; i < MAX_PLACES / 32; i += FETCH_THREADS) s.outstanding[i] = s.failed[i] = 0;
     if (t == 0) {
-        s.anomalies = s.status = 0;
+        s.anomalies = 0;
+        s.failed_unique = NOTHING;
         s.bytes = 0;
     }
     __syncthreads();
@@ -205,7 +213,10 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
                 u32 status = word >> 49;
                 if (status != 0) {
                     atomicOr(&s.failed[place / 32], bit);
-                    s.status = status;
+                    if (atomicCAS(&s.failed_unique, NOTHING, s.first[place]) == NOTHING) {
+                        s.failed_status = status;
+                        s.failed_cid = cid;
+                    }
                 }
                 atomicSub(&s.left[slot], 1u);
             } else {
@@ -274,25 +285,67 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     atomicAdd(&slot_state.counters.bytes, s.bytes);
     if (s.anomalies) atomicAdd(&slot_state.counters.anomalies, (u64)s.anomalies);
     Fault& fault = *at<Fault>(queue.fault);
-    if (s.status != 0) store_relaxed(&fault.status, s.status);
-    if (poison && !state.poison) {
-        state.poison = poison;
+    if (s.failed_unique != NOTHING) {
+        // The host may be looking: there is none until all of it is there.
+        store_relaxed(&fault.status, 0u);
+        fence_release();
+        store_relaxed(&fault.failed_lba, lba_of(p, s.failed_unique));
+        store_relaxed(&fault.failed_launch, slot_state.launch);
+        store_relaxed(&fault.failed_cid, s.failed_cid);
+        fence_release();
+        store_relaxed(&fault.status, s.failed_status);
+    }
+    if (poison) {
+        store_relaxed(&state.poisoned_by, slot_state.launch);
+        fence_release();
+        store_relaxed(&state.poison, poison);
         u32 place = 0;
         while (place < MAX_PLACES - 1 && !(s.outstanding[place / 32] >> place % 32 & 1)) ++place;
         store_relaxed(&fault.drive, queue.drive);
         store_relaxed(&fault.queue, queue.queue_id);
         store_relaxed(&fault.cid, s.generation[place / BATCH] << queue.cid_shift | place);
-        store_relaxed(&fault.lba, home_of(p, at<const u64>(p.unique)[s.first[place]]).at & 0xffffffffffffull);
+        store_relaxed(&fault.lba, lba_of(p, s.first[place]));
         store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - s.deadline[oldest % batches]);
-        store_relaxed(&fault.launch, slot_state.launches[p.ticket] + 1);
+        store_relaxed(&fault.launch, slot_state.launch);
         store_relaxed(&fault.outstanding, outstanding);
         fence_release();
         store_relaxed(&fault.kind, poison);
+        atomicAdd(&slot_state.faults, 1u);
     }
-    if (poison) atomicAdd(&slot_state.faults, 1u);
 }
 
-// grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits.
+// The place of a set among those whose queue on a drive took commands when the launch began.
+struct Share {
+    u32 before;   // healthy sets before it
+    u32 healthy;  // all of them
+    bool mine;    // it is one
+};
+
+// By whole warps. Every block of the drive finds the same, whenever it looks: what was poisoned by this launch was healthy.
+DEVICE Share share_of(const Lookup& p, u32 set, u32 drive, u64 launch) {
+    Share share{};
+    for (u32 first = 0; first < p.sets; first += 32) {
+        u32 other = first + threadIdx.x % 32;
+        bool healthy = false;
+        if (other < p.sets) {
+            const QueueState& state = *at<QueueState>(at<QueueDescriptor>(p.queues)[other * p.drives + drive].state);
+            healthy = load_relaxed(&state.poison) == WR_FAULT_NONE;
+            if (!healthy) {
+                fence_acquire();
+                healthy = load_relaxed(&state.poisoned_by) == launch;
+            }
+        }
+        u32 bits = __ballot_sync(FULL, healthy);
+        u32 below = set <= first ? 0 : set - first < 32 ? (1u << (set - first)) - 1 : FULL;
+        share.before += __popc(bits & below);
+        share.healthy += __popc(bits);
+        if (set / 32 == first / 32) share.mine = bits >> set % 32 & 1;
+    }
+    return share;
+}
+
+// grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits. The sets whose queue on a
+// drive takes commands share its rows; where none does, they fail.
 KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
     if (!is_admitted(p)) return;
     const SlotState& slot = *at<SlotState>(p.slot);
@@ -301,9 +354,15 @@ KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
         gather(p, blockIdx.x - submitters, gridDim.x - submitters);
         return;
     }
-    u32 set = blockIdx.x / p.drives, cold = slot.uniques - slot.dram_uniques;
-    u32 begin = slot.dram_uniques + (u32)((u64)cold * set / p.sets);
-    u32 end = slot.dram_uniques + (u32)((u64)cold * (set + 1) / p.sets);
+    u32 cold = slot.uniques - slot.dram_uniques;
     // Behind a closed gate the host may be at the queues: their rows stay as they are, failed.
-    if (begin < end && !slot.gate_was_closed) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
+    if (cold == 0 || slot.gate_was_closed) return;
+    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);
+    if (!share.mine) {
+        if (threadIdx.x == 0) atomicAdd(&at<SlotState>(p.slot)->faults, 1u);
+        return;
+    }
+    u32 begin = slot.dram_uniques + (u32)((u64)cold * share.before / share.healthy);
+    u32 end = slot.dram_uniques + (u32)((u64)cold * (share.before + 1) / share.healthy);
+    if (begin < end) submit(p, at<QueueDescriptor>(p.queues)[blockIdx.x], begin, end);
 }

@@ -121,6 +121,7 @@ DEVICE void admit(const Lookup& p) {
     slot.admitted[p.ticket] = 1;
     // Whoever reads the ticket meanwhile sees that it is being written.
     store_relaxed(&ticket.outcome, OUTCOME_NONE);
+    ++slot.launch;
     slot.began = now();
     slot.faults = 0;
     slot.uniques = 0;
@@ -129,7 +130,7 @@ DEVICE void admit(const Lookup& p) {
     slot.size = size_of(p, slot.flaws);
     slot.counters.ids = slot.size.ids;
     // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
-    store_relaxed(gate_inside(p), slot.launches[p.ticket] + 1);
+    store_relaxed(gate_inside(p), slot.launch);
     fence_sequential();
     slot.gate_was_closed = load_relaxed(gate_closed(p));
     if (slot.gate_was_closed) store_relaxed(gate_inside(p), 0ull);

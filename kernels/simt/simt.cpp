@@ -51,6 +51,8 @@ struct Options {
     u64 limit_ns;
     u32 shared_bytes;
     u32 ends;
+    // Blocks that run at once, as on a GPU that has room for no more: others begin, from any one on, when some have ended. 0: all.
+    u32 resident;
     // Called now and then, and with `idle` when every lane waits. Gives the time.
     u64 (*turn)(void* context, u32 idle);
     void* context;
@@ -350,6 +352,8 @@ static void schedule() {
     const u32 lanes_last = LASTS[random_word() % 5], warps_last = LASTS[random_word() % 5], blocks_last = LASTS[1 + random_word() % 4];
     Order lanes = draw(), warps = draw();
     u32 current = (u32)(random_word() % blocks.x), left = blocks.x;
+    const u32 resident = options->resident != 0 && options->resident < blocks.x ? options->resident : blocks.x;
+    const u32 shift = resident < blocks.x ? (u32)(random_word() % blocks.x) : 0;
     const u64 began = wall();
     for (u64 steps = 0; left != 0 && !failed; ++steps) {
         if (one_in(lanes_last)) lanes = draw();
@@ -364,6 +368,7 @@ static void schedule() {
         Lane* next = nullptr;
         for (u32 i = 0; i < blocks.x && next == nullptr; ++i) {
             u32 number = (current + i) % blocks.x;
+            if ((number + shift) % blocks.x >= resident + (blocks.x - left)) continue;
             next = next_ready(grid[number], warps, lanes);
             if (next != nullptr) current = number;
         }

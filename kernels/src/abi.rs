@@ -244,7 +244,7 @@ plain!(
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 160 {
+    Ticket, 168 {
         /// Launches of this ticket that have ended; stored last.
         sequence: u64,
         /// See [`outcome`].
@@ -265,12 +265,14 @@ plain!(
         fetched: u64,
         /// When it ended.
         ended: u64,
+        /// Its number, counted by its slot from 1.
+        launch: u64,
     }
 );
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 376 {
+    SlotState, 384 {
         /// Not zero: a launch runs.
         lease: u32,
         /// Of the launch.
@@ -301,6 +303,8 @@ plain!(
         prepared: u64,
         /// Of the launch.
         fetched: u64,
+        /// Number of the latest launch that was admitted, from 1.
+        launch: u64,
         /// Launches that have ended, by ticket.
         launches: [u64; TICKETS],
         /// Not zero: the launch of that ticket runs.

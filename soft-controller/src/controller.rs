@@ -128,11 +128,12 @@ impl SoftController {
     }
 
     /// The doorbells as memory, for submitters that store to them by other means than [`Doorbell::ring`], such as a
-    /// GPU. They begin at offset 1000h of BAR0. The workers look at them every millisecond from now on when idle.
+    /// GPU. They begin at offset 1000h of BAR0. While the result or a clone of it lives, the workers look at them every
+    /// millisecond when idle.
     pub fn doorbell_memory(&self) -> DmaMemory {
-        self.core.silent_submitters.store(true, Ordering::Relaxed);
+        let memory = self.core.silent_doorbells.clone();
         self.core.wake_all();
-        self.core.doorbells.clone()
+        memory
     }
 
     fn check(&self, what: &'static str, at: u64, width: u64) -> Result<u64, FunctionError> {

@@ -108,8 +108,9 @@ pub(crate) struct Core {
     pub(crate) control_due: AtomicU64,
     /// Some shard has events for the admin queue. Apart from `control_due`, which `Control` sets anew at the end of a step.
     pub(crate) events_wait: AtomicBool,
-    /// Some submitter does not wake the workers after ringing.
-    pub(crate) silent_submitters: AtomicBool,
+    /// The doorbells again, for submitters that do not wake the workers after ringing: while one of them holds a clone, the
+    /// workers look by themselves.
+    pub(crate) silent_doorbells: DmaMemory,
     pub(crate) stop: AtomicBool,
 }
 
@@ -120,6 +121,7 @@ impl Core {
             faults: config.faults.clone(),
             timing: config.timing.clone().map(|timing| Mutex::new(Model::new(timing, config.seed))),
             config,
+            silent_doorbells: doorbells.alias(),
             doorbells,
             control: Mutex::new(control),
             seats: shards.into_iter().map(Seat::new).collect(),
@@ -130,7 +132,6 @@ impl Core {
             admin_seen: AtomicU32::new(0),
             control_due: AtomicU64::new(u64::MAX),
             events_wait: AtomicBool::new(false),
-            silent_submitters: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -268,7 +269,7 @@ impl Core {
     /// How long a worker that begins to look for work goes on without any.
     pub(crate) fn vigil(&self, worker: usize) -> Duration {
         self.seats[worker].roused.store(false, Ordering::Relaxed);
-        if self.silent_submitters.load(Ordering::Relaxed) { SILENT_SPIN } else { SPIN }
+        if self.silent_doorbells.is_shared() { SILENT_SPIN } else { SPIN }
     }
 
     /// How long a worker may sleep if nobody wakes it; zero if it has something to do.
@@ -276,7 +277,7 @@ impl Core {
         if self.has_work(worker) || self.seats[worker].roused.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
-        let limit = if self.silent_submitters.load(Ordering::Relaxed) { NAP } else { SLEEP };
+        let limit = if self.silent_doorbells.is_shared() { NAP } else { SLEEP };
         self.next_due(worker).map_or(limit, |due| due.saturating_sub(self.now()).min(limit))
     }
 

@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{Host, pattern, ram};
@@ -11,6 +13,12 @@ use warprow_soft_controller::SoftController;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent};
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe};
+
+/// The tests count what all of the process's controller threads do: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Processor time of this process's controller threads, in ticks of 10 ms.
 fn ticks() -> u64 {
@@ -27,6 +35,7 @@ fn ticks() -> u64 {
 
 #[test]
 fn idle_threads_sleep_and_wake() {
+    let _alone = alone();
     let mut host = Host::new(SoftController::builder().namespace(ram(1 << 20)).workers(2).build().unwrap(), false);
     host.enable();
     for id in 1..=4 {
@@ -60,9 +69,60 @@ fn idle_threads_sleep_and_wake() {
     }
 }
 
+/// How often this process's controller threads have gone to sleep.
+fn naps() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter(|status| status.contains("Name:\tnvme-"))
+        .filter_map(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse::<u64>().ok()
+        })
+        .sum()
+}
+
+fn naps_in_400_ms() -> u64 {
+    // Whatever was done last is over then.
+    std::thread::sleep(Duration::from_millis(20));
+    let before = naps();
+    std::thread::sleep(Duration::from_millis(400));
+    naps() - before
+}
+
+#[test]
+fn threads_stop_glancing_when_nobody_is_left_who_does_not_wake_them() {
+    let _alone = alone();
+    let mut host = Host::new(SoftController::builder().namespace(ram(1 << 20)).build().unwrap(), false);
+    host.enable();
+    host.create_pair(1, 16);
+    let page = host.buffer(PAGE);
+    // Once in 50 ms, or once in a millisecond.
+    let (quiet, awake) = (0..=30, 60..=1000);
+    let assert_naps = |due: &RangeInclusive<u64>, what: &str| {
+        let naps = naps_in_400_ms();
+        assert!(due.contains(&naps), "{what}: {naps} naps in 400 ms");
+    };
+    assert_naps(&quiet, "before");
+    let memory = host.drive.doorbell_memory();
+    let clone = memory.clone();
+    assert_naps(&awake, "held twice");
+    drop(memory);
+    assert_naps(&awake, "held once");
+    drop(clone);
+    assert_naps(&quiet, "held no more");
+    // Who rings and wakes is served all the same, and so is another who does not wake.
+    host.read(0, 8, page.iova);
+    let again = host.drive.doorbell_memory();
+    assert_naps(&awake, "held again");
+    drop(again);
+    assert_naps(&quiet, "after all");
+}
+
 /// The first worker serves the admin queue, the second finds what is to be reported there.
 #[test]
 fn an_event_of_another_worker_does_not_wait_for_the_first_to_wake_by_itself() {
+    let _alone = alone();
     let after = (0..5).map(|_| {
         let builder = SoftController::builder().namespace(ram(1 << 20)).workers(2);
         let mut host = Host::new(builder.build().unwrap(), false);
@@ -90,6 +150,7 @@ fn an_event_of_another_worker_does_not_wait_for_the_first_to_wake_by_itself() {
 
 #[test]
 fn many_queues_on_many_workers_are_all_served() {
+    let _alone = alone();
     for workers in [1, 3] {
         let builder = SoftController::builder().namespace(ram(1 << 20)).workers(workers);
         let mut host = Host::new(builder.build().unwrap(), false);

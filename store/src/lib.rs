@@ -66,7 +66,7 @@ pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
 pub use slot::Slot;
 pub use store::{OpenOptions, Store, TableInfo, Verified};
-pub use warprow_gpu_queues::Gpu;
+pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};
 pub use warprow_layout::{Access, DType, Ranks, RowSource, Span, TableSpec};

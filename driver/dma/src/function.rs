@@ -77,7 +77,8 @@ pub trait Function: Send + Sync + fmt::Debug {
 
     /// The memory that holds the doorbells, where they are ordinary memory: its first byte is BAR0 + 1000h. For submitters
     /// that store to them by other means than [`Doorbell::ring`] and so wake nobody, such as a GPU: whoever reads them looks
-    /// by itself from now on, and is told with [`wake`](Self::wake) when that is worth while.
+    /// by itself for as long as the result or a clone of it lives, and is told with [`wake`](Self::wake) when that is worth
+    /// while.
     fn doorbell_memory(&self) -> Option<DmaMemory> {
         None
     }

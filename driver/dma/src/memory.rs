@@ -42,7 +42,7 @@ pub struct AllocateError {
 fn remedy(backing: Backing) -> &'static str {
     match backing {
         Backing::HugePages => "; reserve huge pages: echo 512 > /proc/sys/vm/nr_hugepages",
-        _ => "",
+        _ => "; free some memory, or ask for less",
     }
 }
 
@@ -51,7 +51,14 @@ struct Mapping {
     len: usize,
     fd: Option<OwnedFd>,
     huge: bool,
-    _map: MmapRaw,
+    owner: Owner,
+}
+
+/// What keeps memory mapped.
+enum Owner {
+    Map(MmapRaw),
+    /// It is an alias of this.
+    Memory(DmaMemory),
 }
 
 // SAFETY: the memory is only reached through atomic accesses of raw pointers, from any thread.
@@ -116,7 +123,18 @@ impl DmaMemory {
         // since 5.12 keep pinned pages in place by themselves.
         let _ = map.advise(memmap2::Advice::DontFork);
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        Self(Arc::new(Mapping { base, len: map.len(), fd, huge, _map: map }))
+        Self(Arc::new(Mapping { base, len: map.len(), fd, huge, owner: Owner::Map(map) }))
+    }
+
+    /// The same memory, under another count of those who share it ([`is_shared`](Self::is_shared)).
+    pub fn alias(&self) -> Self {
+        let Mapping { base, len, huge, .. } = *self.0;
+        Self(Arc::new(Mapping { base, len, fd: None, huge, owner: Owner::Memory(self.clone()) }))
+    }
+
+    /// Whether a clone of it is held elsewhere. Another thread may drop or clone one at any time.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Length in bytes, a multiple of [`PAGE`].
@@ -137,7 +155,10 @@ impl DmaMemory {
 
     /// Its file descriptor, if it is a memfd.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.fd.as_ref().map(AsFd::as_fd)
+        match &self.0.owner {
+            Owner::Map(_) => self.0.fd.as_ref().map(AsFd::as_fd),
+            Owner::Memory(memory) => memory.fd(),
+        }
     }
 
     /// Whether `len` bytes at `offset` lie inside.
@@ -311,6 +332,10 @@ impl DmaMemory {
     /// again.
     pub fn discard(&self, offset: usize, len: usize) {
         self.check(offset, len, 1);
+        let map = match &self.0.owner {
+            Owner::Map(map) => map,
+            Owner::Memory(memory) => return memory.discard(offset, len),
+        };
         let (start, end) = (offset.next_multiple_of(PAGE), (offset + len) / PAGE * PAGE);
         if self.0.fd.is_some() || self.0.huge || start >= end {
             return self.fill(offset, len, 0);
@@ -319,8 +344,7 @@ impl DmaMemory {
         self.fill(end, offset + len - end, 0);
         // SAFETY: the pages are private and anonymous, inside the mapping (checked), and read as zeros afterwards, as
         // if they had been written; they are only accessed atomically, and nothing relies on their content.
-        let discarded =
-            unsafe { self.0._map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        let discarded = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         if discarded.is_err() {
             self.fill(start, end - start, 0);
         }
@@ -390,6 +414,24 @@ mod tests {
             memory.store_u64(8, 0x0102_0304_0506_0708);
             assert_eq!(memory.load_u32(8), 0x0506_0708);
             assert_eq!(memory.fd().is_some(), backing == Backing::Memfd);
+        }
+    }
+
+    #[test]
+    fn an_alias_is_the_same_memory_with_a_count_of_its_own() {
+        for backing in [Backing::Anonymous, Backing::Memfd] {
+            let memory = DmaMemory::allocate(PAGE, backing).unwrap();
+            let alias = memory.alias();
+            assert!(memory.is_shared() && !alias.is_shared(), "the alias keeps the memory");
+            assert_eq!((alias.as_ptr(), alias.len()), (memory.as_ptr(), memory.len()));
+            assert_eq!(alias.fd().is_some(), backing == Backing::Memfd);
+            let clone = alias.clone();
+            assert!(alias.is_shared());
+            drop((clone, memory));
+            assert!(!alias.is_shared());
+            alias.store_u32(8, 7);
+            alias.discard(0, PAGE);
+            assert_eq!(alias.load_u32(8), 0);
         }
     }
 

@@ -36,6 +36,7 @@ struct Batch {
     lbas: Vec<u64>,
     outstanding: Vec<bool>,
     failed: Vec<bool>,
+    launch: u64,
     began: Instant,
 }
 
@@ -45,10 +46,10 @@ impl Block {
     }
 
     fn place(&self, slot: u32, lane: usize) -> u32 {
-        slot * self.0.lanes + lane as u32
+        slot * LANES + lane as u32
     }
 
-    fn submit(&self, slot: u32, lbas: &[u64]) -> Batch {
+    fn submit(&self, slot: u32, launch: u64, lbas: &[u64]) -> Batch {
         let q = &self.0;
         let tail = field!(q.state, QueueState.tail);
         let mut at = tail.load(Relaxed);
@@ -67,7 +68,8 @@ impl Block {
         u32_at(q.sq_tail).store(at, Relaxed);
         tail.store(at, Relaxed);
         let count = lbas.len();
-        Batch { lbas: lbas.to_vec(), outstanding: vec![true; count], failed: vec![false; count], began: Instant::now() }
+        let (outstanding, failed) = (vec![true; count], vec![false; count]);
+        Batch { lbas: lbas.to_vec(), outstanding, failed, launch, began: Instant::now() }
     }
 
     /// Consumes what has come; how many entries.
@@ -90,15 +92,24 @@ impl Block {
                 turn.fetch_add(1, Relaxed);
             }
             let index = u32::from(cqe.cid) & ((1 << q.cid_shift) - 1);
-            let (slot, lane) = (index / q.lanes, (index % q.lanes) as usize);
+            let (slot, lane) = (index / LANES, (index % LANES) as usize);
             let known = u32::from(cqe.cid) >> q.cid_shift == self.generation(slot.min(7)).load(Relaxed);
             match batches.get_mut(&slot).filter(|it| known && it.outstanding.get(lane) == Some(&true)) {
                 Some(batch) => {
                     batch.outstanding[lane] = false;
                     batch.failed[lane] = !cqe.status().is_success();
                     if batch.failed[lane] {
-                        let status = u32::from(cqe.status().into_bits());
-                        field!(q.fault, Fault.status).store(status, Relaxed);
+                        let (fault, launch) = (q.fault, u64_at(q.fault + offset_of!(Fault, failed_launch) as u64));
+                        // The first of a launch.
+                        if launch.load(Relaxed) != batch.launch {
+                            field!(fault, Fault.status).store(0, Relaxed);
+                            fence(Release);
+                            launch.store(batch.launch, Relaxed);
+                            u64_at(fault + offset_of!(Fault, failed_lba) as u64).store(batch.lbas[lane], Relaxed);
+                            field!(fault, Fault.failed_cid).store(cqe.cid.into(), Relaxed);
+                            fence(Release);
+                            field!(fault, Fault.status).store(cqe.status().into_bits().into(), Relaxed);
+                        }
                     }
                 }
                 None => {
@@ -126,6 +137,8 @@ impl Block {
 
     fn poison(&self, kind: u32, launch: u64, batches: &BTreeMap<u32, Batch>) {
         let (q, (slot, batch)) = (&self.0, batches.iter().next().expect("something is outstanding"));
+        u64_at(q.state + offset_of!(QueueState, poisoned_by) as u64).store(launch, Relaxed);
+        fence(Release);
         field!(q.state, QueueState.poison).store(kind, Relaxed);
         let lane = batch.outstanding.iter().position(|&out| out).unwrap_or(0);
         let cid = self.generation(*slot).load(Relaxed) << q.cid_shift | self.place(*slot, lane);
@@ -149,7 +162,7 @@ impl Block {
         if field!(q.state, QueueState.poison).load(Relaxed) != FAULT_NONE {
             return rows;
         }
-        let mut waiting = lbas.chunks(q.lanes as usize).peekable();
+        let mut waiting = lbas.chunks(LANES as usize).peekable();
         let mut batches: BTreeMap<u32, Batch> = BTreeMap::new();
         let mut overdue = false;
         loop {
@@ -157,7 +170,7 @@ impl Block {
                 if !batches.contains_key(&slot)
                     && let Some(chunk) = waiting.next()
                 {
-                    batches.insert(slot, self.submit(slot, chunk));
+                    batches.insert(slot, self.submit(slot, launch, chunk));
                 }
             }
             if batches.is_empty() {

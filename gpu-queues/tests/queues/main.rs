@@ -4,14 +4,14 @@ mod block;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block::{Block, Rows, launch};
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, DriverError, Namespace, Options, QueueOptions, ResetKind};
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
 use warprow_gpu_queues::{Gate, GpuError, QueueSet, QueueSetOptions};
-use warprow_soft_controller::{Fault, Namespace as Space, Ram, Rule, SoftController};
+use warprow_soft_controller::{Cut, Fault, Namespace as Space, Ram, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
 const LBAS: u64 = 4096;
@@ -126,6 +126,25 @@ fn launches_read_what_is_there() {
 }
 
 #[test]
+fn counters_wrap() {
+    for forwarded in [false, true] {
+        let rig = Rig::new(2, 2, forwarded);
+        rig.set.age().unwrap();
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        rig.drives[0].soft.faults().inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).times(3));
+        for _ in 0..40 {
+            let count = rng.usize(200..700);
+            rig.assert_reads(&shuffled(&mut rng, count));
+        }
+        for (state, anomalies) in rig.set.states().unwrap().iter().zip([1, u32::MAX - 1]) {
+            assert!(state.turn < 100 && state.generation[0] < 100, "{state:?}");
+            assert_eq!(state.anomalies, anomalies);
+        }
+        assert!(rig.set.age().is_err(), "they were driven");
+    }
+}
+
+#[test]
 fn doorbells_in_memory_need_no_thread() {
     let rig = Rig::new(1, 1, false);
     // Long enough for the worker to fall asleep: nobody wakes it.
@@ -178,7 +197,17 @@ fn a_failed_command_fails_alone() {
     let failed: Vec<_> = rows[0].iter().filter(|(_, row)| row.is_none()).map(|(&lba, _)| lba).collect();
     assert_eq!(failed, [5]);
     assert!(!rig.set.is_poisoned());
+    let errors = |rig: &Rig| rig.set.errors().map(|(queue, failed)| (queue.queue_id, failed)).collect::<Vec<_>>();
+    let [(queue, failed)] = errors(&rig)[..] else { panic!("{:?}", errors(&rig)) };
+    // LBA 5 is the sixth of the first batch, whose generation is the first.
+    assert_eq!((queue, failed.cid, failed.lba, failed.launch), (rig.blocks[0].0.queue_id, 5, 5, 1));
+    assert_eq!(failed.status.code(), StatusCode::UnrecoveredReadError);
     rig.assert_reads(&[5, 6]);
+    assert_eq!(errors(&rig)[..], [(queue, failed)], "until another fails");
+    rig.drives[0].soft.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(90..92).times(2));
+    rig.launch(&(89..95).collect::<Vec<_>>()).unwrap();
+    let [(_, failed)] = errors(&rig)[..] else { panic!("{:?}", errors(&rig)) };
+    assert!((90..92).contains(&failed.lba) && failed.launch == 3, "{failed:?}");
 }
 
 #[test]
@@ -195,6 +224,42 @@ fn a_queue_that_is_not_deleted_costs_a_reset() {
     assert_eq!(rig.drives[0].soft.faults().fired(refusal), 1);
     assert_eq!([0, 1].map(|drive: usize| rig.drives[drive].controller.resets()), [1, 0]);
     rig.assert_reads(&[1, 2, 3]);
+}
+
+/// One of two controllers sets CSTS.CFS, or is gone, with many commands under way.
+#[test]
+fn a_dead_controller_fails_its_rows_and_comes_back() {
+    let cases =
+        [false, true].into_iter().flat_map(|forwarded| [Fault::Fatal, Fault::Disappear].map(|it| (forwarded, it)));
+    for (forwarded, fault) in cases {
+        let mut rig = Rig::with(2, 2, forwarded, SHORT, LONG);
+        let all: Vec<u64> = (0..1500).collect();
+        rig.assert_reads(&all);
+        rig.drives[1].soft.faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(300));
+        let began = Instant::now();
+        let rows = rig.launch(&all).unwrap();
+        assert!(began.elapsed() < SHORT * 20, "{:?}", began.elapsed());
+        assert_rows(&rows, false);
+        assert_rows(&rows[..1], true);
+        assert!(rows[1].values().filter(|row| row.is_none()).count() > 1200);
+        let faults = rig.set.faults();
+        let [told] = faults[..] else { panic!("{faults:?}") };
+        assert!((told.kind, told.drive, told.launch) == (FAULT_TIMED_OUT, 1, 2) && told.outstanding > 1, "{told:?}");
+        assert_eq!(rows[1][&told.lba], None);
+        if fault == Fault::Disappear {
+            for _ in 0..2 {
+                let error = rig.set.recover().expect_err("it is gone").to_string();
+                assert!(error.contains("soft:1") && error.contains("gone"), "{error}");
+                assert!(rig.set.is_poisoned() && rig.launch(&all).is_none(), "the gate stays closed");
+            }
+            rig.drives[1].soft.power_cut(Cut::KeepAll).unwrap();
+        }
+        rig.set.recover().unwrap();
+        for _ in 0..2 {
+            rig.assert_reads(&all);
+        }
+        assert_eq!([0, 1].map(|drive: usize| rig.drives[drive].controller.resets() > 0), [false, true]);
+    }
 }
 
 /// Launches go on in a thread while the host resets a controller again and again.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use fastrand::Rng;
 use warprow_dma::{Backing, DmaMemory};
-use warprow_gpu_queues::abi::QueueDescriptor;
+use warprow_gpu_queues::abi::{LANES, QueueDescriptor};
 use warprow_kernels::abi::Lookup;
 
 use crate::batch::Batch;
@@ -15,7 +15,6 @@ use crate::ring::rows_of_an_lba;
 use crate::shim::{Shim, seeds};
 use crate::world::World;
 
-const LANES: u32 = 256;
 /// Where things lie in the memory: both doorbells, the queues, the landing area.
 const TAIL: usize = 0;
 const HEAD: usize = 64;
@@ -68,7 +67,6 @@ impl Controller {
             queue_id: 5,
             nsid: 1,
             lba_shift: 9,
-            lanes: LANES,
             batches,
             cid_shift,
             generations: (1 << (16 - cid_shift)) - 1,

@@ -12,5 +12,6 @@ mod planted;
 mod queues;
 mod rig;
 mod ring;
+mod sets;
 mod shim;
 mod world;

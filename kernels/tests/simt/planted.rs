@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
 use crate::shim::{Patch, Shim};
-use crate::{dedupe, ghosts, lookups, ring};
+use crate::{dedupe, ghosts, lookups, ring, sets};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -225,6 +225,23 @@ const PLANTED: &[Planted] = &[
             "                    atomicOr(&s.failed[place / 32], bit);",
             "                    u32 known = load_relaxed(&s.failed[place / 32]);\n                    store_relaxed(&s.failed[place / 32], known | bit);",
         ),
+    ),
+    planted(
+        "a poisoned queue's rows left to it",
+        sets::case,
+        4,
+        patch(
+            "fetch.cuh",
+            "    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);",
+            "    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);\n    share.before = \
+             blockIdx.x / p.drives;\n    share.healthy = p.sets;",
+        ),
+    ),
+    planted(
+        "rows shared by what is healthy at the moment",
+        sets::case,
+        12,
+        patch("fetch.cuh", "                healthy = load_relaxed(&state.poisoned_by) == launch;\n", ""),
     ),
     planted(
         "a turn that is not counted",

@@ -6,19 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use warprow_dma::{Clock, DmaMemory, Function, SystemClock};
+use warprow_dma::{Clock, DmaMemory, SystemClock};
 use warprow_driver::{Controller, ExternalQueue, Options, RingSizes, Submitter};
 use warprow_gpu_queues::abi::{
-    self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, QueueDescriptor, QueueState,
+    self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, LANES, QueueDescriptor, QueueState,
 };
 use warprow_soft_controller::{Builder, FaultPlan, Namespace, Procedural, SoftController};
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::buffer::Buffer;
 use crate::world::World;
-
-/// Threads of a submitting block.
-const LANES: u32 = 256;
 
 /// What the device and the kernel know of a queue pair.
 pub(crate) struct Queue {
@@ -27,13 +24,16 @@ pub(crate) struct Queue {
     pub(crate) fault: Buffer,
     /// None: there is no controller.
     external: Option<ExternalQueue>,
+    anomalies_before: u32,
 }
 
 impl Queue {
     pub(crate) fn new(descriptor: QueueDescriptor, external: Option<ExternalQueue>) -> Self {
         let (state, fault) = (Buffer::zeroed(size_of::<QueueState>()), Buffer::zeroed(size_of::<abi::Fault>()));
         let descriptor = QueueDescriptor { state: state.address(), fault: fault.address(), ..descriptor };
-        Self { descriptor, state, fault, external }
+        // About to wrap, where the state is written.
+        let anomalies_before = if external.is_some() { u32::MAX - 1 } else { 0 };
+        Self { descriptor, state, fault, external, anomalies_before }
     }
 
     pub(crate) fn is_untouched(&self) -> bool {
@@ -45,7 +45,7 @@ impl Queue {
     }
 
     pub(crate) fn anomalies(&self) -> u32 {
-        self.state.u32_at(std::mem::offset_of!(QueueState, anomalies))
+        self.state.u32_at(std::mem::offset_of!(QueueState, anomalies)).wrapping_sub(self.anomalies_before)
     }
 
     pub(crate) fn turn(&self) -> u32 {
@@ -64,8 +64,17 @@ impl Queue {
             launch: self.fault.u64_at(32),
             outstanding: word(40),
             status: word(44),
-            reserved: [0; 4],
+            failed_lba: self.fault.u64_at(48),
+            failed_launch: self.fault.u64_at(56),
+            failed_cid: word(64),
+            reserved: [0; 15],
         }
+    }
+
+    /// Whether a command of this queue can have had this identifier.
+    pub(crate) fn has_cid(&self, cid: u32) -> bool {
+        let QueueDescriptor { batches, cid_shift, generations, .. } = self.descriptor;
+        cid & ((1 << cid_shift) - 1) < batches * LANES && cid >> cid_shift < generations
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -99,7 +108,6 @@ pub(crate) fn describe(queues: &[Queue]) -> Buffer {
         drive,
         nsid,
         lba_shift,
-        lanes,
         batches,
         cid_shift,
         generations,
@@ -110,7 +118,7 @@ pub(crate) fn describe(queues: &[Queue]) -> Buffer {
             bytes.extend(long.to_le_bytes());
         }
         let words = [landing_stride, sq_size, cq_size, doorbell_kind, queue_id, drive, nsid, lba_shift];
-        for word in words.into_iter().chain([lanes, batches, cid_shift, generations]).chain(reserved) {
+        for word in words.into_iter().chain([batches, cid_shift, generations]).chain(reserved) {
             bytes.extend(word.to_le_bytes());
         }
     }
@@ -190,7 +198,8 @@ pub(crate) struct Drives {
     pub(crate) faults: FaultPlan,
     /// None: the drives have threads, and time is real.
     pub(crate) steps: Option<Arc<Steps>>,
-    drives: Vec<Arc<SoftController>>,
+    /// Held, so that the drives look at them by themselves.
+    bells: Vec<DmaMemory>,
 }
 
 impl Drives {
@@ -222,7 +231,8 @@ impl Drives {
             drives.push(drive);
         }
         let door = Arc::new(Door { gate: world.slot.gate.memory().clone(), closings: Mutex::default() });
-        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, drives };
+        let bells = drives.iter().map(|drive| drive.doorbell_memory()).collect();
+        let mut made = Self { queues: Vec::new(), controllers, door, faults, steps, bells };
         for _ in 0..world.sets {
             for drive in 0..made.controllers.len() {
                 let queue = made.queue(rng, world, drive, batches, timeout);
@@ -245,7 +255,7 @@ impl Drives {
         memory.memory().fill(landing, places as usize * landing_stride, 0xcd);
         let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
         let queue = controller.external_queue(memory, sizes, self.door.clone()).unwrap();
-        let doorbells = Function::doorbell_memory(&*self.drives[drive]).unwrap().as_ptr() as u64;
+        let doorbells = self.bells[drive].as_ptr() as u64;
         let (tail, head) = queue.doorbell_offsets();
         let cid_shift = places.next_power_of_two().ilog2();
         let generations = (1 << (16 - cid_shift)) - 1;
@@ -266,7 +276,6 @@ impl Drives {
                 drive: drive as u32,
                 nsid: 1,
                 lba_shift,
-                lanes: LANES,
                 batches,
                 cid_shift,
                 generations,
@@ -277,6 +286,9 @@ impl Drives {
         // As after a long life: turns and generations are about to wrap.
         let memory = made.state.memory();
         memory.store_u32(std::mem::offset_of!(QueueState, turn), u32::MAX - 1);
+        memory.store_u32(std::mem::offset_of!(QueueState, anomalies), made.anomalies_before);
+        memory.store_u64(std::mem::offset_of!(QueueState, commands), (1 << 32) - 300);
+        memory.store_u64(std::mem::offset_of!(QueueState, doorbells), (1 << 32) - 5);
         for slot in 0..batches as usize {
             let generation = std::mem::offset_of!(QueueState, generation) + slot * 4;
             memory.store_u32(generation, rng.u32(generations.saturating_sub(2)..generations));
@@ -289,6 +301,7 @@ impl Drives {
         for queue in self.queues.iter_mut().filter(|queue| queue.poison() != 0) {
             self.door.close();
             queue.external.as_mut().unwrap().recreate().unwrap();
+            queue.anomalies_before = 0;
             for buffer in [&queue.state, &queue.fault] {
                 buffer.write(0, &vec![0; buffer.len()]);
             }

@@ -36,6 +36,7 @@ pub(crate) struct Told {
     pub(crate) flaws: u32,
     pub(crate) gate_was_closed: u32,
     pub(crate) faults: u32,
+    pub(crate) launch: u64,
     pub(crate) counters: Counters,
 }
 
@@ -82,8 +83,13 @@ impl Rig<'_> {
     }
 
     pub(crate) fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+        self.fetch_by(lookup, 0, beside)
+    }
+
+    /// The same with so many blocks at once; 0: all.
+    pub(crate) fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.sets * lookup.drives + self.rng.u32(1..4);
-        self.launch(Launch::new("warprow_fetch", blocks, 256), lookup, beside)
+        self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
     }
 
     pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
@@ -179,6 +185,7 @@ impl Rig<'_> {
             flaws: field!(tickets, at, Ticket, flaws, u32_at),
             gate_was_closed: field!(tickets, at, Ticket, gate_was_closed, u32_at),
             faults: field!(tickets, at, Ticket, faults, u32_at),
+            launch: field!(tickets, at, Ticket, launch, u64_at),
             counters: counters(tickets, at + std::mem::offset_of!(Ticket, counters)),
         }
     }

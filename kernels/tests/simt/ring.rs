@@ -14,9 +14,9 @@ use crate::oracle::Expected;
 use crate::queues::{Drives, describe};
 use crate::rig::{Rig, Told, expect};
 use crate::shim::{Shim, seeds};
-use crate::world::{Shape, World};
+use crate::world::{Home, Shape, World};
 
-const TIMEOUT: Duration = Duration::from_millis(4);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(4);
 /// Where time is real: longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -24,6 +24,8 @@ pub(crate) struct Scene {
     pub(crate) drives: Drives,
     pub(crate) world: World,
     pub(crate) rng: Rng,
+    /// Blocks of `fetch` that run at once; 0: all.
+    pub(crate) resident: u32,
 }
 
 /// One table on one drive, one row to an LBA, with enough of them for several batches a launch.
@@ -49,11 +51,11 @@ pub(crate) struct Launched {
 }
 
 impl Scene {
-    fn new(mut rng: Rng, shape: Shape, stepped: bool, timeout: Duration) -> Self {
+    pub(crate) fn new(mut rng: Rng, shape: Shape, stepped: bool, timeout: Duration) -> Self {
         let world = World::new(&mut rng, &shape);
         let batches = rng.u32(1..=4);
         let drives = Drives::new(&mut rng, &world, batches, stepped, timeout);
-        Self { drives, world, rng }
+        Self { drives, world, rng, resident: 0 }
     }
 
     /// All tiers, random rows.
@@ -78,13 +80,13 @@ impl Scene {
     }
 
     /// Runs the three stages; `at_turn` is called with the number of each turn of the drives.
-    fn run(
+    pub(crate) fn run(
         &mut self,
         shim: &mut Shim,
         batch: Batch,
         mut at_turn: impl FnMut(u64, &Drives),
     ) -> Result<Launched, String> {
-        let Self { drives, world, rng } = self;
+        let Self { drives, world, rng, resident } = self;
         let small = rng.bool();
         let descriptors = describe(&drives.queues);
         let lookup = Lookup { queues: descriptors.address(), ticket: rng.u32(0..16), ..batch.lookup() };
@@ -105,7 +107,7 @@ impl Scene {
                 steps.pass(150)
             }
         };
-        rig.fetch(&lookup, if drives.steps.is_some() { Some(&mut beside) } else { None })?;
+        rig.fetch_by(&lookup, *resident, if drives.steps.is_some() { Some(&mut beside) } else { None })?;
         let keys = expected.uniques.iter().zip(world.slot.status.bytes());
         let lost = keys.filter(|&(&key, status)| key >= world.ssd_key && status != 0).map(|(&key, _)| key).collect();
         rig.expand(&lookup, small)?;
@@ -113,7 +115,7 @@ impl Scene {
     }
 
     /// Whether output, mask and ticket say of each row that it was read, or lost, as the status does.
-    fn check(&mut self, shim: &mut Shim, launched: &Launched) -> Result<Told, String> {
+    pub(crate) fn check(&mut self, shim: &mut Shim, launched: &Launched) -> Result<Told, String> {
         let Launched { batch, lookup, expected, lost } = launched;
         let rig = Rig { shim, rng: self.rng.fork(), world: &self.world };
         rig.check_ended(batch, lookup, expected, |key| lost.binary_search(&key).is_ok())
@@ -135,14 +137,21 @@ impl Scene {
 
     /// Commands and bytes that the uniques need: one for each LBA, in each set.
     fn commands(&self, expected: &Expected) -> (u64, u64) {
+        (0..self.world.geometry.drives).fold((0, 0), |sum, drive| {
+            let (commands, bytes) = self.commands_of(expected, drive, self.world.sets as usize);
+            (sum.0 + commands, sum.1 + bytes)
+        })
+    }
+
+    /// The same of one drive, whose rows so many sets share.
+    pub(crate) fn commands_of(&self, expected: &Expected, drive: u32, sets: usize) -> (u64, u64) {
         let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
-        let (sets, mut commands, mut bytes) = (self.world.sets as usize, 0, 0);
+        let (mut commands, mut bytes) = (0, 0);
         for set in 0..sets {
             let mut before = None;
             for &&key in &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets] {
-                let (table, rank) = self.world.row_of(key);
-                let home = self.world.home(table, rank);
-                if before != Some((home.drive, home.lba)) {
+                let home = self.home(key);
+                if home.drive == drive && before != Some((home.drive, home.lba)) {
                     commands += 1;
                     bytes += u64::from(home.lbas) << self.world.geometry.lba_shift;
                 }
@@ -152,11 +161,16 @@ impl Scene {
         (commands, bytes)
     }
 
+    /// Where a row lies.
+    pub(crate) fn home(&self, key: u64) -> Home {
+        let (table, rank) = self.world.row_of(key);
+        self.world.home(table, rank)
+    }
+
     /// The keys whose rows lie at this LBA.
     fn at_lba(&self, keys: &[u64], lba: u64) -> Vec<u64> {
         let lies_there = |key: &u64| {
-            let (table, rank) = self.world.row_of(*key);
-            let home = self.world.home(table, rank);
+            let home = self.home(*key);
             (home.lba..home.lba + u64::from(home.lbas)).contains(&lba)
         };
         keys.iter().copied().filter(lies_there).collect()
@@ -271,8 +285,7 @@ impl Scene {
         let batch = Batch::of(&mut self.rng, &self.world, 2000);
         let expected = expect(&self.world, &batch);
         let key = expected.uniques[expected.uniques.len() / 2];
-        let (table, rank) = self.world.row_of(key);
-        (batch, self.world.home(table, rank).lba)
+        (batch, self.home(key).lba)
     }
 
     /// Injects `fault` into the read of one LBA, which then times out: bounded, told, and the queue is out of use until it has
@@ -291,7 +304,7 @@ impl Scene {
         assert_eq!((queue.poison(), told.faults), (FAULT_TIMED_OUT, 1));
         let fault = queue.fault();
         assert_eq!((fault.kind, fault.drive, fault.queue), (FAULT_TIMED_OUT, 0, queue.id()));
-        assert_eq!((fault.launch, fault.status), (told.sequence, 0));
+        assert_eq!((fault.launch, fault.status), (told.launch, 0));
         assert!(fault.outstanding >= 1 && fault.waited_ns > TIMEOUT.as_nanos() as u64, "{fault:?}");
         // It names a command that was lost.
         let named = self.at_lba(keys, fault.lba);
@@ -371,16 +384,18 @@ pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
         let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
         let launched = scene.run(shim, batch, |_, _| ())?;
         let told = scene.check(shim, &launched)?;
-        let home = |key| {
-            let (table, rank) = scene.world.row_of(key);
-            scene.world.home(table, rank).lba
-        };
-        let due: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| fails(home(key))).collect();
+        let due: Vec<u64> =
+            launched.expected.uniques.iter().copied().filter(|&key| fails(scene.home(key).lba)).collect();
         let (queue, fault) = (&scene.drives.queues[0], scene.drives.queues[0].fault());
         // Media error, unrecovered read error; and the queue goes on.
-        let told = (launched.lost == due, queue.poison(), told.faults, fault.kind, fault.status & 0x7ff);
-        if told != (true, 0, 0, 0, 0x281) {
-            return Err(format!("{told:?}, {} rows lost, where {} are due", launched.lost.len(), due.len()));
+        let status = (launched.lost == due, queue.poison(), told.faults, fault.kind, fault.status & 0x7ff);
+        if status != (true, 0, 0, 0, 0x281) {
+            return Err(format!("{status:?}, {} rows lost, where {} are due", launched.lost.len(), due.len()));
+        }
+        // It names one of this launch's, by an identifier that it can have.
+        let named = scene.at_lba(&due, fault.failed_lba);
+        if named.is_empty() || fault.failed_launch != told.launch || !queue.has_cid(fault.failed_cid) {
+            return Err(format!("{fault:?} in launch {}", told.launch));
         }
     }
     Ok(())

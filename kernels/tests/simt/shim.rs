@@ -111,6 +111,7 @@ struct Options {
     limit_ns: u64,
     shared_bytes: u32,
     ends: u32,
+    resident: u32,
     turn: Option<extern "C" fn(*mut c_void, u32) -> u64>,
     context: *mut c_void,
 }
@@ -136,11 +137,13 @@ pub(crate) struct Launch {
     pub(crate) shared: u32,
     /// The second parameter of `expand`.
     pub(crate) ends: bool,
+    /// Blocks that run at once; others begin when some have ended. 0: all.
+    pub(crate) resident: u32,
 }
 
 impl Launch {
     pub(crate) fn new(kernel: &'static str, grid: u32, threads: u32) -> Self {
-        Self { kernel, grid, threads, shared: 0, ends: false }
+        Self { kernel, grid, threads, shared: 0, ends: false, resident: 0 }
     }
 }
 
@@ -191,6 +194,7 @@ impl Shim {
             limit_ns: LIMIT_NS,
             shared_bytes: launch.shared,
             ends: launch.ends.into(),
+            resident: launch.resident,
             turn: beside.is_some().then_some(turn),
             context: beside.as_mut().map_or(std::ptr::null_mut(), |turn| std::ptr::from_mut(turn).cast()),
         };

@@ -196,6 +196,13 @@ fn random_padding(rng: &mut Rng, rows: u64) -> i128 {
     }
 }
 
+/// Of a slot whose launches are about to need more than 32 bits.
+fn aged_state() -> Buffer {
+    let state = Buffer::zeroed(size_of::<abi::SlotState>());
+    state.memory().store_u64(std::mem::offset_of!(abi::SlotState, launch), (1 << 32) - 2);
+    state
+}
+
 fn strided(table: &Table, ranks: Range<u64>) -> Buffer {
     let mut bytes = Vec::new();
     for rank in ranks {
@@ -304,7 +311,7 @@ impl World {
                 _rows: Vec::new(),
             },
             slot: Slot {
-                state: Buffer::zeroed(size_of::<abi::SlotState>()),
+                state: aged_state(),
                 direct: Buffer::zeroed(size_of::<abi::SlotState>()),
                 tickets: Buffer::zeroed(size_of::<abi::Ticket>() * TICKETS),
                 gate: Buffer::zeroed(GATE_BYTES),

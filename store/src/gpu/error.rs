@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use warprow_driver::DriverError;
+use warprow_layout::VolumeError;
 
 use crate::StoreError;
 
@@ -21,6 +24,16 @@ pub enum GpuError {
     /// A plan or an option that the GPU executor cannot serve.
     #[error("{0}")]
     Unsupported(String),
+    /// A table of the plan was found damaged when the executor was attached: which row is whose is lost.
+    #[error(
+        "{source}: load it again, and attach again (no look-up can find the rows of {table:?}; other tables are as they were)"
+    )]
+    TableDamaged {
+        /// The table.
+        table: String,
+        /// What is wrong with it.
+        source: Arc<VolumeError>,
+    },
     /// The batch or the output does not fit; nothing was launched.
     #[error("{what}: {why}")]
     Invalid {
@@ -41,7 +54,7 @@ pub enum GpuError {
     /// Rows could not be read. Everything else in the output is valid; the mask tells which.
     #[error(
         "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
-        .first.as_ref().map_or_else(|| "the queues were closed for a reset".to_owned(), ToString::to_string)
+        .first.as_ref().map_or_else(|| "their queues were closed for a reset, or have been started anew since".to_owned(), ToString::to_string)
     )]
     RowsFailed {
         /// Ids concerned.
@@ -55,14 +68,14 @@ pub enum GpuError {
 
 /// What went wrong on a queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{drive}: {what} (queue {queue}{})", .command.map_or(String::new(), |(cid, lba)| format!(", CID {cid:#06x}, LBA {lba}")))]
+#[error("{drive}: {what} (queue {queue}, CID {:#06x}, LBA {})", .command.0, .command.1)]
 pub struct QueueFault {
     /// The drive.
     pub drive: String,
     /// NVMe queue identifier.
     pub queue: u16,
-    /// Command identifier and first LBA of a command that was not answered; `None` for one that failed by its status.
-    pub command: Option<(u16, u64)>,
+    /// Identifier and first LBA of a command that was not answered, or failed by its status.
+    pub command: (u16, u64),
     /// What happened.
     pub what: String,
 }

@@ -4,18 +4,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder, Registered};
 use warprow_kernels::Kernels;
 use warprow_kernels::abi::{KEY_ALIGN, element};
-use warprow_layout::{DType, Ranks, Table};
+use warprow_layout::{DType, Ranks, Table, VolumeError};
 
 use super::GpuError;
+use super::arrange::{Arrangement, LINE};
 use super::launch;
 use super::plan::GpuPlan;
+use crate::Store;
 use crate::feature::{Feature, PlanOptions};
-use crate::host::share;
 use crate::store::{Located, Shared};
-use crate::{Store, StoreError};
 
 /// How look-ups run on a GPU.
 #[derive(Clone, Debug)]
@@ -25,7 +25,8 @@ pub struct GpuOptions {
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the next hottest.
     pub dram_bytes: u64,
-    /// Queue pairs that a slot drives on every drive, each by a thread block of its own.
+    /// Queue pairs that a slot drives on every drive, each by a thread block of its own. Where one takes no more commands, until the
+    /// next look-up that can start it anew, the others serve its rows.
     pub queue_sets: u32,
     /// Commands in flight on each of them, at most; rounded down to batches of 256, and at least one.
     pub depth: u32,
@@ -37,12 +38,23 @@ pub struct GpuOptions {
     pub direct_ids: Option<u64>,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,
+    /// A host thread rings all doorbells for the GPU, also those that the GPU could reach itself.
+    pub host_doorbells: bool,
 }
 
 impl Default for GpuOptions {
     /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
     fn default() -> Self {
-        Self { hbm_bytes: 0, dram_bytes: 0, queue_sets: 1, depth: 768, gatherers: 0, direct_ids: None, timeout: None }
+        Self {
+            hbm_bytes: 0,
+            dram_bytes: 0,
+            queue_sets: 1,
+            depth: 768,
+            gatherers: 0,
+            direct_ids: None,
+            timeout: None,
+            host_doorbells: false,
+        }
     }
 }
 
@@ -82,6 +94,12 @@ impl GpuOptions {
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
+
+    /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
+    #[must_use]
+    pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
+        Self { host_doorbells, ..self }
+    }
 }
 
 /// The GPU executor on a store, as its tables were when it was attached. It pins them.
@@ -118,15 +136,16 @@ pub(crate) struct GpuTable {
     pub ranks: Option<(u64, u32)>,
     pub map: u64,
     pub dram: u64,
+    /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
+    pub damage: Option<Arc<VolumeError>>,
 }
 
-/// Where rows begin: at the lines in which memory is read.
-const LINE: u64 = 128;
 /// Bytes copied to the GPU at once.
 const CHUNK: usize = 4 << 20;
 
 impl Store {
-    /// Prepares look-ups on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory and DRAM.
+    /// Prepares look-ups on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory and DRAM. A table whose
+    /// permutation is damaged gets no place in either; only a plan over it fails.
     pub fn attach_gpu(&self, gpu: Arc<Gpu>, options: GpuOptions) -> Result<GpuExecutor, GpuError> {
         if options.queue_sets == 0 || options.queue_sets > 128 {
             return Err(GpuError::Unsupported("a slot has 1 to 128 queue sets".to_owned()));
@@ -135,47 +154,15 @@ impl Store {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
         let kernels = launch::load(&gpu)?;
-        let volume = &self.shared.volume;
-        let located = self.located();
-        let in_hbm = share(located.iter().map(Located::table), options.hbm_bytes);
-        let both = share(located.iter().map(Located::table), options.hbm_bytes.saturating_add(options.dram_bytes));
-        let (mut bytes, mut dram_bytes) = (0u64, 0u64);
-        let place = |bytes: &mut u64, len: u64| {
-            let begin = bytes.next_multiple_of(LINE);
-            *bytes = begin + len;
-            begin
-        };
-        let mut tables = Vec::with_capacity(located.len());
-        let mut permutations = Vec::with_capacity(located.len());
-        for (located, (hbm_rows, dram_end)) in located.into_iter().zip(in_hbm.into_iter().zip(both)) {
-            let table = located.table();
-            let stride = table.row_bytes().next_multiple_of(16);
-            let ranks = volume.read_ranks(&located.generation, located.index).map_err(StoreError::from)?;
-            let placed = ranks.as_ref().map(|ranks| {
-                let width = ranks.width().bytes();
-                (place(&mut bytes, ranks.len() * u64::from(width)), width)
-            });
-            let dram_end = dram_end.max(hbm_rows);
-            tables.push(GpuTable {
-                hbm_rows,
-                dram_end,
-                row_stride: stride,
-                hbm: place(&mut bytes, hbm_rows * u64::from(stride)),
-                default_row: place(&mut bytes, stride.into()),
-                ranks: placed,
-                map: place(&mut bytes, located.generation.placement.map().len() as u64 * 4),
-                dram: place(&mut dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
-                located,
-            });
-            permutations.push(ranks);
-        }
+        let Arrangement { tables, permutations, bytes, dram_bytes } = self.arrange(&options)?;
         let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
             bytes => Some(Registered::allocate(&gpu, bytes)?),
         };
         let attached = Attached { kernels, store: self.shared.clone(), tables, options, constants, dram, gpu };
-        for (table, ranks) in attached.tables.iter().zip(permutations) {
+        let sound = attached.tables.iter().zip(permutations).filter(|(table, _)| table.damage.is_none());
+        for (table, ranks) in sound {
             self.fill_gpu(&attached, table, ranks.as_ref())?;
         }
         Ok(GpuExecutor { inner: Arc::new(attached) })
@@ -275,6 +262,16 @@ impl GpuExecutor {
         Some((dram.address() + table.dram, dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize)))
     }
 
+    /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.
+    pub fn ladder(&self) -> Ladder {
+        let members = self.inner.store.members.iter().flatten();
+        let functions = members.map(|member| &**member.controller().function());
+        match self.inner.options.host_doorbells {
+            true => Ladder::with_host_doorbells(Ok(&self.inner.gpu), functions),
+            false => Ladder::choose(Ok(&self.inner.gpu), functions),
+        }
+    }
+
     /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.
     pub fn tiers(&self, table: &str) -> Option<(u64, u64)> {
         let mut tables = self.inner.tables.iter();
@@ -284,6 +281,17 @@ impl GpuExecutor {
 }
 
 impl GpuTable {
+    /// Fails if no look-up can find its rows.
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
+        match &self.damage {
+            None => Ok(()),
+            Some(source) => {
+                let table = self.located.table().name.clone();
+                Err(GpuError::TableDamaged { table, source: source.clone() })
+            }
+        }
+    }
+
     /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on.
     pub(crate) fn for_kernels(&self, attached: &Attached, dram_key: u64, ssd_key: u64) -> warprow_kernels::abi::Table {
         let (table, placement) = (self.located.table(), &self.located.generation.placement);

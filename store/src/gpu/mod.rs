@@ -1,5 +1,6 @@
 //! The GPU executor: look-ups as CUDA kernels on the caller's stream. `docs/gpu.md` has the protocol.
 
+mod arrange;
 mod batch;
 mod copied;
 mod error;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
-use warprow_gpu_queues::abi::MAX_BATCHES;
+use warprow_gpu_queues::abi::{LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::{Kind, LookupGraph, Shape};
@@ -137,12 +137,13 @@ impl State {
             let members = plan.attached.store.members.iter().flatten();
             let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
             let options = QueueSetOptions {
-                batches: (options.depth / QueueSetOptions::LANES).clamp(1, MAX_BATCHES as u32),
+                batches: (options.depth / LANES).clamp(1, MAX_BATCHES as u32),
                 landing_stride: landing,
                 timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
             };
+            let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };
             for _ in 0..plan.attached.options.queue_sets {
-                sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
+                sets.push(make(gpu, &drives, &options, gate.clone())?);
             }
         }
         let all: Vec<u8> =
@@ -223,11 +224,8 @@ impl GpuSlot {
         launch::check_addresses(plan, batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if !captured && !state.sets.is_empty() && state.is_idle() {
-            state.sets.iter().for_each(QueueSet::forget_errors);
-            if state.sets.iter().any(QueueSet::is_poisoned) {
-                state.recover(plan)?;
-            }
+        if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
+            state.recover(plan)?;
         }
         let kind = plan.kind(ids);
         // Each kind of launch counts its own tickets.
@@ -256,6 +254,28 @@ impl GpuSlot {
         Ok(self.issue(state, index, captured))
     }
 
+    /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn age(&self) -> Result<(), GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        if state.issued.iter().any(|it| it.launches != 0) {
+            return Err(GpuError::Unsupported("a slot that has launched cannot be aged".to_owned()));
+        }
+        state.sets.iter().try_for_each(QueueSet::age)?;
+        let launches = (1 << 32) - 50;
+        let aged = abi::SlotState { launch: launches, launches: [launches; TICKETS], ..Default::default() };
+        for index in 0..=TICKETS {
+            state.memory.write((index * size_of::<abi::SlotState>()) as u64, aged.as_bytes())?;
+        }
+        for (index, issued) in state.issued.iter_mut().enumerate() {
+            issued.launches = launches;
+            state.tickets.memory().store_u64(index * size_of::<abi::Ticket>(), launches);
+        }
+        Ok(())
+    }
+
     fn issue(&self, state: &mut State, index: usize, captured: bool) -> Ticket {
         let issued = &mut state.issued[index];
         *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
@@ -274,26 +294,28 @@ impl Inner {
         }
     }
 
-    /// What went wrong on a queue of the slot.
-    pub(crate) fn first_fault(&self) -> Option<QueueFault> {
+    /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a queue that has
+    /// taken no commands since. A queue keeps the failed command of the latest launch that had one: it may be a later one's.
+    pub(crate) fn first_fault(&self, launch: u64) -> Option<QueueFault> {
         let held = lock(&self.state);
         let state = held.as_ref()?;
         let name = |drive: u32| {
             let member = self.plan.attached.store.members.iter().flatten().nth(drive as usize);
             member.map_or_else(|| drive.to_string(), |member| member.name().to_owned())
         };
-        if let Some(fault) = state.sets.iter().flat_map(QueueSet::faults).next() {
-            let command = Some((fault.cid as u16, fault.lba));
-            return Some(QueueFault {
-                drive: name(fault.drive),
-                queue: fault.queue as u16,
-                command,
-                what: fault.to_string(),
-            });
-        }
-        let (queue, status) = state.sets.iter().flat_map(QueueSet::errors).next()?;
-        let what = format!("a command failed: {status}");
-        Some(QueueFault { drive: name(queue.drive), queue: queue.queue_id as u16, command: None, what })
+        let faults = state.sets.iter().flat_map(QueueSet::faults).map(|fault| {
+            let (command, what) = ((fault.cid as u16, fault.lba), fault.to_string());
+            let queue = fault.queue as u16;
+            (fault.launch != launch, QueueFault { drive: name(fault.drive), queue, command, what })
+        });
+        let errors = state.sets.iter().flat_map(QueueSet::errors).map(|(queue, failed)| {
+            let what =
+                if failed.launch == launch { failed.to_string() } else { format!("in another look-up, {failed}") };
+            let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
+            (failed.launch != launch, QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
+        });
+        // Stable: of those that are as near, the first.
+        faults.chain(errors).min_by_key(|(is_another, _)| *is_another).map(|(_, fault)| fault)
     }
 }
 

@@ -66,6 +66,7 @@ const OUTCOME: usize = 8;
 const GATE: usize = 16;
 const COUNTERS: usize = 24;
 const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
+const LAUNCH: usize = TIMES + 32;
 
 impl Ticket {
     /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
@@ -149,7 +150,7 @@ impl Ticket {
         }
         if failed != 0 {
             let gate_was_closed = word(GATE) as u32 != 0;
-            let first = if gate_was_closed { None } else { self.slot.first_fault() };
+            let first = if gate_was_closed { None } else { self.slot.first_fault(word(LAUNCH)) };
             return Err(GpuError::RowsFailed { failed, first, report: Box::new(report) });
         }
         Ok(report)

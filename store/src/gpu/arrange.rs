@@ -1,0 +1,167 @@
+//! What of each table goes where: GPU memory, DRAM, drives.
+
+use std::sync::Arc;
+
+use warprow_layout::{Ranks, Table, VolumeError};
+
+use super::executor::{GpuOptions, GpuTable};
+use crate::host::share;
+use crate::store::Located;
+use crate::{Store, StoreError};
+
+/// Where rows begin: at the lines in which memory is read.
+pub(super) const LINE: u64 = 128;
+
+/// The places of all tables.
+#[derive(Debug)]
+pub(super) struct Arrangement {
+    pub tables: Vec<GpuTable>,
+    /// In the order of `tables`; `None`: ids are ranks, or the table is damaged.
+    pub permutations: Vec<Option<Ranks>>,
+    /// Bytes that they take in GPU memory, and in DRAM.
+    pub bytes: u64,
+    pub dram_bytes: u64,
+}
+
+impl Store {
+    /// Reads all permutations, and shares both budgets among the tables whose permutation is sound. Damage of one is no error
+    /// here: what was lost is the table's alone.
+    pub(super) fn arrange(&self, options: &GpuOptions) -> Result<Arrangement, StoreError> {
+        let located = self.located();
+        let read = located.iter().map(|it| match self.shared.volume.read_ranks(&it.generation, it.index) {
+            Ok(ranks) => Ok(Ok(ranks)),
+            Err(damage @ (VolumeError::RanksDamaged { .. } | VolumeError::RanksInvalid { .. })) => {
+                tracing::warn!(%damage, "the GPU executor leaves a table out");
+                Ok(Err(Arc::new(damage)))
+            }
+            Err(error) => Err(StoreError::from(error)),
+        });
+        let read = read.collect::<Result<Vec<_>, _>>()?;
+        let sound: Vec<&Table> =
+            located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it.table()).collect();
+        let mut in_hbm = share(sound.iter().copied(), options.hbm_bytes).into_iter();
+        let both = options.hbm_bytes.saturating_add(options.dram_bytes);
+        let mut both = share(sound.iter().copied(), both).into_iter();
+        let mut shares = || (in_hbm.next().unwrap_or(0), both.next().unwrap_or(0));
+
+        let mut all = Arrangement { tables: Vec::new(), permutations: Vec::new(), bytes: 0, dram_bytes: 0 };
+        for (located, read) in located.iter().cloned().zip(read) {
+            let (shares, ranks, damage) = match read {
+                Ok(ranks) => (shares(), ranks, None),
+                Err(damage) => ((0, 0), None, Some(damage)),
+            };
+            all.place(located, shares, ranks, damage);
+        }
+        Ok(all)
+    }
+}
+
+impl Arrangement {
+    fn place(
+        &mut self,
+        located: Located,
+        (hbm_rows, both): (u64, u64),
+        ranks: Option<Ranks>,
+        damage: Option<Arc<VolumeError>>,
+    ) {
+        let place = |bytes: &mut u64, len: u64| {
+            let begin = bytes.next_multiple_of(LINE);
+            *bytes = begin + len;
+            begin
+        };
+        let bytes = &mut self.bytes;
+        let (stride, dram_end) = (located.table().row_bytes().next_multiple_of(16), both.max(hbm_rows));
+        let placed = ranks.as_ref().map(|ranks| {
+            let width = ranks.width().bytes();
+            (place(bytes, ranks.len() * u64::from(width)), width)
+        });
+        let constant = |len: u64| if damage.is_some() { 0 } else { len };
+        self.tables.push(GpuTable {
+            hbm_rows,
+            dram_end,
+            row_stride: stride,
+            hbm: place(bytes, hbm_rows * u64::from(stride)),
+            default_row: place(bytes, constant(stride.into())),
+            ranks: placed,
+            map: place(bytes, constant(located.generation.placement.map().len() as u64 * 4)),
+            dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
+            damage,
+            located,
+        });
+        self.permutations.push(ranks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use warprow_layout::{DType, Drive, FormatOptions, TableSpec};
+    use warprow_soft_controller::{Namespace, Ram, SoftController};
+
+    use super::*;
+    use crate::gpu::GpuError;
+    use crate::{Device, LoadOptions, OpenOptions, TableLoad};
+
+    const ROWS: u64 = 400;
+
+    /// Permuted tables of 400 rows of 64 B on two drives.
+    fn store(names: &[&str]) -> Store {
+        let devices: Vec<Device> = (0..2)
+            .map(|i| {
+                let namespace = Namespace::new(Ram::new(16 << 20).unwrap());
+                let builder = SoftController::builder().name(format!("drive{i}")).serial(format!("drive{i}"));
+                Device::new(builder.namespace(namespace).build().unwrap(), 1)
+            })
+            .collect();
+        let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
+        let counts: Vec<u64> = (0..ROWS).map(|id| id % 7).collect();
+        let (ranks, rows) = (Ranks::by_hotness(&counts), vec![7u8; ROWS as usize * 64]);
+        let specs: Vec<TableSpec> = names
+            .iter()
+            .map(|name| {
+                let mut spec = TableSpec::new(*name, ROWS, 16, DType::F32);
+                spec.permuted = true;
+                spec
+            })
+            .collect();
+        let source = &rows[..];
+        let loads: Vec<_> = specs.iter().map(|spec| TableLoad::new(spec, &source).with_ranks(&ranks)).collect();
+        store.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        store
+    }
+
+    fn damage(store: &Store, table: &str) {
+        let (generation, index) = store.generation(table).unwrap();
+        let first = generation.tables[index].ranks.unwrap().region.first_lba;
+        let (drive, lba) = generation.placement.locate(first).unwrap();
+        let member = store.shared.members[usize::from(drive)].as_ref().unwrap();
+        let mut block = vec![0; 512];
+        member.read(lba, &mut block).unwrap();
+        block[17] ^= 4;
+        member.write(lba, &block).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_permutation_costs_its_own_table_alone() {
+        let store = store(&["a", "bad", "c"]);
+        let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(200 * 64);
+        let sound = store.arrange(&options).unwrap();
+        assert!(sound.tables.iter().all(|table| table.check().is_ok() && table.ranks.is_some()));
+        damage(&store, "bad");
+        let all = store.arrange(&options).unwrap();
+        assert_eq!(all.permutations.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        let [a, bad, c] = &all.tables[..] else { panic!("{:?}", all.tables) };
+        assert_eq!((bad.hbm_rows, bad.dram_end, bad.ranks), (0, 0, None));
+        // What it does not get the others do.
+        for table in [a, c] {
+            table.check().unwrap();
+            assert_eq!((table.hbm_rows, table.dram_end), (50, 150));
+        }
+        assert!(all.bytes < sound.bytes && all.dram_bytes == 200 * 64);
+        let error = bad.check().unwrap_err();
+        assert!(matches!(&error, GpuError::TableDamaged { table, .. } if table == "bad"), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("\"bad\"") && text.contains("damaged") && text.contains("load it again"), "{text}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Random look-ups, against the naive one.
+
+use std::sync::Arc;
+
+use warprow_gpu_queues::Gpu;
+use warprow_store::{GpuOptions, LoadOptions};
+
+use crate::common;
+use crate::common::random::{Case, random_features, random_tables};
+use crate::rig::{Stream, check_report, gpu, one_batch, patient};
+
+/// Random look-ups of random tables; `with` says how they are attached.
+pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOptions) -> GpuOptions) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let lba = if random.bool() { 512 } else { 4096 };
+    let (_drives, store) = common::store(random.usize(1..4), 24 << 20, lba);
+    let tables = random_tables(&mut random);
+    common::load(&store, &tables, &LoadOptions::default());
+    let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
+    let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
+    let executor = store.attach_gpu(gpu.clone(), with(attach.with_queue_sets(random.u32(1..4)))).unwrap();
+    let stream = Stream::new(gpu);
+    for _ in 0..3 {
+        let (features, mut options) = random_features(&tables, &mut random);
+        if random.bool() {
+            // Beyond what one block prepares.
+            options = options.with_max(3000, 40_000);
+        }
+        let plan = executor.plan(&features, options.clone()).unwrap();
+        let slot = plan.slot().unwrap();
+        for _ in 0..3 {
+            one_batch((gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
+        }
+    }
+}
+
+#[test]
+fn match_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    let seeds = std::env::var("WARPROW_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(24);
+    for seed in 0..seeds {
+        eprintln!("seed {seed}");
+        whole_lookups(&gpu, seed, |options| options);
+    }
+}
+
+#[test]
+fn arrays_of_this_process_are_copied_both_ways() {
+    let Some(gpu) = gpu() else { return };
+    for seed in 1000..1020 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(random.usize(1..3), 24 << 20, 512);
+        let tables = random_tables(&mut random);
+        common::load(&store, &tables, &LoadOptions::default());
+        let attach = patient().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..200_000));
+        let executor = store.attach_gpu(gpu.clone(), attach).unwrap();
+        let (features, options) = random_features(&tables, &mut random);
+        let plan = executor.plan(&features, options.clone()).unwrap();
+        let mut slot = plan.slot().unwrap().copied().unwrap();
+        for _ in 0..4 {
+            let mut case = Case::random(&tables, &features, &options, plan.width(), false, &mut random);
+            let (batch, mut out) = case.arrays();
+            let report = slot.lookup(&batch, &mut out).unwrap();
+            case.check(&(seed, &features, &options));
+            check_report(&report, &case);
+        }
+    }
+}
