@@ -131,7 +131,7 @@ struct Lookup {
     u32 ticket;       // index
     u32 lanes;        // log2 of the lanes that share a row, or a part of it, with 16 B each
     u32 parts_of_row; // of so many lanes, of the widest row in memory
-    u32 unused;
+    u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]

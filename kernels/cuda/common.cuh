@@ -26,6 +26,9 @@ enum RowStatus : u8 { ROW_READ, ROW_FAILED };
 DEVICE u32* gate_closed(const Lookup& p) { return at<u32>(p.gate + WR_GATE_CLOSED); }
 DEVICE u64* gate_inside(const Lookup& p) { return at<u64>(p.gate + WR_GATE_INSIDE); }
 
+// Lanes to leave out before a row's first, so that the others' reads of 128 B are those of lines; in units of 16 B.
+DEVICE u32 skew_of(const Lookup& p, u64 row) { return p.by_lines ? (u32)(row % 128 / 16) : 0; }
+
 DEVICE bool is_admitted(const Lookup& p) { return at<SlotState>(p.slot)->admitted[p.ticket] != 0; }
 
 // Adds `value` of all threads of the block; every thread gets the sum. `room` has a word for each warp.

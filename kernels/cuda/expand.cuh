@@ -130,23 +130,31 @@ DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 
     }
 }
 
+// What a position begins with: its id, or its place.
+template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
+    return DIRECT ? id_at(p.ids, p.id_type, index) : at<const u64>(p.place)[index];
+}
+
 // One output row for each id. 2^lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of that and are padded
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
-template <bool DIRECT>
-DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, const Scratch& scratch, Marked& marked) {
-    const u32 lanes = 1u << p.lanes, lane = threadIdx.x & (lanes - 1), out_bytes = element_bytes(p.out_element);
-    const u64 groups = (u64)gridDim.x * blockDim.x >> p.lanes;
-    u64 end = 0;
+template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
+    const u32 lanes = 1u << p.lanes, lane = threadIdx.x & (lanes - 1), parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
+    const u64 groups = (u64)gridDim.x * blockDim.x >> p.lanes, items = bags.ids * parts;
+    u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> p.lanes, end = 0;
     u32 failed = 0, number = 0;
-    for (u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> p.lanes; item < bags.ids * p.parts_of_row; item += groups) {
-        const u64 i = p.parts_of_row == 1 ? item : divide(item, p.parts_of_row);
-        const u32 part = (u32)(item - i * p.parts_of_row);
+    // Loads that wait for nothing come first.
+    u64 next = item < items ? given_at<DIRECT>(p, parts == 1 ? item : divide(item, parts)) : 0;
+    set_up(p, bags, scratch);
+    for (; item < items; item += groups) {
+        const u64 i = parts == 1 ? item : divide(item, parts), given = next;
+        if (item + groups < items) next = given_at<DIRECT>(p, parts == 1 ? item + groups : divide(item + groups, parts));
+        const u32 part = (u32)(item - i * parts);
         if (i >= end) number = feature_from(p, bags, scratch, i, number, end);
         const Feature& feature = feature_at(p, scratch, number);
         const Table& table = feature.table;
         Marked mine{};
-        u64 place = DIRECT ? place_of<true>(p, feature, i, mine) : at<const u64>(p.place)[i];
+        u64 place = DIRECT ? place_of<true>(p, feature, given, mine) : given;
         u64 row = row_at<DIRECT>(p, slot, place);
         const bool leads = lane == 0 && part == 0;
         if (DIRECT && leads) {
@@ -159,22 +167,26 @@ DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, cons
         }
         if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = table.default_row;
         const u64 out = p.out + i * p.out_stride * out_bytes;
-        const u32 quad = part * lanes + lane, dim = row > ROW_LOST ? table.dim : 0;
+        const u32 own = part * lanes + lane, dim = row > ROW_LOST ? table.dim : 0;
+        // Before the row's begin, it wraps to beyond its end.
+        const u32 quad = own - skew_of(p, row);
         if (table.element == p.out_element) {
-            if (dim != 0 && quad * 16 < table.row_bytes)
+            if (dim != 0 && quad < (table.row_bytes + 15) / 16)
                 put_quad(out + quad * 16, table.row_bytes - quad * 16, at<const uint4>(row)[quad]);
         } else {
             u32 each = 16 / element_bytes(table.element);
-            if (quad * each < dim) put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
+            if (quad < (dim + each - 1) / each)
+                put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
         }
-        for (u32 e = dim + quad; e < p.width; e += p.parts_of_row * lanes) narrow(out, p.out_element, e, 0.0f);
+        for (u32 e = dim + own; e < p.width; e += parts * lanes) narrow(out, p.out_element, e, 0.0f);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
 // One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
 // Traffic: 8 B and a row for each id, the row out for each bag.
-template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, const Scratch& scratch, Marked& marked) {
+template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
+    set_up(p, all, scratch);
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags;
@@ -186,7 +198,7 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
         // Does any row of the bag lack?
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {
-            u64 place = DIRECT ? place_of<true>(p, feature, i, marked) : at<const u64>(p.place)[i];
+            u64 given = given_at<DIRECT>(p, i), place = DIRECT ? place_of<true>(p, feature, given, marked) : given;
             if (DIRECT) mask_at(p, feature, i, place);
             if (row_at<DIRECT>(p, slot, place) == ROW_LOST) {
                 lost = true;
@@ -206,7 +218,8 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
                 float weight = 1.0f;
                 if (tile + lane < end) {
                     Marked again{};
-                    u64 place = DIRECT ? place_of<true>(p, feature, tile + lane, again) : at<const u64>(p.place)[tile + lane];
+                    u64 given = given_at<DIRECT>(p, tile + lane);
+                    u64 place = DIRECT ? place_of<true>(p, feature, given, again) : given;
                     mine = row_at<DIRECT>(p, slot, place);
                     if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) mine = table.default_row;
                     if (feature.weighted) weight = at<const float>(p.weights)[tile + lane];
@@ -301,7 +314,6 @@ template <bool POOLED> DEVICE void expand(const Lookup& p, const u32 ends, Scrat
     SlotState& slot = *at<SlotState>(p.slot);
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
     const Bags bags = bags_of(p, slot.size);
-    set_up(p, bags, scratch);
     Marked ignored{};
     if (POOLED) expand_bags<false>(p, slot, bags, scratch, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
@@ -393,10 +405,9 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
         store_relaxed(&at<Ticket>(p.tickets)[p.ticket].outcome, OUTCOME_NONE);
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
-    set_up(p, bags, scratch);
-    check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
     if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
+    check_offsets(p, bags, scratch, thread, threads);
     if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
@@ -412,7 +423,7 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
 }
 
 // grid: by output.
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_direct_rows(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
     direct<false>(p, scratch);
 }

@@ -23,25 +23,28 @@ DEVICE void gather(const Lookup& p, u32 block, u32 blocks) {
     u64 first = ((u64)block * FETCH_THREADS + threadIdx.x) / group;
     for (u64 unique = first; unique < slot.dram_uniques; unique += groups * UNROLL) {
         const uint4* from[UNROLL];
-        u32 quads[UNROLL], most = 0;
+        u32 quads[UNROLL], skew[UNROLL], most = 0;
         for (u32 i = 0; i < UNROLL; ++i) {
             u64 number = unique + i * groups;
-            quads[i] = 0;
+            quads[i] = skew[i] = 0;
             from[i] = nullptr;
             if (number >= slot.dram_uniques) continue;
             u64 key = at<const u64>(p.unique)[number];
             const Segment& segment = segment_of(p, key);
             const Table& table = at<Table>(p.table)[segment.table];
-            from[i] = at<const uint4>(table.dram + (key - segment.first_key) * table.row_stride);
+            u64 row = table.dram + (key - segment.first_key) * table.row_stride;
+            from[i] = at<const uint4>(row);
             quads[i] = table.row_stride / 16;
-            most = quads[i] > most ? quads[i] : most;
+            skew[i] = skew_of(p, row);
+            most = quads[i] + skew[i] > most ? quads[i] + skew[i] : most;
         }
-        for (u32 quad = lane; quad < most; quad += group) {
+        for (u32 own = lane; own < most; own += group) {
             uint4 data[UNROLL];
+            // Before a row's begin, `own` less the skew wraps to beyond its end.
             for (u32 i = 0; i < UNROLL; ++i)
-                if (quad < quads[i]) data[i] = from[i][quad];
+                if (own - skew[i] < quads[i]) data[i] = from[i][own - skew[i]];
             for (u32 i = 0; i < UNROLL; ++i)
-                if (quad < quads[i]) at<uint4>(p.staging + (unique + i * groups) * p.staging_stride)[quad] = data[i];
+                if (own - skew[i] < quads[i]) at<uint4>(p.staging + (unique + i * groups) * p.staging_stride)[own - skew[i]] = data[i];
         }
     }
 }

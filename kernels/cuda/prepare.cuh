@@ -143,9 +143,8 @@ struct Marked {
 };
 
 // What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
-template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 index, Marked& marked) {
+template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 id, Marked& marked) {
     const Table& table = feature.table;
-    u64 id = id_at(p.ids, p.id_type, index);
     if (is_padding(p, feature, id) && (p.pooled || id >= table.rows)) {
         ++marked.padding;
         return PLACE_PADDING;
@@ -241,7 +240,7 @@ KERNEL warprow_mark(const Lookup p) {
     Marked marked{};
     for (u64 i = thread; i < bags.ids; i += threads) {
         const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
-        u64 place = place_of<false>(p, feature, i, marked);
+        u64 place = place_of<false>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
         if (place >= PLACE_STAGED) continue;
@@ -383,7 +382,7 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     Marked marked{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
         const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
-        u64 place = place_of<true>(p, feature, i, marked);
+        u64 place = place_of<true>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
         if (place < PLACE_STAGED) words[atomicAdd(&keyed, 1u)] = place << POSITION_BITS | i;

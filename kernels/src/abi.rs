@@ -359,8 +359,8 @@ plain!(
         lanes: u32,
         /// Parts of so many lanes of the widest row in memory.
         parts_of_row: u32,
-        /// Zero.
-        unused: u32,
+        /// Not zero: lanes of a row are aligned to lines of 128 B, and there are 7 more of them than the widest row needs.
+        by_lines: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.

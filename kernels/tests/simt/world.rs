@@ -134,6 +134,7 @@ pub(crate) struct World {
     pub(crate) ssd_key: u64,
     pub(crate) keys: u64,
     lanes: u32,
+    by_lines: bool,
     /// Blocks of `count` and `place`.
     pub(crate) walkers: u32,
     pub(crate) sets: u32,
@@ -300,6 +301,7 @@ impl World {
             ssd_key,
             keys,
             lanes: rng.u32(0..=5),
+            by_lines: rng.bool(),
             walkers,
             sets: shape.sets,
             staging_stride,
@@ -427,7 +429,9 @@ impl World {
             features: self.features.len() as u32,
             segments: self.described.segment_count,
             lanes: self.lanes,
-            parts_of_row: (self.staging_stride as u32 / 16).div_ceil(1 << self.lanes),
+            parts_of_row: (self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 })
+                .div_ceil(1 << self.lanes),
+            by_lines: self.by_lines.into(),
             feature: self.described.features.address(),
             table: self.described.tables.address(),
             segment: self.described.segments.address(),

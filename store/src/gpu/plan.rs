@@ -6,7 +6,8 @@ use warprow_gpu_queues::DeviceMemory;
 use warprow_kernels::{Kind, SMALL_IDS, Shape, abi};
 
 use super::GpuError;
-use super::executor::{Attached, keys_of};
+use super::arrange::LINE;
+use super::executor::{Attached, GpuTable, keys_of};
 use super::slot::{GpuSlot, State};
 use crate::feature::{Feature, Missing, PlanOptions, Pooling};
 use crate::member::lock;
@@ -45,6 +46,8 @@ pub(crate) struct Prepared {
     pub lanes: u32,
     /// Parts of the widest row.
     pub parts_of_row: u32,
+    /// Rows in DRAM straddle lines of 128 B: lanes are aligned to those.
+    pub by_lines: bool,
     idle: Mutex<Vec<State>>,
 }
 
@@ -119,7 +122,14 @@ impl GpuPlan {
         let segments_at = description.len() as u64;
         segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
-        let lanes = (widest / 16).next_power_of_two().trailing_zeros().min(5);
+        let straddles = |it: &GpuTable| {
+            it.dram_end > it.hbm_rows
+                && !it.row_stride.is_multiple_of(LINE as u32)
+                && !(LINE as u32).is_multiple_of(it.row_stride)
+        };
+        let by_lines = (0..tables.len()).any(|index| straddles(table(index)));
+        let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
+        let lanes = quads.next_power_of_two().trailing_zeros().min(5);
         let memory = DeviceMemory::new(&attached.gpu, description.len().max(1) as u64)?;
         memory.write(0, &description)?;
         let mut prepared = Prepared {
@@ -136,7 +146,8 @@ impl GpuPlan {
             cold_rows,
             staging_stride: widest.into(),
             lanes,
-            parts_of_row: (widest / 16).div_ceil(1 << lanes).max(1),
+            parts_of_row: quads.div_ceil(1 << lanes).max(1),
+            by_lines,
             options,
             pooled,
             width,

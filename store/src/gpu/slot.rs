@@ -406,7 +406,7 @@ fn describe(plan: &Prepared, state: &State, batch: &GpuBatch, out: &GpuOutput, t
         ticket: ticket as u32,
         lanes: plan.lanes,
         parts_of_row: plan.parts_of_row,
-        unused: 0,
+        by_lines: plan.by_lines.into(),
         feature: plan.description.address(),
         table: plan.description.address() + plan.tables_at,
         segment: plan.description.address() + plan.segments_at,
