@@ -152,8 +152,9 @@ struct Lookup {
     u64 status;       // u8[max unique]: of rows on drives
     u64 staging;      // staging_stride bytes for each unique
     u64 staging_stride;
+    Feature first;    // of features; a parameter takes no load
 };
 
 static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
 static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 168 && sizeof(SlotState) == 384, "src/abi.rs");
-static_assert(sizeof(Lookup) == 288, "src/abi.rs");
+static_assert(sizeof(Lookup) == 480, "src/abi.rs");

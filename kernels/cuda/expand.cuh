@@ -138,20 +138,21 @@ template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
 // One output row for each id. 2^lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of that and are padded
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
-template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
+// ONE: the plan has one feature.
+template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
     const u32 lanes = 1u << p.lanes, lane = threadIdx.x & (lanes - 1), parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
     const u64 groups = (u64)gridDim.x * blockDim.x >> p.lanes, items = bags.ids * parts;
     u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> p.lanes, end = 0;
     u32 failed = 0, number = 0;
     // Loads that wait for nothing come first.
     u64 next = item < items ? given_at<DIRECT>(p, parts == 1 ? item : divide(item, parts)) : 0;
-    set_up(p, bags, scratch);
+    set_up<ONE>(p, bags, scratch);
     for (; item < items; item += groups) {
         const u64 i = parts == 1 ? item : divide(item, parts), given = next;
         if (item + groups < items) next = given_at<DIRECT>(p, parts == 1 ? item + groups : divide(item + groups, parts));
         const u32 part = (u32)(item - i * parts);
-        if (i >= end) number = feature_from(p, bags, scratch, i, number, end);
-        const Feature& feature = feature_at(p, scratch, number);
+        if (!ONE && i >= end) number = feature_from(p, bags, scratch, i, number, end);
+        const Feature& feature = ONE ? p.first : feature_at(p, scratch, number);
         const Table& table = feature.table;
         Marked mine{};
         u64 place = DIRECT ? place_of<true>(p, feature, given, mine) : given;
@@ -186,7 +187,7 @@ template <bool DIRECT> DEVICE void expand_rows(const Lookup& p, SlotState& slot,
 // One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
 // Traffic: 8 B and a row for each id, the row out for each bag.
 template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
-    set_up(p, all, scratch);
+    set_up<false>(p, all, scratch);
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags;
@@ -315,7 +316,7 @@ template <bool POOLED> DEVICE void expand(const Lookup& p, const u32 ends, Scrat
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
     const Bags bags = bags_of(p, slot.size);
     Marked ignored{};
-    if (POOLED) expand_bags<false>(p, slot, bags, scratch, ignored); else expand_rows<false>(p, slot, bags, scratch, ignored);
+    if (POOLED) expand_bags<false>(p, slot, bags, scratch, ignored); else expand_rows<false, false>(p, slot, bags, scratch, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
 }
 
@@ -394,7 +395,7 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
 // state of its ticket's own. Traffic: ids, rows, output.
-template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
+template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& scratch) {
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
@@ -406,7 +407,7 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
     Marked marked{};
-    if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true>(p, slot, bags, scratch, marked);
+    if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true, ONE>(p, slot, bags, scratch, marked);
     check_offsets(p, bags, scratch, thread, threads);
     if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
     sum_marked(marked, scratch);
@@ -425,9 +426,13 @@ template <bool POOLED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
 // grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false>(p, scratch);
+    direct<false, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
     SHARED Scratch scratch;
-    direct<true>(p, scratch);
+    direct<true, false>(p, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<false, true>(p, scratch);
 }

@@ -51,15 +51,15 @@ struct alignas(16) Scratch {
     u32 flaws;
 };
 
-// By the whole block.
-DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
-    if (p.features <= HELD_FEATURES) {
+// By the whole block. ONE: features are not asked for.
+template <bool ONE> DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
+    if (!ONE && p.features <= HELD_FEATURES) {
         uint4* to = reinterpret_cast<uint4*>(scratch.features);
         for (u32 i = threadIdx.x; i < p.features * (sizeof(Feature) / 16); i += blockDim.x) to[i] = at<const uint4>(p.feature)[i];
     }
     if (threadIdx.x < KINDS) scratch.sums[threadIdx.x] = 0;
     if (threadIdx.x == 0) scratch.flaws = 0;
-    for (u32 feature = threadIdx.x; p.offsets != 0 && feature < p.features && feature < BEGINS; feature += blockDim.x)
+    for (u32 feature = threadIdx.x; !ONE && p.offsets != 0 && feature < p.features && feature < BEGINS; feature += blockDim.x)
         scratch.begins[feature] = bag_begin(p, it, feature * it.bags);
     __syncthreads();
 }
@@ -235,7 +235,7 @@ KERNEL warprow_mark(const Lookup p) {
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     const Bags bags = bags_of(p, slot.size);
-    set_up(p, bags, scratch);
+    set_up<false>(p, bags, scratch);
     check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
     for (u64 i = thread; i < bags.ids; i += threads) {
@@ -377,7 +377,7 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     if (!admitted) return;
     const Bags bags = bags_of(p, slot.size);
     if (threadIdx.x == 0) keyed = 0;
-    set_up(p, bags, scratch);
+    set_up<false>(p, bags, scratch);
     check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {

@@ -314,7 +314,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 288 {
+    Lookup, 480 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -401,5 +401,7 @@ plain!(
         staging: u64,
         /// Bytes from one to the next, a multiple of 16.
         staging_stride: u64,
+        /// The first of the features: a parameter takes no load.
+        first: Feature,
     }
 );

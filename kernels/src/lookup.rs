@@ -31,6 +31,8 @@ pub struct Kernels {
     expand: ByPooling,
     finish: CUfunction,
     direct: ByPooling,
+    /// Of one feature, not pooled.
+    direct_one: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -134,6 +136,7 @@ impl Kernels {
                 expand: [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
                 finish: function(c"warprow_finish")?,
                 direct: [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
+                direct_one: function(c"warprow_direct_one")?,
             })
         };
         load().inspect_err(|_| {
@@ -159,10 +162,9 @@ impl Kernels {
         let shared = shape.max_ids.max(1).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
+        let direct = if lookup.features == 1 && pooled == 0 { self.direct_one } else { self.direct[pooled] };
         let steps = match kind {
-            Kind::Direct => {
-                [Some(step("the kernel `direct`", self.direct[pooled], by_rows(5))), None, None, None, None, None, None]
-            }
+            Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(5))), None, None, None, None, None, None],
             Kind::Small => [
                 Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare, 1) }),
                 Some(fetch),

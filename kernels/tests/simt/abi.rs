@@ -112,6 +112,7 @@ fn sizes_are_asserted_by_both() {
             "u64" => 8,
             "Counters" => 104,
             "Table" => 160,
+            "Feature" => 192,
             other => panic!("{other}"),
         };
         let size: usize = fields.iter().map(|(_, kind, count)| bytes(kind) * count.parse::<usize>().unwrap()).sum();

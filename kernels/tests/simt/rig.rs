@@ -115,7 +115,11 @@ impl Rig<'_> {
     pub(crate) fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel = if lookup.pooled != 0 { "warprow_direct_bags" } else { "warprow_direct_rows" };
+        let kernel = match (lookup.pooled, lookup.features) {
+            (0, 1) => "warprow_direct_one",
+            (0, _) => "warprow_direct_rows",
+            _ => "warprow_direct_bags",
+        };
         self.launch(Launch::new(kernel, blocks, 256), &lookup, None)
     }
 

@@ -147,6 +147,7 @@ pub(crate) struct World {
 struct Described {
     tables: Buffer,
     features: Buffer,
+    first: abi::Feature,
     segments: Buffer,
     segment_count: u32,
     // Held for their addresses.
@@ -308,6 +309,7 @@ impl World {
             described: Described {
                 tables: Buffer::new(0),
                 features: Buffer::new(0),
+                first: abi::Feature::default(),
                 segments: Buffer::new(0),
                 segment_count: 0,
                 _rows: Vec::new(),
@@ -410,6 +412,7 @@ impl World {
         self.described = Described {
             tables: Buffer::of_all(tables.iter().map(abi::Table::as_bytes)),
             features: Buffer::of_all(features.iter().map(abi::Feature::as_bytes)),
+            first: features[0],
             segments: Buffer::of_all(segments.iter().map(abi::Segment::as_bytes)),
             segment_count: segments.len() as u32,
             _rows: rows,
@@ -433,6 +436,7 @@ impl World {
                 .div_ceil(1 << self.lanes),
             by_lines: self.by_lines.into(),
             feature: self.described.features.address(),
+            first: self.described.first,
             table: self.described.tables.address(),
             segment: self.described.segments.address(),
             slot: state.address(),

@@ -24,13 +24,13 @@ pub(super) fn load(gpu: &Gpu) -> Result<Kernels, GpuError> {
 pub(super) fn graphs(
     gpu: &Arc<Gpu>,
     kernels: &Kernels,
-    (kind, pooled): (Kind, bool),
+    (kind, pooled, features): (Kind, bool, u32),
     shape: &Shape,
     count: usize,
 ) -> Result<Vec<LookupGraph>, GpuError> {
     let _current = gpu.enter()?;
     // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
-    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, pooled, shape) }?)).collect()
+    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, (pooled, features), shape) }?)).collect()
 }
 
 /// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.

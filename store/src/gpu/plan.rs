@@ -31,6 +31,7 @@ pub(crate) struct Prepared {
     pub width: usize,
     pub generation: u64,
     pub features: u32,
+    pub first: abi::Feature,
     pub segments: u32,
     /// Features, tables and segments, one after another.
     pub description: DeviceMemory,
@@ -94,7 +95,7 @@ impl GpuPlan {
             .enumerate()
             .map(|(index, &(dram_key, ssd_key))| table(index).for_kernels(&attached, dram_key, ssd_key))
             .collect();
-        let mut description = Vec::new();
+        let (mut description, mut first) = (Vec::new(), None);
         for feature in &planned {
             let (has_padding, padding) = feature.padding.map_or((abi::padding::NONE, 0), padding_of);
             let feature = abi::Feature {
@@ -115,6 +116,7 @@ impl GpuPlan {
                 unused: 0,
                 padding,
             };
+            first.get_or_insert(feature);
             description.extend_from_slice(feature.as_bytes());
         }
         let tables_at = description.len() as u64;
@@ -136,6 +138,7 @@ impl GpuPlan {
             weighted: planned.iter().any(|feature| feature.weighted),
             generation: (0..tables.len()).map(|index| table(index).located.generation.id).max().unwrap_or(0),
             features: planned.len() as u32,
+            first: first.unwrap_or_default(),
             segments: segments.len() as u32,
             description: memory,
             tables_at,

@@ -47,7 +47,7 @@ impl Graphs {
         let shape = plan.shape(most, most);
         let of = |kind, needed: bool| {
             let count = if needed { TICKETS / 2 } else { 0 };
-            launch::graphs(gpu, &plan.attached.kernels, (kind, plan.pooled), &shape.limited(kind), count)
+            launch::graphs(gpu, &plan.attached.kernels, (kind, plan.pooled, plan.features), &shape.limited(kind), count)
         };
         Ok(Self {
             direct: of(Kind::Direct, plan.cold_rows == 0)?,
@@ -427,5 +427,6 @@ fn describe(plan: &Prepared, state: &State, batch: &GpuBatch, out: &GpuOutput, t
         status: memory + places.status,
         staging: memory + places.staging,
         staging_stride: plan.staging_stride,
+        first: plan.first,
     }
 }
