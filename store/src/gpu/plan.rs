@@ -47,7 +47,7 @@ pub(crate) struct Prepared {
     pub lanes: u32,
     /// Parts of the widest row.
     pub parts_of_row: u32,
-    /// Rows in DRAM straddle lines of 128 B: lanes are aligned to those.
+    /// Rows in DRAM are longer than lines of 128 B and straddle them: lanes are aligned to those.
     pub by_lines: bool,
     idle: Mutex<Vec<State>>,
 }
@@ -125,9 +125,8 @@ impl GpuPlan {
         segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
         let straddles = |it: &GpuTable| {
-            it.dram_end > it.hbm_rows
-                && !it.row_stride.is_multiple_of(LINE as u32)
-                && !(LINE as u32).is_multiple_of(it.row_stride)
+            let in_dram = it.dram_end > it.hbm_rows;
+            in_dram && u64::from(it.row_stride) > LINE && !u64::from(it.row_stride).is_multiple_of(LINE)
         };
         let by_lines = (0..tables.len()).any(|index| straddles(table(index)));
         let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
