@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 pub(crate) struct Guarded {
     start: usize,
     len: usize,
+    protection: c_int,
     mapped: AtomicBool,
     lost: AtomicBool,
     next: *const Guarded,
@@ -31,9 +32,18 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 impl Guarded {
     /// Guards the pages from `start` on, which were just mapped, until [`release`](Self::release).
     pub(crate) fn new(start: usize, len: usize) -> std::io::Result<&'static Self> {
+        Self::with(start, len, libc::PROT_READ)
+    }
+
+    /// The same of pages that are written too: what is written after they are lost reaches nobody.
+    pub(crate) fn writable(start: usize, len: usize) -> std::io::Result<&'static Self> {
+        Self::with(start, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn with(start: usize, len: usize, protection: c_int) -> std::io::Result<&'static Self> {
         install()?;
         let (mapped, lost) = (AtomicBool::new(true), AtomicBool::new(false));
-        let new = Box::leak(Box::new(Self { start, len, mapped, lost, next: ptr::null() }));
+        let new = Box::leak(Box::new(Self { start, len, protection, mapped, lost, next: ptr::null() }));
         let mut newest = NEWEST.load(Ordering::Acquire);
         loop {
             new.next = newest;
@@ -64,10 +74,10 @@ impl Guarded {
         }
         self.lost.store(true, Ordering::SeqCst);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: these pages are a read-only mapping of a file, which nobody unmaps while somebody reads there, as whoever
-        // brought us here does. Everybody who reads them asks afterwards whether they are lost.
+        // SAFETY: these pages are a mapping of a file, which nobody unmaps while somebody is there, as whoever brought us here
+        // is. Everybody who reads them asks afterwards whether they are lost, or takes zeros for an answer like any other.
         let zeros = unsafe {
-            libc::mmap(ptr::with_exposed_provenance_mut(self.start), self.len, libc::PROT_READ, flags, -1, 0)
+            libc::mmap(ptr::with_exposed_provenance_mut(self.start), self.len, self.protection, flags, -1, 0)
         };
         zeros != libc::MAP_FAILED
     }
