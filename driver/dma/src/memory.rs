@@ -183,7 +183,8 @@ impl DmaMemory {
     pub fn import(fd: OwnedFd, offset: u64, len: u64, shared: bool) -> Result<Self, ImportError> {
         let pages = || ImportError::Pages { offset, len };
         let end = offset.checked_add(len).ok_or_else(pages)?;
-        let size = usize::try_from(len).ok().filter(|&len| len != 0 && isize::try_from(len).is_ok()).ok_or_else(pages)?;
+        let size =
+            usize::try_from(len).ok().filter(|&len| len != 0 && isize::try_from(len).is_ok()).ok_or_else(pages)?;
         if !(offset | len).is_multiple_of(PAGE as u64) || i64::try_from(end).is_err() {
             return Err(pages());
         }
@@ -547,9 +548,16 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 * PAGE as u64).unwrap();
         let page = PAGE as u64;
-        for (offset, len) in
-            [(0, 0), (1, page), (0, page + 1), (page, 8 * page), (!(page - 1), page), (u64::MAX, page), (0, 1 << 63), (0, !(page - 1))]
-        {
+        for (offset, len) in [
+            (0, 0),
+            (1, page),
+            (0, page + 1),
+            (page, 8 * page),
+            (!(page - 1), page),
+            (u64::MAX, page),
+            (0, 1 << 63),
+            (0, !(page - 1)),
+        ] {
             assert!(DmaMemory::import(file.try_clone().unwrap().into(), offset, len, true).is_err(), "{offset} {len}");
         }
         let null = std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap();
