@@ -10,6 +10,7 @@ use warprow_spec::registers::{cq_head_doorbell, offset, sq_tail_doorbell};
 use crate::config::Config;
 use crate::control::Control;
 use crate::fault::FaultPlan;
+use crate::interrupt::Interrupts;
 use crate::parker::Parker;
 use crate::shard::Shard;
 use crate::timing::Model;
@@ -110,6 +111,7 @@ pub(crate) struct Core {
     pub(crate) events_wait: AtomicBool,
     /// Some submitter does not wake the workers after ringing.
     pub(crate) silent_submitters: AtomicBool,
+    pub(crate) interrupts: Interrupts,
     pub(crate) stop: AtomicBool,
 }
 
@@ -131,6 +133,7 @@ impl Core {
             control_due: AtomicU64::new(u64::MAX),
             events_wait: AtomicBool::new(false),
             silent_submitters: AtomicBool::new(false),
+            interrupts: Interrupts::default(),
             stop: AtomicBool::new(false),
         }
     }

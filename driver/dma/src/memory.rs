@@ -1,7 +1,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
@@ -56,6 +56,23 @@ struct Mapping {
     /// Of a file that others may shorten.
     guarded: Option<&'static Guarded>,
     _owner: Owner,
+}
+
+/// Memory that others may have given back.
+#[derive(Clone)]
+pub struct WeakMemory(Weak<Mapping>);
+
+impl fmt::Debug for WeakMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakMemory").field("is_gone", &self.is_gone()).finish()
+    }
+}
+
+impl WeakMemory {
+    /// Nobody has it any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 /// The file that memory shows, and where in it the memory begins.
@@ -214,6 +231,11 @@ impl DmaMemory {
         let file = self.0.file.as_ref().map(|file| File { fd: file.fd.clone(), offset: file.offset + offset as u64 });
         let (huge, guarded) = (self.0.huge, self.0.guarded);
         Self(Arc::new(Mapping { base, len, file, huge, guarded, _owner: Owner::Whole(self.clone()) }))
+    }
+
+    /// To learn later whether anybody still has it; a [part](Self::part) is another memory than the whole.
+    pub fn downgrade(&self) -> WeakMemory {
+        WeakMemory(Arc::downgrade(&self.0))
     }
 
     /// Whether the file behind [imported](Self::import) memory was shortened, or could not be read: nothing in the memory can be

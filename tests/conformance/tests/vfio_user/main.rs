@@ -1,0 +1,5 @@
+//! Client and server of vfio-user, over a socket: what the driver and a controller must pass together, and what becomes of each when
+//! the other lies, stalls or dies.
+
+mod checks;
+mod rig;
