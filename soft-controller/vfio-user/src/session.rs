@@ -263,10 +263,11 @@ impl<'a> Session<'a> {
         info.flags |= region_flags::MMAP | region_flags::CAPS;
         info.offset = offset;
         info.argsz += caps.len() as u32;
+        // Also in an answer without them, or QEMU finds it absurd.
+        info.cap_offset = 32;
         if argsz < info.argsz {
             return Ok(info.as_bytes().into());
         }
-        info.cap_offset = 32;
         let fd = fd.try_clone_to_owned().map_err(|_| Refusal::new(Errno::MFILE, "too many open files here"))?;
         Ok(Answer { payload: [info.as_bytes(), &caps].concat(), fd: Some(fd) })
     }
