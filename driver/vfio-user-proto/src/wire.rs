@@ -177,6 +177,8 @@ pub mod region {
 pub mod irq {
     /// MSI-X.
     pub const MSIX: u32 = 2;
+    /// Errors of the device.
+    pub const ERRORS: u32 = 3;
     /// How many there are: INTx, MSI, MSI-X, errors, requests.
     pub const COUNT: u32 = 5;
 }

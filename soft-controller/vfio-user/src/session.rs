@@ -161,6 +161,8 @@ impl<'a> Session<'a> {
                 Ok(info.as_bytes().into())
             }
             Request::RegionInfo { index, argsz } => self.describe(index, argsz),
+            // As the kernel answers for functions that signal no errors.
+            Request::IrqInfo { index: irq::ERRORS } => Err(Refusal::new(Errno::INVAL, "errors are not signalled")),
             Request::IrqInfo { index } if index < irq::COUNT => {
                 let count = if index == irq::MSIX { self.config.vectors.into() } else { 0 };
                 let flags = if count != 0 { irq_flags::EVENTFD } else { 0 };
