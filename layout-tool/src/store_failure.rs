@@ -90,9 +90,11 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
 
 fn of_store(error: &StoreError) -> Meaning {
     match error {
-        StoreError::Address { address, .. } => {
-            (Class::Usage, address.clone(), "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET")
-        }
+        StoreError::Address { address, .. } => (
+            Class::Usage,
+            address.clone(),
+            "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET",
+        ),
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
         StoreError::VfioUser(error) => of_vfio_user(error),

@@ -208,7 +208,9 @@ mod tests {
         let mut iommu = Iommu::new();
         let page = PAGE as u64;
         assert!(iommu.map_at(4 * page, &memory(2), false) && iommu.map_at(0, &memory(4), true));
-        for (at, pages, free) in [(5, 1, false), (3, 1, false), (0, 9, false), (6, 1, true), (7, 1, true), (6, 2, false)] {
+        for (at, pages, free) in
+            [(5, 1, false), (3, 1, false), (0, 9, false), (6, 1, true), (7, 1, true), (6, 2, false)]
+        {
             assert_eq!(iommu.map_at(at * page, &memory(pages), true), free, "{pages} at {at}");
         }
         assert!(!iommu.map_at(!(page - 1), &memory(2), true));

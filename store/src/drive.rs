@@ -145,7 +145,14 @@ mod tests {
 
     #[test]
     fn addresses_print_as_they_are_written() {
-        for text in ["0000:41:00.0", "0001:41:1f.7/3", "emulated:/tmp/a b,c?size=64G&lba=512", "emulated:x,size=4K", "vfio-user:/run/a b.sock", "vfio-user:x?namespace=3"] {
+        for text in [
+            "0000:41:00.0",
+            "0001:41:1f.7/3",
+            "emulated:/tmp/a b,c?size=64G&lba=512",
+            "emulated:x,size=4K",
+            "vfio-user:/run/a b.sock",
+            "vfio-user:x?namespace=3",
+        ] {
             assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
         }
         assert_eq!("41:00.0/1".parse::<DriveAddress>().unwrap().to_string(), "0000:41:00.0");

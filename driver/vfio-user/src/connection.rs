@@ -13,10 +13,20 @@ use warprow_dma::FunctionError;
 use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 use warprow_vfio_user_proto::{Channel, ChannelError, Message};
 
-/// How long an answer may take.
-pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// How long the answer to a reset, or to the end of a mapping, may take: the server waits for what is under way.
-pub(crate) const RESET_TIME: Duration = Duration::from_secs(30);
+/// How long answers may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// To most questions.
+    pub answer: Duration,
+    /// To a reset, the end of a mapping and the like: the server waits for what is under way.
+    pub reset: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { answer: Duration::from_secs(5), reset: Duration::from_secs(30) }
+    }
+}
 /// How long a server may take to let a client in.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Commands of the server's that are refused while an answer is awaited.

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::OpenError;
 use crate::arena::Arena;
-use crate::connection::{ANSWER_TIME, Connection, RESET_TIME, connect};
+use crate::connection::{Connection, Patience, connect};
 use crate::iova::Iovas;
 
 /// Offsets in configuration space, and bits of the command register (PCI Local Bus 3.0, 6.2).
@@ -57,7 +57,7 @@ pub struct VfioUserFunction {
 
 /// The part that doorbells keep.
 #[derive(Debug)]
-struct Link(Connection);
+struct Link(Connection, Patience);
 
 /// Memory and addresses.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl Link {
     fn load(&self, region: u32, offset: u64, bytes: &mut [u8]) -> Result<(), FunctionError> {
         let what = "reading a register";
         let asked = RegionAccess { offset, region, count: bytes.len() as u32 };
-        let answer = self.0.ask(what, command::REGION_READ, &[asked.as_bytes()], &[], ANSWER_TIME)?;
+        let answer = self.0.ask(what, command::REGION_READ, &[asked.as_bytes()], &[], self.1.answer)?;
         let data = region_data(&answer.payload, &asked).map_err(|why| self.0.nonsense(what, why))?;
         bytes.copy_from_slice(data);
         Ok(())
@@ -92,7 +92,7 @@ impl Link {
         let what = "writing a register";
         let asked = RegionAccess { offset, region, count: bytes.len() as u32 };
         // Some registers (CC, the command register) make a server wait for what is under way.
-        let answer = self.0.ask(what, command::REGION_WRITE, &[asked.as_bytes(), bytes], &[], RESET_TIME)?;
+        let answer = self.0.ask(what, command::REGION_WRITE, &[asked.as_bytes(), bytes], &[], self.1.reset)?;
         region_written(&answer.payload, &asked).map_err(|why| self.0.nonsense(what, why))
     }
 }
@@ -107,12 +107,17 @@ impl Ring for Link {
 impl VfioUserFunction {
     /// Connects to the controller served at `path`. Bus mastering is off when this returns.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(path, Patience::default())
+    }
+
+    /// The same with other limits.
+    pub fn open_with(path: impl AsRef<Path>, patience: Patience) -> Result<Arc<Self>, OpenError> {
         let path = path.as_ref();
         let socket = connect(path).map_err(|source| OpenError::Connect { path: path.to_owned(), source })?;
         let name = format!("vfio-user:{}", path.display());
         let connection = Connection::new(name.clone(), socket)
             .map_err(|source| OpenError::Connect { path: path.to_owned(), source })?;
-        let function = Self::introduce(name, Link(connection), path)?;
+        let function = Self::introduce(name, Link(connection, patience), path)?;
         function.set_up()?;
         let mut class = [0; 4];
         function.link.load(region::CONFIG, CLASS, &mut class)?;
@@ -136,13 +141,14 @@ impl VfioUserFunction {
         let ours = Version { major: OURS.0, minor: OURS.1, capabilities };
         let answer = link
             .0
-            .ask("agreeing on a version", command::VERSION, &[&ours.encode()], &[], ANSWER_TIME)
+            .ask("agreeing on a version", command::VERSION, &[&ours.encode()], &[], link.1.answer)
             .map_err(|error| refused_at_the_door(error, place()))?;
         let version = version_reply(&answer.payload, OURS).map_err(foreign)?;
         let most_regions = version.capabilities.max_dma_maps.unwrap_or(FEW).min(1 << 20) as usize;
 
         let asked = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..DeviceInfo::default() };
-        let answer = link.0.ask("asking for the device", command::DEVICE_GET_INFO, &[asked.as_bytes()], &[], ANSWER_TIME)?;
+        let answer =
+            link.0.ask("asking for the device", command::DEVICE_GET_INFO, &[asked.as_bytes()], &[], link.1.answer)?;
         let device = device_info(&answer.payload).map_err(foreign)?;
         let (bar0, fd) = describe(&link, region::BAR0).map_err(|error| in_place(error, path))?;
         if bar0.info.size < DOORBELLS + 8 || bar0.info.size > 1 << 40 {
@@ -238,16 +244,19 @@ impl VfioUserFunction {
             return Err(self.map_error(memory, why));
         }
         let (fd, offset) = memory.file().ok_or_else(|| {
-            self.map_error(memory, "another process can only be given memory with a file: have this function allocate it")
+            self.map_error(
+                memory,
+                "another process can only be given memory with a file: have this function allocate it",
+            )
         })?;
         let size = memory.len() as u64;
-        let addr = state
-            .iovas
-            .allocate(size)
-            .ok_or_else(|| self.map_error(memory, "no gap of I/O virtual addresses is large enough: unmap something first"))?;
+        let addr = state.iovas.allocate(size).ok_or_else(|| {
+            self.map_error(memory, "no gap of I/O virtual addresses is large enough: unmap something first")
+        })?;
         let flags = dma_flags::READ | dma_flags::WRITE;
         let map = DmaMap { argsz: size_of::<DmaMap>() as u32, flags, offset, addr, size };
-        let told = self.link.0.ask("mapping memory for DMA", command::DMA_MAP, &[map.as_bytes()], &[fd], RESET_TIME);
+        let told =
+            self.link.0.ask("mapping memory for DMA", command::DMA_MAP, &[map.as_bytes()], &[fd], self.link.1.reset);
         if let Err(error) = told {
             state.iovas.release(addr);
             return Err(match error {
@@ -273,12 +282,16 @@ fn describe(link: &Link, index: u32) -> Result<(Region, Option<OwnedFd>), Descri
     for _ in 0..3 {
         let asked = RegionInfo { argsz, index, ..RegionInfo::default() };
         let what = "asking for a region";
-        let answer =
-            link.0.ask(what, command::DEVICE_GET_REGION_INFO, &[asked.as_bytes()], &[], ANSWER_TIME).map_err(Described::Failed)?;
+        let answer = link
+            .0
+            .ask(what, command::DEVICE_GET_REGION_INFO, &[asked.as_bytes()], &[], link.1.answer)
+            .map_err(Described::Failed)?;
         let region = region_info(&answer.payload, index, argsz).map_err(Described::Foreign)?;
         match region.needed {
             None => return Ok((region, answer.fds.into_iter().next())),
-            Some(needed) if needed > MAX_REGION_INFO => return Err(Described::Foreign("a region that takes pages to describe")),
+            Some(needed) if needed > MAX_REGION_INFO => {
+                return Err(Described::Foreign("a region that takes pages to describe"));
+            }
             Some(needed) => argsz = needed,
         }
     }
@@ -303,7 +316,9 @@ fn refused_at_the_door(error: FunctionError, path: PathBuf) -> OpenError {
         FunctionError::Gone { .. } => {
             OpenError::Foreign { path, what: "it closed the connection when asked for its version".to_owned() }
         }
-        FunctionError::Os { source, .. } if Errno::from_io_error(&source) == Some(Errno::BUSY) => OpenError::Busy { path },
+        FunctionError::Os { source, .. } if Errno::from_io_error(&source) == Some(Errno::BUSY) => {
+            OpenError::Busy { path }
+        }
         FunctionError::Os { source, .. } => OpenError::Foreign { path, what: source.to_string() },
         error => error.into(),
     }
@@ -399,7 +414,7 @@ impl Function for VfioUserFunction {
         let size = memory.len() as u64;
         let unmap = DmaUnmap { argsz: size_of::<DmaUnmap>() as u32, flags: 0, addr: iova, size };
         // After an error the entry stays, and the memory with it: the device may still reach it.
-        self.link.0.ask(what, command::DMA_UNMAP, &[unmap.as_bytes()], &[], RESET_TIME)?;
+        self.link.0.ask(what, command::DMA_UNMAP, &[unmap.as_bytes()], &[], self.link.1.reset)?;
         state.regions.remove(&iova);
         state.iovas.release(iova);
         Ok(())
@@ -414,7 +429,7 @@ impl Function for VfioUserFunction {
         if !self.can_reset {
             return Err(FunctionError::Unsupported { function: self.name.clone(), what: "resetting the function" });
         }
-        self.link.0.ask("resetting the function", command::DEVICE_RESET, &[], &[], RESET_TIME)?;
+        self.link.0.ask("resetting the function", command::DEVICE_RESET, &[], &[], self.link.1.reset)?;
         self.set_up()?;
         self.present()
     }

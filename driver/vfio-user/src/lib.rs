@@ -12,5 +12,6 @@ mod error;
 mod function;
 mod iova;
 
+pub use connection::Patience;
 pub use error::OpenError;
 pub use function::VfioUserFunction;

@@ -52,7 +52,8 @@ impl ConfigSpace {
         let vectors = controller.interrupt_vectors().min(2048);
         let pending = (u64::from(vectors) * 16).next_multiple_of(4096);
         let bar4 = (pending + 4096).next_power_of_two();
-        let mut new = Self { bytes: vec![0; SIZE], writable: vec![0; SIZE], initial: Vec::new(), bar0, bar4, pending, vectors };
+        let mut new =
+            Self { bytes: vec![0; SIZE], writable: vec![0; SIZE], initial: Vec::new(), bar0, bar4, pending, vectors };
         new.put(0x00, &IDS);
         new.let_write(COMMAND, &COMMAND_BITS.to_le_bytes());
         new.put(0x06, &[0x10, 0]);

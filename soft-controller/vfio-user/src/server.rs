@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::Channel;
+use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 
 use crate::session::{Session, turn_away};
 
@@ -92,6 +93,7 @@ pub struct Server {
     path: PathBuf,
     listener: UnixListener,
     controller: Arc<SoftController>,
+    time: Duration,
 }
 
 impl Drop for Server {
@@ -115,16 +117,24 @@ impl Server {
             move |errno: Errno| ServeError::System { what, path: path.clone(), source: errno.into() }
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket for"))?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket for"))?;
         // Its file gets these rights when it is bound: there is no moment at which others could connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("set the rights of"))?;
         bind(&socket, &address).map_err(|errno| match errno {
             Errno::ADDRINUSE => ServeError::InUse(path.clone()),
             errno => system("bind a socket to")(errno),
         })?;
-        let server = Self { path: path.clone(), listener: socket.into(), controller };
+        let server = Self { path: path.clone(), listener: socket.into(), controller, time: MESSAGE_TIME };
         listen(&server.listener, 8).map_err(system("listen on"))?;
         Ok(server)
+    }
+
+    /// How long a message may take from its first byte to its last, either way; default [`MESSAGE_TIME`].
+    #[must_use]
+    pub fn message_time(mut self, time: Duration) -> Self {
+        self.time = time;
+        self
     }
 
     /// Where it is.
@@ -152,7 +162,7 @@ impl Server {
                 }
                 client = Some(scope.spawn(move || {
                     tell(Event::Connected);
-                    let mut session = Session::new(&self.controller, channel);
+                    let mut session = Session::new(&self.controller, channel, self.time);
                     let why = session.run(stop, &|command, why| tell(Event::Refused { command, why }));
                     drop(session);
                     tell(Event::Ended { why });

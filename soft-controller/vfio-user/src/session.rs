@@ -10,10 +10,10 @@ use rustix::fs::fstatfs;
 use rustix::io::Errno;
 use warprow_dma::{DmaMemory, Function, ImportError};
 use warprow_soft_controller::SoftController;
-use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER, MESSAGE_TIME};
+use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
-    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo, SparseHead, command,
-    device_flags, dma_flags, irq, irq_flags, region, region_flags,
+    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo, SparseHead,
+    command, device_flags, dma_flags, irq, irq_flags, region, region_flags,
 };
 use warprow_vfio_user_proto::{Capabilities, Channel, ChannelError, Message, Refusal, Request, Version};
 use zerocopy::IntoBytes;
@@ -63,6 +63,8 @@ pub(crate) struct Session<'a> {
     /// By address; without memory where no file came along.
     regions: BTreeMap<u64, (u64, Option<DmaMemory>)>,
     refused: u32,
+    /// How long a message may take.
+    time: Duration,
 }
 
 impl Drop for Session<'_> {
@@ -72,13 +74,13 @@ impl Drop for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(controller: &'a SoftController, channel: Channel) -> Self {
+    pub(crate) fn new(controller: &'a SoftController, channel: Channel, time: Duration) -> Self {
         let doorbells = controller.doorbell_memory();
         let config = ConfigSpace::new(controller, doorbells.len());
         let vectors = Arc::new(Vectors::new(config.vectors));
         controller.set_interrupts(Some(vectors.clone()));
         let table = vec![0; usize::from(config.vectors) * 16];
-        Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0 }
+        Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0, time }
     }
 
     /// Serves until the client goes, breaks the protocol, or `stop` is set; `report` is told of requests that are refused.
@@ -91,12 +93,12 @@ impl<'a> Session<'a> {
     }
 
     fn greet(&mut self) -> Result<(), ChannelError> {
-        let message = self.channel.receive(Instant::now() + MESSAGE_TIME, MESSAGE_TIME)?;
+        let message = self.channel.receive(Instant::now() + self.time, self.time)?;
         let version = match Request::parse(message.header.command, &message.payload, message.fds.len()) {
             _ if message.is_reply() => return Err(ChannelError::Malformed("a reply where a version belongs")),
             Ok(Request::Version(version)) if version.major == 0 => version,
             Ok(Request::Version(_)) => {
-                self.channel.refuse(&message.header, Errno::PROTONOSUPPORT, MESSAGE_TIME)?;
+                self.channel.refuse(&message.header, Errno::PROTONOSUPPORT, self.time)?;
                 return Err(ChannelError::Malformed("a major version that is not 0"));
             }
             Ok(_) => return Err(ChannelError::Malformed("another message where a version belongs")),
@@ -108,7 +110,7 @@ impl<'a> Session<'a> {
             max_dma_maps: Some(MAX_DMA_REGIONS as u64),
         };
         let ours = Version { major: 0, minor: version.minor.min(MINOR), capabilities };
-        self.channel.reply(&message.header, &[&ours.encode()], &[], MESSAGE_TIME)
+        self.channel.reply(&message.header, &[&ours.encode()], &[], self.time)
     }
 
     fn serve(&mut self, stop: &AtomicBool, report: &dyn Fn(u16, &'static str)) -> Result<Ended, ChannelError> {
@@ -122,7 +124,7 @@ impl<'a> Session<'a> {
             if !self.channel.readable(Instant::now() + GLANCE)? {
                 continue;
             }
-            let message = self.channel.receive(Instant::now() + MESSAGE_TIME, MESSAGE_TIME)?;
+            let message = self.channel.receive(Instant::now() + self.time, self.time)?;
             if message.is_reply() {
                 return Err(ChannelError::Malformed("a reply to nothing"));
             }
@@ -137,7 +139,7 @@ impl<'a> Session<'a> {
         match answer {
             Ok(answer) if wanted => {
                 let fds: Vec<_> = answer.fd.iter().map(AsFd::as_fd).collect();
-                self.channel.reply(&header, &[&answer.payload], &fds, MESSAGE_TIME)
+                self.channel.reply(&header, &[&answer.payload], &fds, self.time)
             }
             Ok(_) => Ok(()),
             Err(refusal) => {
@@ -145,7 +147,7 @@ impl<'a> Session<'a> {
                     report(header.command, refusal.why);
                 }
                 self.refused = self.refused.saturating_add(1);
-                if wanted { self.channel.refuse(&header, refusal.errno, MESSAGE_TIME) } else { Ok(()) }
+                if wanted { self.channel.refuse(&header, refusal.errno, self.time) } else { Ok(()) }
             }
         }
     }
@@ -169,9 +171,7 @@ impl<'a> Session<'a> {
                 Ok(IrqInfo { argsz: 16, flags, index, count }.as_bytes().into())
             }
             Request::IrqInfo { .. } => Err(Refusal::new(Errno::INVAL, "an interrupt type that there is not")),
-            Request::SetIrqs(set) if set.index == irq::MSIX => {
-                self.vectors.set(&set, fds).map(|()| Answer::default())
-            }
+            Request::SetIrqs(set) if set.index == irq::MSIX => self.vectors.set(&set, fds).map(|()| Answer::default()),
             // Switching off what there is not is fine.
             Request::SetIrqs(set) if set.index < irq::COUNT && set.count == 0 => Ok(Answer::default()),
             Request::SetIrqs(_) => Err(Refusal::new(Errno::INVAL, "interrupts other than MSI-X")),

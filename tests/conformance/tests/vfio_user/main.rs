@@ -2,4 +2,7 @@
 //! the other lies, stalls or dies.
 
 mod checks;
+mod client_lies;
+mod deaths;
 mod rig;
+mod server_lies;

@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use warprow_dma::SystemClock;
+use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
 use warprow_soft_controller::{Builder, Namespace, Ram, SoftController};
 use warprow_vfio_user::VfioUserFunction;
+use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 use warprow_vfio_user_server::{Event, Server};
 
 pub(crate) struct Served {
@@ -27,10 +30,15 @@ pub(crate) fn drive() -> Builder {
 
 impl Served {
     pub(crate) fn new(builder: Builder) -> Self {
+        Self::with_time(builder, MESSAGE_TIME)
+    }
+
+    /// The same with a limit for messages.
+    pub(crate) fn with_time(builder: Builder, time: Duration) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("drive.sock");
         let drive = builder.shared_doorbells().build().expect("a controller");
-        let server = Server::bind(&path, drive.clone()).expect("a socket");
+        let server = Server::bind(&path, drive.clone()).expect("a socket").message_time(time);
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (its_stop, its_events) = (stop.clone(), events.clone());
         let run = move || {
@@ -76,4 +84,17 @@ impl Drop for Served {
         assert!(ended.is_ok() || std::thread::panicking(), "the server died");
         assert!(!self.path.exists(), "the socket was left");
     }
+}
+
+/// Writes and reads blocks by the driver, and compares.
+pub(crate) fn works(function: Arc<VfioUserFunction>, seed: u64) {
+    let controller =
+        Controller::open(function, Arc::new(SystemClock::new()), Options::default()).expect("a controller");
+    let namespace = controller.namespace(1).expect("a namespace");
+    let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair");
+    let (mut written, mut read) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    warprow_conformance::fill(seed, 8, 512, &mut written);
+    io.write(8, &written).expect("a write");
+    io.read(8, &mut read).expect("a read");
+    assert!(read == written, "other content (seed {seed})");
 }
