@@ -128,7 +128,7 @@ impl State {
         self.next_id = id.wrapping_add(1);
         self.channel.command(id, command, payload, fds, time)?;
         for _ in 0..INTERRUPTIONS {
-            let message = self.channel.receive(deadline, MESSAGE_TIME)?;
+            let message = self.channel.receive(deadline, time.min(MESSAGE_TIME))?;
             if message.is_reply() {
                 if (message.header.id, message.header.command) != (id, command) {
                     return Err(ChannelError::Malformed("an answer to another question"));

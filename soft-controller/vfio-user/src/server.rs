@@ -93,7 +93,16 @@ pub struct Server {
     path: PathBuf,
     listener: UnixListener,
     controller: Arc<SoftController>,
-    time: Duration,
+    limits: Limits,
+}
+
+/// What a client is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// For a message.
+    pub(crate) time: Duration,
+    /// DMA regions.
+    pub(crate) regions: usize,
 }
 
 impl Drop for Server {
@@ -125,7 +134,8 @@ impl Server {
             Errno::ADDRINUSE => ServeError::InUse(path.clone()),
             errno => system("bind a socket to")(errno),
         })?;
-        let server = Self { path: path.clone(), listener: socket.into(), controller, time: MESSAGE_TIME };
+        let limits = Limits { time: MESSAGE_TIME, regions: 4096 };
+        let server = Self { path: path.clone(), listener: socket.into(), controller, limits };
         listen(&server.listener, 8).map_err(system("listen on"))?;
         Ok(server)
     }
@@ -133,7 +143,14 @@ impl Server {
     /// How long a message may take from its first byte to its last, either way; default [`MESSAGE_TIME`].
     #[must_use]
     pub fn message_time(mut self, time: Duration) -> Self {
-        self.time = time;
+        self.limits.time = time;
+        self
+    }
+
+    /// How many DMA regions a client may have; default 4096.
+    #[must_use]
+    pub fn dma_regions(mut self, most: usize) -> Self {
+        self.limits.regions = most;
         self
     }
 
@@ -162,7 +179,7 @@ impl Server {
                 }
                 client = Some(scope.spawn(move || {
                     tell(Event::Connected);
-                    let mut session = Session::new(&self.controller, channel, self.time);
+                    let mut session = Session::new(&self.controller, channel, self.limits);
                     let why = session.run(stop, &|command, why| tell(Event::Refused { command, why }));
                     drop(session);
                     tell(Event::Ended { why });

@@ -19,12 +19,11 @@ use warprow_vfio_user_proto::{Capabilities, Channel, ChannelError, Message, Refu
 use zerocopy::IntoBytes;
 
 use crate::config_space::{ConfigSpace, Effect, SIZE};
+use crate::server::Limits;
 use crate::vectors::Vectors;
 
 /// How often a session looks whether it shall end.
 const GLANCE: Duration = Duration::from_millis(100);
-/// DMA regions that a client may have.
-pub(crate) const MAX_DMA_REGIONS: usize = 4096;
 /// Refused requests that are reported, of one client.
 const REPORTED: u32 = 16;
 /// Our version of the protocol.
@@ -63,8 +62,7 @@ pub(crate) struct Session<'a> {
     /// By address; without memory where no file came along.
     regions: BTreeMap<u64, (u64, Option<DmaMemory>)>,
     refused: u32,
-    /// How long a message may take.
-    time: Duration,
+    limits: Limits,
 }
 
 impl Drop for Session<'_> {
@@ -74,13 +72,13 @@ impl Drop for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(controller: &'a SoftController, channel: Channel, time: Duration) -> Self {
+    pub(crate) fn new(controller: &'a SoftController, channel: Channel, limits: Limits) -> Self {
         let doorbells = controller.doorbell_memory();
         let config = ConfigSpace::new(controller, doorbells.len());
         let vectors = Arc::new(Vectors::new(config.vectors));
         controller.set_interrupts(Some(vectors.clone()));
         let table = vec![0; usize::from(config.vectors) * 16];
-        Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0, time }
+        Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0, limits }
     }
 
     /// Serves until the client goes, breaks the protocol, or `stop` is set; `report` is told of requests that are refused.
@@ -93,12 +91,12 @@ impl<'a> Session<'a> {
     }
 
     fn greet(&mut self) -> Result<(), ChannelError> {
-        let message = self.channel.receive(Instant::now() + self.time, self.time)?;
+        let message = self.channel.receive(Instant::now() + self.limits.time, self.limits.time)?;
         let version = match Request::parse(message.header.command, &message.payload, message.fds.len()) {
             _ if message.is_reply() => return Err(ChannelError::Malformed("a reply where a version belongs")),
             Ok(Request::Version(version)) if version.major == 0 => version,
             Ok(Request::Version(_)) => {
-                self.channel.refuse(&message.header, Errno::PROTONOSUPPORT, self.time)?;
+                self.channel.refuse(&message.header, Errno::PROTONOSUPPORT, self.limits.time)?;
                 return Err(ChannelError::Malformed("a major version that is not 0"));
             }
             Ok(_) => return Err(ChannelError::Malformed("another message where a version belongs")),
@@ -107,10 +105,10 @@ impl<'a> Session<'a> {
         let capabilities = Capabilities {
             max_msg_fds: MAX_FDS as u64,
             max_data_xfer_size: MAX_TRANSFER as u64,
-            max_dma_maps: Some(MAX_DMA_REGIONS as u64),
+            max_dma_maps: Some(self.limits.regions as u64),
         };
         let ours = Version { major: 0, minor: version.minor.min(MINOR), capabilities };
-        self.channel.reply(&message.header, &[&ours.encode()], &[], self.time)
+        self.channel.reply(&message.header, &[&ours.encode()], &[], self.limits.time)
     }
 
     fn serve(&mut self, stop: &AtomicBool, report: &dyn Fn(u16, &'static str)) -> Result<Ended, ChannelError> {
@@ -124,7 +122,7 @@ impl<'a> Session<'a> {
             if !self.channel.readable(Instant::now() + GLANCE)? {
                 continue;
             }
-            let message = self.channel.receive(Instant::now() + self.time, self.time)?;
+            let message = self.channel.receive(Instant::now() + self.limits.time, self.limits.time)?;
             if message.is_reply() {
                 return Err(ChannelError::Malformed("a reply to nothing"));
             }
@@ -139,7 +137,7 @@ impl<'a> Session<'a> {
         match answer {
             Ok(answer) if wanted => {
                 let fds: Vec<_> = answer.fd.iter().map(AsFd::as_fd).collect();
-                self.channel.reply(&header, &[&answer.payload], &fds, self.time)
+                self.channel.reply(&header, &[&answer.payload], &fds, self.limits.time)
             }
             Ok(_) => Ok(()),
             Err(refusal) => {
@@ -147,7 +145,7 @@ impl<'a> Session<'a> {
                     report(header.command, refusal.why);
                 }
                 self.refused = self.refused.saturating_add(1);
-                if wanted { self.channel.refuse(&header, refusal.errno, self.time) } else { Ok(()) }
+                if wanted { self.channel.refuse(&header, refusal.errno, self.limits.time) } else { Ok(()) }
             }
         }
     }
@@ -196,7 +194,7 @@ impl<'a> Session<'a> {
         if self.regions.range(..end).next_back().is_some_and(|(addr, (size, _))| addr + size > map.addr) {
             return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
         }
-        if self.regions.len() >= MAX_DMA_REGIONS {
+        if self.regions.len() >= self.limits.regions {
             return Err(Refusal::new(Errno::NOSPC, "more mappings than were agreed on"));
         }
         // Without a file it is noted and not reached: commands that name it end with an error.

@@ -33,12 +33,21 @@ impl Served {
         Self::with_time(builder, MESSAGE_TIME)
     }
 
+    /// The same with a limit for DMA regions.
+    pub(crate) fn with_regions(builder: Builder, most: usize) -> Self {
+        Self::with(builder, |server| server.dma_regions(most))
+    }
+
     /// The same with a limit for messages.
     pub(crate) fn with_time(builder: Builder, time: Duration) -> Self {
+        Self::with(builder, |server| server.message_time(time))
+    }
+
+    fn with(builder: Builder, limited: impl FnOnce(Server) -> Server) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("drive.sock");
         let drive = builder.shared_doorbells().build().expect("a controller");
-        let server = Server::bind(&path, drive.clone()).expect("a socket").message_time(time);
+        let server = limited(Server::bind(&path, drive.clone()).expect("a socket"));
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (its_stop, its_events) = (stop.clone(), events.clone());
         let run = move || {
