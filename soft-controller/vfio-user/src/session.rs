@@ -76,7 +76,6 @@ impl<'a> Session<'a> {
         let doorbells = controller.doorbell_memory();
         let config = ConfigSpace::new(controller, doorbells.len());
         let vectors = Arc::new(Vectors::new(config.vectors));
-        controller.set_interrupts(Some(vectors.clone()));
         let table = vec![0; usize::from(config.vectors) * 16];
         Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0, limits }
     }
@@ -169,7 +168,13 @@ impl<'a> Session<'a> {
                 Ok(IrqInfo { argsz: 16, flags, index, count }.as_bytes().into())
             }
             Request::IrqInfo { .. } => Err(Refusal::new(Errno::INVAL, "an interrupt type that there is not")),
-            Request::SetIrqs(set) if set.index == irq::MSIX => self.vectors.set(&set, fds).map(|()| Answer::default()),
+            Request::SetIrqs(set) if set.index == irq::MSIX => {
+                if !fds.is_empty() {
+                    // Clients that poll need none, and should not pay for them.
+                    self.controller.set_interrupts(Some(self.vectors.clone()));
+                }
+                self.vectors.set(&set, fds).map(|()| Answer::default())
+            }
             // Switching off what there is not is fine.
             Request::SetIrqs(set) if set.index < irq::COUNT && set.count == 0 => Ok(Answer::default()),
             Request::SetIrqs(_) => Err(Refusal::new(Errno::INVAL, "interrupts other than MSI-X")),
