@@ -27,7 +27,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 Examples:
   warprow serve --socket /run/a.sock emulated:/data/a.drive
   warprow serve --socket a.sock emulated:scratch,backing=ram,size=4G &
-  warprow format -d vfio-user:a.sock --row-bytes 512 --yes")]
+  warprow format -d vfio-user:a.sock --row-bytes 512 --dry-run")]
 pub struct ServeArgs {
     /// Where to serve; a socket that nobody answers any more is replaced
     #[arg(long, value_name = "PATH")]
