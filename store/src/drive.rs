@@ -92,10 +92,10 @@ impl Device {
             DriveAddress::VfioUser { path, namespace } => Some((format!("vfio-user:{}", path.display()), namespace)),
             DriveAddress::Emulated(_) => None,
         };
-        if let Some((name, namespace)) = shareable {
-            if let Some(same) = opened.iter().find(|device| device.function().name() == name) {
-                return Ok(same.with_namespace(*namespace));
-            }
+        if let Some((name, namespace)) = shareable
+            && let Some(same) = opened.iter().find(|device| device.function().name() == name)
+        {
+            return Ok(same.with_namespace(*namespace));
         }
         Self::open(address, create).map_err(|error| match address {
             // Under another name, perhaps: a link. Its lock knows no more than that somebody has it.
