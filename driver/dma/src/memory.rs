@@ -1,8 +1,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -563,6 +563,33 @@ mod tests {
         assert!(part.is_lost());
         private.load_u64(8 * 100);
         assert!(private.is_lost());
+    }
+
+    #[test]
+    fn many_mappings_come_and_go_while_some_are_lost() {
+        let threads: Vec<_> = (0..4u64)
+            .map(|seed| {
+                std::thread::spawn(move || {
+                    for round in 0..200 {
+                        let file = tempfile::tempfile().unwrap();
+                        let pages = 1 + (seed * 7 + round) % 5;
+                        file.set_len(pages * PAGE as u64).unwrap();
+                        let fd = file.try_clone().unwrap().into();
+                        let memory = DmaMemory::import(fd, 0, pages * PAGE as u64, true).unwrap();
+                        let last = memory.len() - 8;
+                        memory.store_u64(last, round + 1);
+                        if round % 3 == 0 {
+                            file.set_len(0).unwrap();
+                            assert_eq!(memory.load_u64(last), 0);
+                        } else {
+                            assert_eq!(memory.load_u64(last), round + 1);
+                        }
+                        assert_eq!(memory.is_lost(), round % 3 == 0, "{seed} {round}");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]

@@ -9,7 +9,9 @@ use warprow_dma::{Backing, DmaMemory, PAGE};
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::identify::Cns;
 use warprow_spec::{Sqe, Status, StatusCode};
-use warprow_vfio_user_proto::wire::{DmaMap, DmaUnmap, IrqSet, RegionAccess, command, dma_flags, irq_set_flags, region};
+use warprow_vfio_user_proto::wire::{
+    DmaMap, DmaUnmap, IrqSet, RegionAccess, command, dma_flags, irq_set_flags, region,
+};
 use warprow_vfio_user_proto::{Capabilities, Channel, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -56,7 +58,11 @@ impl Host {
         let channel = Channel::new(UnixStream::connect(&served.path).expect("a server")).expect("a channel");
         let queues = DmaMemory::allocate(16 * PAGE, Backing::Memfd).expect("memory");
         let mut host = Self { channel, queues: queues.clone(), sent: [0; 2] };
-        host.ask(command::VERSION, &Version { major: 0, minor: 0, capabilities: Capabilities::default() }.encode(), &[]);
+        host.ask(
+            command::VERSION,
+            &Version { major: 0, minor: 0, capabilities: Capabilities::default() }.encode(),
+            &[],
+        );
         host.map(&queues, QUEUES, dma_flags::READ | dma_flags::WRITE);
         let flags = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
         let set = IrqSet { argsz: 20, flags, index: 2, start: 0, count: vectors.len() as u32 };
@@ -174,6 +180,10 @@ fn memory_that_may_only_be_read_is_only_read() {
     assert_eq!(host.run(1, Sqe::read(1, 5, 15, false).with_prps(data, data + PAGE as u64)), Status::SUCCESS);
     assert_eq!([0, PAGE].map(|at| host.queues.load_u8(8 * PAGE + at)), [0x78, 0x77]);
     assert_eq!(served.drive.dma_faults(), 5);
-    host.ask(command::DMA_UNMAP, DmaUnmap { argsz: 24, flags: 0, addr: READABLE, size: memory.len() as u64 }.as_bytes(), &[]);
+    host.ask(
+        command::DMA_UNMAP,
+        DmaUnmap { argsz: 24, flags: 0, addr: READABLE, size: memory.len() as u64 }.as_bytes(),
+        &[],
+    );
     refused(host.run(1, Sqe::write(1, 5, 0, false).with_prps(READABLE, 0)));
 }
