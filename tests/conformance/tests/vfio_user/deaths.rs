@@ -124,7 +124,9 @@ const LANDING: usize = 64 << 10;
 /// Reads into `memory`, under way when this returns.
 fn reads_under_way(function: &Arc<VfioUserFunction>, memory: DmaMemory) -> (QueuePair, Mapped) {
     let clock = Arc::new(SystemClock::new());
-    let controller = Controller::open(function.clone(), clock, Options::default()).expect("a controller");
+    // What is left of it is torn down when nobody answers any more.
+    let options = Options { admin_timeout: Duration::from_millis(300), ..Options::default() };
+    let controller = Controller::open(function.clone(), clock, options).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
     let mut pair = controller.queue_pair(&QueueOptions::default()).expect("a queue pair");
     let mapped = Mapped::new(function.clone(), memory).expect("a mapping");
