@@ -214,7 +214,8 @@ impl DmaMemory {
             return Err(ImportError::TooShort { size: metadata.len(), end });
         }
         let mut options = MmapOptions::new();
-        options.len(size).offset(offset);
+        // What is private is never written but by mistake: no swap is set aside for that.
+        options.len(size).offset(offset).no_reserve_swap();
         // SAFETY: a private mapping; its bytes are only reached atomically, through raw pointers.
         let map = if shared { options.map_raw(&file)? } else { unsafe { options.map_copy(&file)? }.into() };
         let guarded = Guarded::writable(map.as_mut_ptr().expose_provenance(), size)?;

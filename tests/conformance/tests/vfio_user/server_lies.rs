@@ -173,6 +173,18 @@ fn any_answer_spoilt_in_any_way_is_an_error_or_nothing() {
     assert!(noticed > answers.len() * SPOILS.len() / 2, "only {noticed} of them were noticed");
 }
 
+/// As on QEMU's server, which lets nothing be mapped.
+#[test]
+fn doorbells_go_by_message_where_none_are_shared() {
+    let served = Served::new(drive());
+    // The answer with the doorbells' file, which gets lost.
+    let (path, thread) = spoiling(&served, 3, Spoil::WithoutFiles);
+    let function = VfioUserFunction::open(&path).unwrap();
+    assert!(function.doorbell_memory().is_none());
+    works(function, 11);
+    thread.join().unwrap();
+}
+
 #[test]
 fn what_is_no_vfio_user_server_is_named() {
     let folder = tempfile::tempdir().unwrap();
