@@ -11,6 +11,7 @@ mod minimal_ring;
 pub mod output;
 pub mod ring;
 mod scratch;
+mod vfio_user;
 
 pub use bytes::{Bytes, BytesError, Count, CountError};
 pub use cores::Cores;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_dma::{Backing, DmaMemory, Mapped, SystemClock};
+use warprow_dma::{Backing, DmaMemory, Function, Mapped, SystemClock};
 use warprow_driver::prp::Data;
 use warprow_driver::{BlockIo, Controller, Namespace, Options, QueueOptions, QueuePair};
 use warprow_layout::DType;
 use warprow_soft_controller::{self as soft, Null, Ram, SoftController};
 use warprow_workload::{Answer, Content, Oracle, Pairs, Random, verify};
 
+use crate::vfio_user::Served;
 use crate::{Cores, MinimalRing};
 
 /// Commands in a round. Each has landing memory of its own, so that after the round every block can be compared.
@@ -44,6 +45,8 @@ pub struct RingSetup {
     pub media: Media,
     /// Seed of blocks and their content.
     pub seed: u64,
+    /// The controller is served on a vfio-user socket.
+    pub vfio_user: bool,
 }
 
 /// A submitting thread (the caller's) and an answering one.
@@ -124,6 +127,8 @@ struct Driven {
     namespace: Namespace,
     landing: Arc<Mapped>,
     depth: usize,
+    /// Ends after the driver has.
+    _served: Option<Served>,
 }
 
 impl Driven {
@@ -137,8 +142,13 @@ impl Driven {
         if disorder {
             drive = drive.permute().delay_one_in(DELAYED.0, DELAYED.1);
         }
-        let drive = Cores::answering(cores, || drive.build())?;
-        let controller = Controller::open(drive, Arc::new(SystemClock::new()), Options::default())?;
+        let (function, served): (Arc<dyn Function>, _) = if setup.vfio_user {
+            let served = Served::new(drive, cores)?;
+            (served.function.clone(), Some(served))
+        } else {
+            (Cores::answering(cores, || drive.build())?, None)
+        };
+        let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
         let namespace = controller.namespace(1)?;
         if setup.media == Media::Ram {
             let mut io = BlockIo::new(&controller, namespace.clone(), &QueueOptions::default())?;
@@ -158,7 +168,7 @@ impl Driven {
         let landing = controller.allocate(setup.landing_bytes())?;
         landing.memory().fill(0, landing.memory().len(), RingSetup::UNTOUCHED);
         queue.keep(landing.clone());
-        Ok(Self { queue, namespace, landing, depth: usize::from(setup.depth) })
+        Ok(Self { queue, namespace, landing, depth: usize::from(setup.depth), _served: served })
     }
 }
 
@@ -324,8 +334,10 @@ mod tests {
 
     #[test]
     fn both_contenders_read_what_is_there() {
-        for (media, block) in [(Media::Ram, 512), (Media::Ram, 4096), (Media::Null, 512)] {
-            let setup = RingSetup { depth: 32, block, size: 4 << 20, media, seed: 5 };
+        for (media, block, vfio_user) in
+            [(Media::Ram, 512, false), (Media::Ram, 4096, false), (Media::Null, 512, false), (Media::Ram, 512, true)]
+        {
+            let setup = RingSetup { depth: 32, block, size: 4 << 20, media, seed: 5, vfio_user };
             let result = run(setup, Duration::ZERO).unwrap();
             assert_eq!(result.pairs.pairs().len(), 5);
             assert!(result.pairs.median_a() > 0.0 && result.pairs.median_b() > 0.0 && result.disordered > 0.0);
@@ -337,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_is_found() {
-        let setup = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Ram, seed: 6 };
+        let setup = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Ram, seed: 6, vfio_user: false };
         let mut bench = Bench::new(setup);
         let mut ring = minimal(&setup, None, 0).unwrap();
         bench.measure(&mut ring, 0).unwrap();
@@ -348,7 +360,7 @@ mod tests {
 
     #[test]
     fn impossible_setups_are_refused() {
-        let good = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Null, seed: 0 };
+        let good = RingSetup { depth: 8, block: 512, size: 1 << 20, media: Media::Null, seed: 0, vfio_user: false };
         for bad in [
             RingSetup { depth: 0, ..good },
             RingSetup { depth: 4096, ..good },

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{demo, export, format, inspect, load, lookup, verify};
+use crate::commands::{demo, export, format, inspect, load, lookup, serve, verify};
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
 ///
@@ -33,6 +33,7 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
+    Serve(serve::ServeArgs),
 }
 
 impl Command {
@@ -46,6 +47,7 @@ impl Command {
             Self::Verify(_) => "verify",
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
+            Self::Serve(_) => "serve",
         }
     }
 }

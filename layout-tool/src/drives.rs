@@ -20,6 +20,8 @@ pub struct DriveArgs {
     ///   0000:41:00.0    0000:41:00.0/2
     /// or a file that serves as an emulated drive:
     ///   emulated:/data/a.drive
+    /// or the socket on which another process serves a controller (`warprow serve`, SPDK), with a namespace if it is not 1:
+    ///   vfio-user:/run/a.sock    vfio-user:/run/a.sock?namespace=2
     /// Properties of an emulated drive follow, separated by commas (or as ?a=b&c=d, which a shell wants quoted):
     ///   size=64G         creates the file, sparse; only under `format`
     ///   lba=512          bytes of an LBA, 512 or 4096: of a new drive, or of one that lost PATH.nvme.toml
@@ -146,7 +148,7 @@ fn split(argument: &str) -> Vec<String> {
     let mut drives: Vec<String> = Vec::new();
     for part in argument.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         match drives.last_mut() {
-            Some(drive) if drive.starts_with("emulated:") && !begins_drive(part) => {
+            Some(drive) if has_path(drive) && !begins_drive(part) => {
                 drive.push(',');
                 drive.push_str(part);
             }
@@ -159,7 +161,11 @@ fn split(argument: &str) -> Vec<String> {
 /// Whether a drive's address begins here, rather than a property `name=value` of the last one or the rest of its path.
 fn begins_drive(part: &str) -> bool {
     let is_pci = part.bytes().all(|byte| byte.is_ascii_hexdigit() || b":./".contains(&byte)) && part.contains(':');
-    part.starts_with("emulated:") || is_pci
+    has_path(part) || is_pci
+}
+
+fn has_path(drive: &str) -> bool {
+    drive.starts_with("emulated:") || drive.starts_with("vfio-user:")
 }
 
 /// `text` as a shell takes it for one word.
@@ -183,6 +189,7 @@ mod tests {
             ("emulated:/a,size=1G,emulated:b,0000:41:00.0", &["emulated:/a,size=1G", "emulated:b", "0000:41:00.0"]),
             ("0000:41:00.0/2, 0000:42:00.0", &["0000:41:00.0/2", "0000:42:00.0"]),
             ("emulated:/odd,name", &["emulated:/odd,name"]),
+            ("vfio-user:a,vfio-user:b,c?namespace=2,41:00.0", &["vfio-user:a", "vfio-user:b,c?namespace=2", "41:00.0"]),
             ("/dev/nvme0n1,/dev/nvme1n1", &["/dev/nvme0n1", "/dev/nvme1n1"]),
             ("", &[]),
         ] {

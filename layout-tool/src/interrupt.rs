@@ -36,6 +36,11 @@ impl Interrupt {
         }
     }
 
+    /// Whether somebody asked to stop.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Breaks once somebody asked to stop.
     pub fn flow(&self) -> ControlFlow<()> {
         match self.check() {

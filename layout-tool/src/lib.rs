@@ -66,6 +66,7 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Verify(args) => commands::verify::run(args, &context),
         Command::Export(args) => commands::export::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
+        Command::Serve(args) => commands::serve::run(args, &context),
     }
 }
 

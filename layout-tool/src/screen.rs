@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
     draws: bool,
+    speaks: bool,
 }
 
 /// What a progress bar counts.
@@ -24,7 +25,12 @@ pub enum Unit {
 impl Screen {
     /// With `quiet`, nothing.
     pub fn new(quiet: bool) -> Self {
-        Self { draws: !quiet && std::io::stderr().is_terminal() }
+        Self { draws: !quiet && std::io::stderr().is_terminal(), speaks: !quiet }
+    }
+
+    /// Whether lines about what happens are wanted.
+    pub fn speaks(&self) -> bool {
+        self.speaks
     }
 
     /// A bar that goes from 0 to `total`.

@@ -10,6 +10,7 @@ use warprow_soft_controller::UriError;
 use warprow_spec::StatusCode;
 use warprow_store::{LookupError, RowError, StoreError};
 use warprow_vfio::OpenError as VfioError;
+use warprow_vfio_user::OpenError as VfioUserError;
 
 use crate::failure::{Class, Failure, chain, lacks_resources};
 use crate::units;
@@ -89,11 +90,14 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
 
 fn of_store(error: &StoreError) -> Meaning {
     match error {
-        StoreError::Address { address, .. } => {
-            (Class::Usage, address.clone(), "give a PCI address such as 0000:41:00.0, or emulated:PATH")
-        }
+        StoreError::Address { address, .. } => (
+            Class::Usage,
+            address.clone(),
+            "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET",
+        ),
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
+        StoreError::VfioUser(error) => of_vfio_user(error),
         StoreError::OpenedTwice { drive } => (Class::Usage, drive.clone(), "give each drive once"),
         StoreError::Driver(error) => of_driver(error),
         StoreError::Function(error) => of_function(error),
@@ -191,6 +195,20 @@ fn of_vfio(error: &VfioError) -> Meaning {
         }
         VfioError::Function(error) => of_function(error),
         _ => (Class::Drive, String::new(), "see the guide on real drives in the documentation"),
+    }
+}
+
+fn of_vfio_user(error: &VfioUserError) -> Meaning {
+    let at = |path: &std::path::Path| path.display().to_string();
+    match error {
+        VfioUserError::Connect { path, .. } => {
+            (Class::Drive, at(path), "start its server: warprow serve --socket SOCKET DRIVE")
+        }
+        VfioUserError::Busy { path } => (Class::Refused, at(path), "end the other client, or choose another drive"),
+        VfioUserError::Foreign { path, .. } | VfioUserError::NotNvme { path, .. } => {
+            (Class::Input, at(path), "give the socket of an NVMe controller that speaks vfio-user")
+        }
+        VfioUserError::Function(error) => of_function(error),
     }
 }
 

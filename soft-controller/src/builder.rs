@@ -66,6 +66,7 @@ impl Default for Builder {
                 queue_pairs: 128,
                 queue_entries: 4096,
                 dstrd: 0,
+                shared_doorbells: false,
                 mdts: 8,
                 mpsmax: 4,
                 fna: Fna::new(),
@@ -131,6 +132,12 @@ impl Builder {
     /// CAP.DSTRD, 0 to 10: doorbells stand 2^(2 + this) bytes apart; default 0.
     pub fn doorbell_stride(mut self, dstrd: u8) -> Self {
         self.config.dstrd = dstrd;
+        self
+    }
+
+    /// Puts the doorbells into a file that other processes can map; see [`SoftController::doorbell_memory`].
+    pub fn shared_doorbells(mut self) -> Self {
+        self.config.shared_doorbells = true;
         self
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Config {
     /// Entries of the largest I/O queue, 2 to 65,536.
     pub(crate) queue_entries: u32,
     pub(crate) dstrd: u8,
+    /// Doorbells lie in a file that other processes can map.
+    pub(crate) shared_doorbells: bool,
     /// Base-two logarithm of the largest transfer in pages of 4 KiB.
     pub(crate) mdts: u8,
     /// Largest memory page is 2^(12 + this).

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use warprow_dma::DmaMemory;
+use warprow_dma::{DmaMemory, PAGE};
 use warprow_spec::async_event::{AsyncEventKind, ErrorEvent};
 use warprow_spec::log::LogPageId;
 use warprow_spec::{Sqe, Status};
@@ -159,7 +159,7 @@ impl Control {
         let regs = &self.regs;
         let mut admin = AdminQueue {
             sq: Sq::new(0, regs.asq, u32::from(regs.aqa.asqs_z()) + 1, core.sq_doorbell(0), 0),
-            cq: Cq::new(0, regs.acq, u32::from(regs.aqa.acqs_z()) + 1, core.cq_doorbell(0)),
+            cq: Cq::new(0, regs.acq, u32::from(regs.aqa.acqs_z()) + 1, core.cq_doorbell(0), Some(0)),
         };
         admin.sq.resolve(&mut self.dma);
         admin.cq.resolve(&mut self.dma);
@@ -220,6 +220,9 @@ impl Control {
         let mut blocked = false;
         if self.bus_master && self.is_ready() && !core.is_in_trouble() {
             blocked = self.run(core, &mut progress);
+        }
+        if let Some(vector) = self.admin.as_mut().and_then(|admin| admin.cq.take_interrupt()) {
+            core.interrupts.raise(vector);
         }
         core.admin_seen.store(tail, Ordering::Relaxed);
         self.schedule(core, blocked.then(|| core.now() + RETRY));
@@ -414,5 +417,11 @@ pub(crate) fn doorbell_bytes(queue_pairs: u16, dstrd: u8) -> usize {
 
 /// Allocates the doorbells.
 pub(crate) fn allocate_doorbells(config: &Config) -> Result<DmaMemory, warprow_dma::AllocateError> {
-    DmaMemory::allocate(doorbell_bytes(config.queue_pairs, config.dstrd), warprow_dma::Backing::Anonymous)
+    let bytes = doorbell_bytes(config.queue_pairs, config.dstrd);
+    if !config.shared_doorbells {
+        return DmaMemory::allocate(bytes, warprow_dma::Backing::Anonymous);
+    }
+    // The file is laid out as BAR0 is, so that offsets are the same in both.
+    let whole = DmaMemory::allocate(PAGE + bytes, warprow_dma::Backing::Memfd)?;
+    Ok(whole.part(PAGE, whole.len() - PAGE))
 }

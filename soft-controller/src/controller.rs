@@ -14,6 +14,7 @@ use crate::builder::{BuildError, Builder};
 use crate::control::doorbell_bytes;
 use crate::core::{Core, Progress, earlier};
 use crate::fault::FaultPlan;
+use crate::interrupt::InterruptSink;
 use crate::parker::Parkers;
 use crate::workers;
 use crate::write_cache::Cut;
@@ -128,12 +129,45 @@ impl SoftController {
     }
 
     /// The doorbells as memory, for submitters that store to them by other means than [`Doorbell::ring`], such as a
-    /// GPU. They begin at offset 1000h of BAR0. While the result or a clone of it lives, the workers look at them every
-    /// millisecond when idle.
+    /// GPU. They begin at offset 1000h of BAR0, and of their file if they [have one](Builder::shared_doorbells). While the result or
+    /// a clone of it lives, the workers look at them every millisecond when idle.
     pub fn doorbell_memory(&self) -> DmaMemory {
         let memory = self.core.silent_doorbells.clone();
         self.core.wake_all();
         memory
+    }
+
+    /// Has completions announced by interrupts, or no longer: hosts that poll need none.
+    pub fn set_interrupts(&self, sink: Option<Arc<dyn InterruptSink>>) {
+        self.core.interrupts.set(sink);
+        self.core.wake_all();
+    }
+
+    /// Interrupt vectors: one for the admin queue and one for each I/O queue pair.
+    pub fn interrupt_vectors(&self) -> u16 {
+        self.core.config.queue_pairs + 1
+    }
+
+    /// Maps `memory` at an I/O virtual address that the host has chosen; the controller writes there only if `writable`. False if
+    /// some of the addresses are taken or do not exist.
+    pub fn map_at(&self, iova: u64, memory: &DmaMemory, writable: bool) -> bool {
+        let mut control = self.core.lock_control();
+        let mapped = control.iommu.map_at(iova, memory, writable);
+        if mapped {
+            control.publish(&self.core);
+        }
+        mapped
+    }
+
+    /// The host has gone: DMA ends, all mappings do, no interrupt is raised any more, and the controller is as after a function
+    /// reset. Returns when nothing reaches the host's memory any more.
+    pub fn abandon(&self) {
+        self.core.interrupts.set(None);
+        let mut control = self.core.lock_control();
+        control.bus_master = false;
+        control.iommu.clear();
+        control.regs.reset(false);
+        control.controller_reset(&self.core);
     }
 
     fn check(&self, what: &'static str, at: u64, width: u64) -> Result<u64, FunctionError> {

@@ -10,6 +10,7 @@ use warprow_spec::registers::{cq_head_doorbell, offset, sq_tail_doorbell};
 use crate::config::Config;
 use crate::control::Control;
 use crate::fault::FaultPlan;
+use crate::interrupt::Interrupts;
 use crate::parker::Parker;
 use crate::shard::Shard;
 use crate::timing::Model;
@@ -111,6 +112,7 @@ pub(crate) struct Core {
     /// The doorbells again, for submitters that do not wake the workers after ringing: while one of them holds a clone, the
     /// workers look by themselves.
     pub(crate) silent_doorbells: DmaMemory,
+    pub(crate) interrupts: Interrupts,
     pub(crate) stop: AtomicBool,
 }
 
@@ -132,6 +134,7 @@ impl Core {
             admin_seen: AtomicU32::new(0),
             control_due: AtomicU64::new(u64::MAX),
             events_wait: AtomicBool::new(false),
+            interrupts: Interrupts::default(),
             stop: AtomicBool::new(false),
         }
     }

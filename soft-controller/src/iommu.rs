@@ -15,6 +15,8 @@ const END: u64 = 1 << 48;
 pub(crate) struct Region {
     pub(crate) iova: u64,
     pub(crate) memory: DmaMemory,
+    /// The device may write there.
+    pub(crate) writable: bool,
 }
 
 impl Region {
@@ -41,8 +43,23 @@ impl Iommu {
         let needed = (memory.len() as u64).checked_add(PAGE as u64)?;
         let iova = self.gap(self.next, needed).or_else(|| self.gap(FIRST, needed))?;
         self.next = iova + needed;
-        self.regions.insert(iova, Region { iova, memory: memory.clone() });
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable: true });
         Some(iova)
+    }
+
+    /// Maps `memory` where the host wants it; false if something is there, or the addresses end before.
+    pub(crate) fn map_at(&mut self, iova: u64, memory: &DmaMemory, writable: bool) -> bool {
+        let Some(end) = iova.checked_add(memory.len() as u64) else { return false };
+        if self.regions.range(..end).next_back().is_some_and(|(_, region)| region.end() > iova) {
+            return false;
+        }
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable });
+        true
+    }
+
+    /// Ends every mapping.
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
     }
 
     fn gap(&self, from: u64, needed: u64) -> Option<u64> {
@@ -87,12 +104,15 @@ pub(crate) struct Segment {
 pub(crate) struct Dma {
     regions: Arc<[Region]>,
     last: usize,
+    /// Some memory must not be written.
+    some_read_only: bool,
     /// Accesses to addresses that were not mapped.
     pub(crate) faults: u64,
 }
 
 impl Dma {
     pub(crate) fn replace(&mut self, regions: Arc<[Region]>) {
+        self.some_read_only = regions.iter().any(|region| !region.writable);
         self.regions = regions;
         self.last = 0;
     }
@@ -128,6 +148,16 @@ impl Dma {
                 Err(DmaFault)
             }
         }
+    }
+
+    /// Fails if the device must not write to one of the segments.
+    #[inline]
+    pub(crate) fn check_writable(&mut self, segments: &[Segment]) -> Result<(), DmaFault> {
+        if self.some_read_only && segments.iter().any(|segment| !self.regions[segment.region as usize].writable) {
+            self.faults += 1;
+            return Err(DmaFault);
+        }
+        Ok(())
     }
 
     /// The memory that a segment lies in.
@@ -171,6 +201,25 @@ mod tests {
         assert!(iommu.unmap(a) && !iommu.unmap(a));
         dma.replace(iommu.snapshot());
         assert_eq!(dma.find(a, 1), Err(DmaFault));
+    }
+
+    #[test]
+    fn a_host_chooses_addresses_that_are_free() {
+        let mut iommu = Iommu::new();
+        let page = PAGE as u64;
+        assert!(iommu.map_at(4 * page, &memory(2), false) && iommu.map_at(0, &memory(4), true));
+        for (at, pages, free) in
+            [(5, 1, false), (3, 1, false), (0, 9, false), (6, 1, true), (7, 1, true), (6, 2, false)]
+        {
+            assert_eq!(iommu.map_at(at * page, &memory(pages), true), free, "{pages} at {at}");
+        }
+        assert!(!iommu.map_at(!(page - 1), &memory(2), true));
+        let mut dma = Dma::default();
+        dma.replace(iommu.snapshot());
+        let (read_only, writable) = (dma.find(4 * page, 8).unwrap(), dma.find(0, 8).unwrap());
+        assert_eq!(dma.check_writable(&[writable]), Ok(()));
+        assert_eq!(dma.check_writable(&[writable, read_only]), Err(DmaFault));
+        assert_eq!(dma.faults, 1);
     }
 
     #[test]

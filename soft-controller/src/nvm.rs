@@ -181,6 +181,9 @@ impl Io {
             return Ok(Begun::NotHere);
         }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        if opcode == NvmOpcode::READ {
+            self.dma.check_writable(&self.segments)?;
+        }
         let dma = &self.dma;
         self.pieces.extend(self.segments.iter().map(|&s| (dma.memory(s).clone(), s.offset, s.len)));
         let operation = match opcode {
@@ -266,12 +269,14 @@ impl Io {
         let prps = (sqe[3], sqe[4]);
         if len as u64 <= self.page - (prps.0 & (self.page - 1)) && prps.0 & 3 == 0 {
             let segment = self.dma.find(prps.0, len)?;
+            self.dma.check_writable(&[segment])?;
             view.backing.read(offset, self.dma.memory(segment), segment.offset, len)?;
             if corrupt {
                 flip(self.dma.memory(segment), segment.offset, len);
             }
         } else {
             prp::walk(&mut self.dma, self.page, prps, len, &mut self.segments)?;
+            self.dma.check_writable(&self.segments)?;
             let mut at = offset;
             for &segment in &self.segments {
                 view.backing.read(at, self.dma.memory(segment), segment.offset, segment.len)?;

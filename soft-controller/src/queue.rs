@@ -123,10 +123,14 @@ pub(crate) struct Cq {
     overflow: VecDeque<Completion>,
     /// Submission queues that complete here.
     pub(crate) users: u32,
+    /// The interrupt that tells of new entries.
+    pub(crate) vector: Option<u16>,
+    /// There are entries that it has not told of.
+    posted: bool,
 }
 
 impl Cq {
-    pub(crate) fn new(id: u16, iova: u64, size: u32, doorbell: usize) -> Self {
+    pub(crate) fn new(id: u16, iova: u64, size: u32, doorbell: usize, vector: Option<u16>) -> Self {
         Self {
             id,
             iova,
@@ -139,12 +143,16 @@ impl Cq {
             reserved: 0,
             overflow: VecDeque::new(),
             users: 0,
+            vector,
+            posted: false,
         }
     }
 
     /// As for submission queues.
     pub(crate) fn resolve(&mut self, dma: &mut Dma) {
-        self.ring = dma.resolve(self.iova, self.size as usize * CQE_BYTES).ok();
+        let len = self.size as usize * CQE_BYTES;
+        let writable = dma.find(self.iova, len).and_then(|segment| dma.check_writable(&[segment]));
+        self.ring = writable.and_then(|()| dma.resolve(self.iova, len)).ok();
     }
 
     /// Reads the head doorbell.
@@ -189,6 +197,7 @@ impl Cq {
         memory.store_u64(at, u64::from(completion.dw0).to_le());
         order::before_phase();
         memory.store_u64(at + 8, word1.to_le());
+        self.posted = true;
         self.tail += 1;
         if self.tail == self.size {
             self.tail = 0;
@@ -212,6 +221,12 @@ impl Cq {
             }
         }
         true
+    }
+
+    /// The interrupt to be raised for what was posted since this was asked last.
+    #[inline]
+    pub(crate) fn take_interrupt(&mut self) -> Option<u16> {
+        std::mem::take(&mut self.posted).then_some(self.vector).flatten()
     }
 
     pub(crate) fn has_overflow(&self) -> bool {

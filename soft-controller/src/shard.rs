@@ -171,6 +171,18 @@ impl Shard {
     /// Looks at every queue once.
     #[inline]
     pub(crate) fn step(&mut self, core: &Core) -> Progress {
+        let progress = self.look(core);
+        // Also for what others posted: completions of aborted commands.
+        if core.interrupts.are_wanted() {
+            for vector in self.cqs.iter_mut().filter_map(Cq::take_interrupt) {
+                core.interrupts.raise(vector);
+            }
+        }
+        progress
+    }
+
+    #[inline]
+    fn look(&mut self, core: &Core) -> Progress {
         let mut progress = Progress::default();
         if !self.running || core.is_in_trouble() {
             return progress;

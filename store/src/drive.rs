@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use warprow_soft_controller::{DriveUri, UriError};
 use warprow_vfio::{PciAddress, VfioFunction};
+use warprow_vfio_user::VfioUserFunction;
 
 use crate::StoreError;
 use crate::member::Device;
 
-/// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace, or
-/// `emulated:PATH?size=64G&lba=512` for a drive in a file.
+/// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace,
+/// `emulated:PATH?size=64G&lba=512` for a drive in a file, or `vfio-user:PATH` for one that another process serves on a socket
+/// (`vfio-user:PATH?namespace=2` for its second namespace).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriveAddress {
     /// An NVMe controller that is bound to `vfio-pci`.
@@ -24,6 +26,13 @@ pub enum DriveAddress {
     },
     /// A drive that the software controller emulates.
     Emulated(DriveUri),
+    /// An NVMe controller that another process serves.
+    VfioUser {
+        /// Its socket.
+        path: PathBuf,
+        /// The namespace, counted from 1.
+        namespace: u32,
+    },
 }
 
 impl FromStr for DriveAddress {
@@ -34,13 +43,21 @@ impl FromStr for DriveAddress {
             return Ok(Self::Emulated(text.parse()?));
         }
         let refuse = |reason: String| StoreError::Address { address: text.to_owned(), reason };
-        let (address, namespace) = text.split_once('/').unwrap_or((text, "1"));
-        let address =
-            address.parse().map_err(|_| refuse("it is neither a PCI address nor begins with emulated:".into()))?;
-        match namespace.parse() {
-            Ok(namespace @ 1..) => Ok(Self::Pci { address, namespace }),
+        let number = |namespace: &str| match namespace.parse() {
+            Ok(namespace @ 1..) => Ok(namespace),
             _ => Err(refuse(format!("namespace {namespace:?} is no number from 1 on"))),
+        };
+        if let Some(path) = text.strip_prefix("vfio-user:") {
+            let (path, namespace) = path.split_once("?namespace=").unwrap_or((path, "1"));
+            if path.is_empty() {
+                return Err(refuse("it names no socket's path".into()));
+            }
+            return Ok(Self::VfioUser { path: path.into(), namespace: number(namespace)? });
         }
+        let (address, namespace) = text.split_once('/').unwrap_or((text, "1"));
+        let neither = "it is neither a PCI address nor begins with emulated: or vfio-user:";
+        let address = address.parse().map_err(|_| refuse(neither.into()))?;
+        Ok(Self::Pci { address, namespace: number(namespace)? })
     }
 }
 
@@ -50,6 +67,8 @@ impl fmt::Display for DriveAddress {
             Self::Pci { address, namespace: 1 } => write!(f, "{address}"),
             Self::Pci { address, namespace } => write!(f, "{address}/{namespace}"),
             Self::Emulated(uri) => write!(f, "{uri}"),
+            Self::VfioUser { path, namespace: 1 } => write!(f, "vfio-user:{}", path.display()),
+            Self::VfioUser { path, namespace } => write!(f, "vfio-user:{}?namespace={namespace}", path.display()),
         }
     }
 }
@@ -68,11 +87,15 @@ impl Device {
     /// As [`open`](Self::open), beside drives that are open already: another namespace of one's controller shares it, since a
     /// function cannot be opened twice.
     pub fn open_beside(opened: &[Self], address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
-        if let DriveAddress::Pci { address, namespace } = address {
-            let name = address.to_string();
-            if let Some(same) = opened.iter().find(|device| device.function().name() == name) {
-                return Ok(same.with_namespace(*namespace));
-            }
+        let shareable = match address {
+            DriveAddress::Pci { address, namespace } => Some((address.to_string(), namespace)),
+            DriveAddress::VfioUser { path, namespace } => Some((format!("vfio-user:{}", path.display()), namespace)),
+            DriveAddress::Emulated(_) => None,
+        };
+        if let Some((name, namespace)) = shareable
+            && let Some(same) = opened.iter().find(|device| device.function().name() == name)
+        {
+            return Ok(same.with_namespace(*namespace));
         }
         Self::open(address, create).map_err(|error| match address {
             // Under another name, perhaps: a link. Its lock knows no more than that somebody has it.
@@ -93,6 +116,7 @@ impl Device {
             DriveAddress::Pci { address, namespace } => {
                 Ok(Self::new(VfioFunction::open(&address.to_string())?, *namespace))
             }
+            DriveAddress::VfioUser { path, namespace } => Ok(Self::new(VfioUserFunction::open(path)?, *namespace)),
             DriveAddress::Emulated(uri) => {
                 let is_file = uri.backing == warprow_soft_controller::Store::File;
                 if create == Create::Never && is_file && !uri.path.exists() {
@@ -121,7 +145,14 @@ mod tests {
 
     #[test]
     fn addresses_print_as_they_are_written() {
-        for text in ["0000:41:00.0", "0001:41:1f.7/3", "emulated:/tmp/a b,c?size=64G&lba=512", "emulated:x,size=4K"] {
+        for text in [
+            "0000:41:00.0",
+            "0001:41:1f.7/3",
+            "emulated:/tmp/a b,c?size=64G&lba=512",
+            "emulated:x,size=4K",
+            "vfio-user:/run/a b.sock",
+            "vfio-user:x?namespace=3",
+        ] {
             assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
         }
         assert_eq!("41:00.0/1".parse::<DriveAddress>().unwrap().to_string(), "0000:41:00.0");
@@ -147,6 +178,8 @@ mod tests {
             ("0000:41:00.0/x", "namespace"),
             ("0000:41:00.9", "neither"),
             ("emulated:", "path"),
+            ("vfio-user:", "path"),
+            ("vfio-user:x?namespace=0", "namespace"),
             ("emulated:/a?sise=1", "sise"),
         ] {
             let error = text.parse::<DriveAddress>().unwrap_err().to_string();

@@ -24,6 +24,9 @@ pub enum StoreError {
     /// A PCI function could not be opened.
     #[error(transparent)]
     Vfio(#[from] warprow_vfio::OpenError),
+    /// The controller behind a socket cannot be opened.
+    #[error(transparent)]
+    VfioUser(#[from] warprow_vfio_user::OpenError),
     /// The same namespace twice.
     #[error("drive {drive} is given twice: give it once")]
     OpenedTwice {

@@ -54,6 +54,9 @@ struct Args {
     /// --json count, and the next four.
     #[arg(long, conflicts_with = "host")]
     gpu: bool,
+    /// Reach the controller through a vfio-user socket, as one of another process.
+    #[arg(long, conflicts_with = "gpu")]
+    vfio_user: bool,
     /// With --gpu: numbers of drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<u32>,
@@ -186,7 +189,14 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     let machine = Machine::this();
     let time = Duration::try_from_secs_f64(args.seconds)?;
-    let setup = |media| RingSetup { depth: args.depth, block: args.block, size: args.size.0, media, seed: args.seed };
+    let setup = |media| RingSetup {
+        depth: args.depth,
+        block: args.block,
+        size: args.size.0,
+        media,
+        seed: args.seed,
+        vfio_user: args.vfio_user,
+    };
     let run = |media, unless| (args.backing != unless).then(|| run(setup(media), time)).transpose();
     let ram = run(Media::Ram, Backings::Null)?;
     let null = run(Media::Null, Backings::Ram)?;
@@ -212,7 +222,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     let (depth, block) = (args.depth, args.block);
     let mut text = format!(
-        "Random reads of {block} B, depth {depth}, one submitting and one answering thread; commands/s, medians\n"
+        "Random reads of {block} B, depth {depth}, one submitting and one answering thread{}; commands/s, medians\n",
+        if args.vfio_user { ", over vfio-user" } else { "" }
     );
     let header = ["drive", "Warprow", "minimal ring", "ratio (range)", "Warprow, in disorder"];
     writeln!(text, "{}", table(header, rows))?;
@@ -239,6 +250,7 @@ fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&
         "block": args.block,
         "size": args.size.0,
         "seed": args.seed,
+        "vfio_user": args.vfio_user,
         "commands_per_second": of(ram, Pairs::median_a),
         "minimal_commands_per_second": of(ram, Pairs::median_b),
         "ratio": of(ram, Pairs::ratio),

@@ -9,6 +9,12 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
+/// A doorbell that is neither: somebody carries each store over, as in a message.
+pub trait Ring: Send + Sync {
+    /// Stores `value` to the doorbell at `offset` of BAR0. A failure shows at the next access of a register.
+    fn ring(&self, offset: u64, value: u32);
+}
+
 /// One doorbell register (NVMe PCIe Transport 1.0, 3.1.2; NVMe 1.4, 3.1.24): write-only, 32 bits.
 #[derive(Clone)]
 pub struct Doorbell(Place);
@@ -17,6 +23,7 @@ pub struct Doorbell(Place);
 enum Place {
     Mmio { region: Mmio, offset: usize },
     Memory { memory: DmaMemory, offset: usize, reader: Option<Arc<dyn Wake>> },
+    Carried { by: Arc<dyn Ring>, offset: u64 },
 }
 
 impl fmt::Debug for Doorbell {
@@ -24,6 +31,7 @@ impl fmt::Debug for Doorbell {
         match &self.0 {
             Place::Mmio { offset, .. } => write!(f, "Doorbell(BAR0 + {offset:#x})"),
             Place::Memory { offset, .. } => write!(f, "Doorbell(memory + {offset:#x})"),
+            Place::Carried { offset, .. } => write!(f, "Doorbell(message, BAR0 + {offset:#x})"),
         }
     }
 }
@@ -44,6 +52,11 @@ impl Doorbell {
         }))
     }
 
+    /// The doorbell at `offset` of BAR0, whose stores `by` carries over.
+    pub fn carried(by: Arc<dyn Ring>, offset: u64) -> Self {
+        Self(Place::Carried { by, offset })
+    }
+
     /// Makes all earlier stores visible to the device, then stores `value`.
     #[inline]
     pub fn ring(&self, value: u32) {
@@ -57,6 +70,7 @@ impl Doorbell {
                     reader.wake();
                 }
             }
+            Place::Carried { by, offset } => by.ring(*offset, value),
         }
     }
 }

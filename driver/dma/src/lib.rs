@@ -16,8 +16,8 @@ mod process_barrier;
 mod sigbus;
 
 pub use clock::{Clock, SystemClock};
-pub use doorbell::{Doorbell, Wake};
+pub use doorbell::{Doorbell, Ring, Wake};
 pub use file_mapping::{FileMapping, MappingLost};
 pub use function::{Function, FunctionError, Mapped};
-pub use memory::{AllocateError, Backing, DmaMemory, HUGE_PAGE, PAGE};
+pub use memory::{AllocateError, Backing, DmaMemory, HUGE_PAGE, ImportError, PAGE, WeakMemory};
 pub use mmio::Mmio;

@@ -1,12 +1,14 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::sigbus::Guarded;
 
 /// A page as the driver and the software controller use it, bytes.
 pub const PAGE: usize = 4096;
@@ -49,16 +51,75 @@ fn remedy(backing: Backing) -> &'static str {
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    fd: Option<OwnedFd>,
+    file: Option<File>,
     huge: bool,
-    owner: Owner,
+    /// Of a file that others may shorten.
+    guarded: Option<&'static Guarded>,
+    _owner: Owner,
 }
 
-/// What keeps memory mapped.
+/// Memory that others may have given back.
+#[derive(Clone)]
+pub struct WeakMemory(Weak<Mapping>);
+
+impl fmt::Debug for WeakMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakMemory").field("is_gone", &self.is_gone()).finish()
+    }
+}
+
+impl WeakMemory {
+    /// Nobody has it any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+/// The file that memory shows, and where in it the memory begins.
+struct File {
+    fd: Arc<OwnedFd>,
+    offset: u64,
+}
+
+/// Whoever unmaps the memory.
 enum Owner {
-    Map(MmapRaw),
-    /// It is an alias of this.
-    Memory(DmaMemory),
+    Itself(MmapRaw),
+    Whole(#[allow(dead_code, reason = "kept, not used")] DmaMemory),
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let (Some(guarded), Owner::Itself(_)) = (self.guarded, &self._owner) {
+            guarded.release();
+        }
+    }
+}
+
+/// A file cannot be mapped as DMA memory.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Offset or length is not a multiple of [`PAGE`], the length is zero, or both together overflow.
+    #[error("{len} bytes at {offset:#x} of a file are not whole pages")]
+    Pages {
+        /// Offset in the file, bytes.
+        offset: u64,
+        /// Length, bytes.
+        len: u64,
+    },
+    /// The descriptor is not a regular file's.
+    #[error("the descriptor is not of a regular file")]
+    NotAFile,
+    /// The file ends before the mapping does.
+    #[error("the file has {size} bytes; the mapping would end at {end}")]
+    TooShort {
+        /// The file's size, bytes.
+        size: u64,
+        /// Where the mapping would end, bytes.
+        end: u64,
+    },
+    /// The system refuses.
+    #[error("the file cannot be mapped: {0}")]
+    System(#[from] std::io::Error),
 }
 
 // SAFETY: the memory is only reached through atomic accesses of raw pointers, from any thread.
@@ -109,8 +170,8 @@ impl DmaMemory {
                 let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
                 let fd = memfd_create("warprow-dma", flags).map_err(|e| error(e.into()))?;
                 nix::unistd::ftruncate(&fd, rounded as i64).map_err(|e| error(e.into()))?;
-                // Whoever gets the descriptor cannot shrink the file under our feet.
-                let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+                // Whoever gets the descriptor cannot shrink the file under our feet, nor seal it against being mapped again.
+                let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
                 fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).map_err(|e| error(e.into()))?;
                 let map = MmapOptions::new().len(rounded).map_raw(&fd).map_err(error)?;
                 Ok(Self::new(map, Some(fd), false))
@@ -119,17 +180,74 @@ impl DmaMemory {
     }
 
     fn new(map: MmapRaw, fd: Option<OwnedFd>, huge: bool) -> Self {
+        let file = fd.map(|fd| File { fd: Arc::new(fd), offset: 0 });
+        Self::guarded(map, file, huge, None)
+    }
+
+    fn guarded(map: MmapRaw, file: Option<File>, huge: bool, guarded: Option<&'static Guarded>) -> Self {
         // A child must not share pages that a device writes, nor move them by copy-on-write. Best effort: kernels
         // since 5.12 keep pinned pages in place by themselves.
         let _ = map.advise(memmap2::Advice::DontFork);
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        Self(Arc::new(Mapping { base, len: map.len(), fd, huge, owner: Owner::Map(map) }))
+        Self(Arc::new(Mapping { base, len: map.len(), file, huge, guarded, _owner: Owner::Itself(map) }))
+    }
+
+    /// Maps `len` bytes at `offset` of a file that somebody else has made, both multiples of [`PAGE`]. What is written to memory
+    /// that is not `shared` is this process's alone.
+    ///
+    /// Others may shorten the file. Pages past its end then read as zeros, all of the memory does, writes reach nobody, and
+    /// [`is_lost`](Self::is_lost) says so.
+    pub fn import(fd: OwnedFd, offset: u64, len: u64, shared: bool) -> Result<Self, ImportError> {
+        let pages = || ImportError::Pages { offset, len };
+        let end = offset.checked_add(len).ok_or_else(pages)?;
+        let size =
+            usize::try_from(len).ok().filter(|&len| len != 0 && isize::try_from(len).is_ok()).ok_or_else(pages)?;
+        if !(offset | len).is_multiple_of(PAGE as u64) || i64::try_from(end).is_err() {
+            return Err(pages());
+        }
+        let file = std::fs::File::from(fd);
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(ImportError::NotAFile);
+        }
+        if metadata.len() < end {
+            return Err(ImportError::TooShort { size: metadata.len(), end });
+        }
+        let mut options = MmapOptions::new();
+        // What is private is never written but by mistake: no swap is set aside for that.
+        options.len(size).offset(offset).no_reserve_swap();
+        // SAFETY: a private mapping; its bytes are only reached atomically, through raw pointers.
+        let map = if shared { options.map_raw(&file)? } else { unsafe { options.map_copy(&file)? }.into() };
+        let guarded = Guarded::writable(map.as_mut_ptr().expose_provenance(), size)?;
+        let file = File { fd: Arc::new(file.into()), offset };
+        Ok(Self::guarded(map, Some(file), false, Some(guarded)))
+    }
+
+    /// `len` bytes at `offset`, both multiples of [`PAGE`] and inside (else it panics), as memory of its own.
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        self.check(offset, len, PAGE);
+        assert!(len != 0 && len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
+        // SAFETY: inside the mapping (checked), which the result keeps.
+        let base = unsafe { self.0.base.add(offset) };
+        let file = self.0.file.as_ref().map(|file| File { fd: file.fd.clone(), offset: file.offset + offset as u64 });
+        let (huge, guarded) = (self.0.huge, self.0.guarded);
+        Self(Arc::new(Mapping { base, len, file, huge, guarded, _owner: Owner::Whole(self.clone()) }))
+    }
+
+    /// To learn later whether anybody still has it; a [part](Self::part) is another memory than the whole.
+    pub fn downgrade(&self) -> WeakMemory {
+        WeakMemory(Arc::downgrade(&self.0))
+    }
+
+    /// Whether the file behind [imported](Self::import) memory was shortened, or could not be read: nothing in the memory can be
+    /// believed any more.
+    pub fn is_lost(&self) -> bool {
+        self.0.guarded.is_some_and(Guarded::is_lost)
     }
 
     /// The same memory, under another count of those who share it ([`is_shared`](Self::is_shared)).
     pub fn alias(&self) -> Self {
-        let Mapping { base, len, huge, .. } = *self.0;
-        Self(Arc::new(Mapping { base, len, fd: None, huge, owner: Owner::Memory(self.clone()) }))
+        self.part(0, self.len())
     }
 
     /// Whether a clone of it is held elsewhere. Another thread may drop or clone one at any time.
@@ -153,12 +271,9 @@ impl DmaMemory {
         self.0.base.as_ptr()
     }
 
-    /// Its file descriptor, if it is a memfd.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.0.owner {
-            Owner::Map(_) => self.0.fd.as_ref().map(AsFd::as_fd),
-            Owner::Memory(memory) => memory.fd(),
-        }
+    /// The file that it shows, if any, and where in that it begins, bytes.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.0.file.as_ref().map(|file| (file.fd.as_fd(), file.offset))
     }
 
     /// Whether `len` bytes at `offset` lie inside.
@@ -332,20 +447,21 @@ impl DmaMemory {
     /// again.
     pub fn discard(&self, offset: usize, len: usize) {
         self.check(offset, len, 1);
-        let map = match &self.0.owner {
-            Owner::Map(map) => map,
-            Owner::Memory(memory) => return memory.discard(offset, len),
-        };
         let (start, end) = (offset.next_multiple_of(PAGE), (offset + len) / PAGE * PAGE);
-        if self.0.fd.is_some() || self.0.huge || start >= end {
+        if self.0.file.is_some() || self.0.huge || start >= end {
             return self.fill(offset, len, 0);
         }
         self.fill(offset, start - offset, 0);
         self.fill(end, offset + len - end, 0);
-        // SAFETY: the pages are private and anonymous, inside the mapping (checked), and read as zeros afterwards, as
-        // if they had been written; they are only accessed atomically, and nothing relies on their content.
-        let discarded = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
-        if discarded.is_err() {
+        let discarded = match &self.0._owner {
+            // SAFETY: the pages are private and anonymous, inside the mapping (checked), and read as zeros afterwards, as
+            // if they had been written; they are only accessed atomically, and nothing relies on their content.
+            Owner::Itself(map) => unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start).is_ok()
+            },
+            Owner::Whole(_) => false,
+        };
+        if !discarded {
             self.fill(start, end - start, 0);
         }
     }
@@ -413,7 +529,7 @@ mod tests {
             assert_eq!(memory.load_u64(4 * PAGE - 8), 0);
             memory.store_u64(8, 0x0102_0304_0506_0708);
             assert_eq!(memory.load_u32(8), 0x0506_0708);
-            assert_eq!(memory.fd().is_some(), backing == Backing::Memfd);
+            assert_eq!(memory.file().is_some(), backing == Backing::Memfd);
         }
     }
 
@@ -424,7 +540,7 @@ mod tests {
             let alias = memory.alias();
             assert!(memory.is_shared() && !alias.is_shared(), "the alias keeps the memory");
             assert_eq!((alias.as_ptr(), alias.len()), (memory.as_ptr(), memory.len()));
-            assert_eq!(alias.fd().is_some(), backing == Backing::Memfd);
+            assert_eq!(alias.file().is_some(), backing == Backing::Memfd);
             let clone = alias.clone();
             assert!(alias.is_shared());
             drop((clone, memory));
@@ -448,6 +564,84 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_shared_until_it_is_shortened() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * PAGE as u64).unwrap();
+        let import = |offset, len, shared| DmaMemory::import(file.try_clone().unwrap().into(), offset, len, shared);
+        let (page, mut bytes) = (PAGE as u64, [0; 8]);
+        let (shared, private) = (import(page, 4 * page, true).unwrap(), import(page, 4 * page, false).unwrap());
+        shared.store_u64(8, 0x1122_3344_5566_7788);
+        file.read_exact_at(&mut bytes, page + 8).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), 0x1122_3344_5566_7788);
+        private.store_u64(16, 7);
+        assert_eq!((private.load_u64(8), shared.load_u64(16)), (0x1122_3344_5566_7788, 0));
+
+        let part = shared.part(2 * PAGE, PAGE);
+        assert_eq!((part.len(), part.file().unwrap().1), (PAGE, 3 * page));
+        part.store_u32(4, 99);
+        assert_eq!(shared.load_u32(2 * PAGE + 4), 99);
+        drop(shared);
+        assert!(!part.is_lost());
+        file.set_len(page).unwrap();
+        part.store_u32(8, 1);
+        assert_eq!(part.load_u32(4), 0);
+        assert!(part.is_lost());
+        private.load_u64(8 * 100);
+        assert!(private.is_lost());
+    }
+
+    #[test]
+    fn many_mappings_come_and_go_while_some_are_lost() {
+        let threads: Vec<_> = (0..4u64)
+            .map(|seed| {
+                std::thread::spawn(move || {
+                    for round in 0..200 {
+                        let file = tempfile::tempfile().unwrap();
+                        let pages = 1 + (seed * 7 + round) % 5;
+                        file.set_len(pages * PAGE as u64).unwrap();
+                        let fd = file.try_clone().unwrap().into();
+                        let memory = DmaMemory::import(fd, 0, pages * PAGE as u64, true).unwrap();
+                        let last = memory.len() - 8;
+                        memory.store_u64(last, round + 1);
+                        if round % 3 == 0 {
+                            file.set_len(0).unwrap();
+                            assert_eq!(memory.load_u64(last), 0);
+                        } else {
+                            assert_eq!(memory.load_u64(last), round + 1);
+                        }
+                        assert_eq!(memory.is_lost(), round % 3 == 0, "{seed} {round}");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_file_of_whole_pages_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * PAGE as u64).unwrap();
+        let page = PAGE as u64;
+        for (offset, len) in [
+            (0, 0),
+            (1, page),
+            (0, page + 1),
+            (page, 8 * page),
+            (!(page - 1), page),
+            (u64::MAX, page),
+            (0, 1 << 63),
+            (0, !(page - 1)),
+        ] {
+            assert!(DmaMemory::import(file.try_clone().unwrap().into(), offset, len, true).is_err(), "{offset} {len}");
+        }
+        let null = std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap();
+        assert!(matches!(DmaMemory::import(null.into(), 0, page, true), Err(ImportError::NotAFile)));
+        let (read, _write) = std::io::pipe().unwrap();
+        assert!(matches!(DmaMemory::import(read.into(), 0, page, true), Err(ImportError::NotAFile)));
     }
 
     #[test]

@@ -5,15 +5,20 @@
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, fence};
 
-/// A mapping that the handler knows. It is never freed, since a handler may be looking at it: 40 bytes for each.
+/// A mapping that the handler knows. It is never freed, since a handler may be looking at it, but used again for another mapping.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    start: usize,
-    len: usize,
+    /// Odd while the next fields change, and another number afterwards.
+    version: AtomicUsize,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    protection: AtomicI32,
     mapped: AtomicBool,
     lost: AtomicBool,
+    /// Nobody's.
+    free: AtomicBool,
     next: *const Guarded,
 }
 
@@ -31,9 +36,35 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 impl Guarded {
     /// Guards the pages from `start` on, which were just mapped, until [`release`](Self::release).
     pub(crate) fn new(start: usize, len: usize) -> std::io::Result<&'static Self> {
+        Self::with(start, len, libc::PROT_READ)
+    }
+
+    /// The same of pages that are written too: what is written after they are lost reaches nobody.
+    pub(crate) fn writable(start: usize, len: usize) -> std::io::Result<&'static Self> {
+        Self::with(start, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn with(start: usize, len: usize, protection: c_int) -> std::io::Result<&'static Self> {
         install()?;
-        let (mapped, lost) = (AtomicBool::new(true), AtomicBool::new(false));
-        let new = Box::leak(Box::new(Self { start, len, mapped, lost, next: ptr::null() }));
+        let mut next = NEWEST.load(Ordering::Acquire).cast_const();
+        // SAFETY: null, or what is never freed.
+        while let Some(guarded) = unsafe { next.as_ref() } {
+            if guarded.free.load(Ordering::Relaxed) && guarded.free.swap(false, Ordering::Acquire) {
+                guarded.set(start, len, protection);
+                return Ok(guarded);
+            }
+            next = guarded.next;
+        }
+        let new = Box::leak(Box::new(Self {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(start),
+            len: AtomicUsize::new(len),
+            protection: AtomicI32::new(protection),
+            mapped: AtomicBool::new(true),
+            lost: AtomicBool::new(false),
+            free: AtomicBool::new(false),
+            next: ptr::null(),
+        }));
         let mut newest = NEWEST.load(Ordering::Acquire);
         loop {
             new.next = newest;
@@ -44,9 +75,22 @@ impl Guarded {
         }
     }
 
+    /// Takes what was free for other pages.
+    fn set(&self, start: usize, len: usize, protection: c_int) {
+        // All in one order: a handler that sees any of these sees that the version has changed.
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.start.store(start, Ordering::SeqCst);
+        self.len.store(len, Ordering::SeqCst);
+        self.protection.store(protection, Ordering::SeqCst);
+        self.lost.store(false, Ordering::SeqCst);
+        self.mapped.store(true, Ordering::SeqCst);
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// The pages are about to be unmapped.
     pub(crate) fn release(&self) {
         self.mapped.store(false, Ordering::SeqCst);
+        self.free.store(true, Ordering::Release);
     }
 
     /// Whether anything that was read from these pages before may not be the file's.
@@ -59,16 +103,22 @@ impl Guarded {
 
     /// Whether `address` was here and reads as zeros now.
     fn give_up(&self, address: usize) -> bool {
-        if !self.mapped.load(Ordering::SeqCst) || !(self.start..self.start + self.len).contains(&address) {
+        let version = self.version.load(Ordering::SeqCst);
+        let mapped = self.mapped.load(Ordering::SeqCst);
+        let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
+        let protection = self.protection.load(Ordering::SeqCst);
+        // Pages that somebody is reading stay what they are. If these have become others, nobody was reading here.
+        if version % 2 == 1 || self.version.load(Ordering::SeqCst) != version {
+            return false;
+        }
+        if !mapped || !(start..start + len).contains(&address) {
             return false;
         }
         self.lost.store(true, Ordering::SeqCst);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: these pages are a read-only mapping of a file, which nobody unmaps while somebody reads there, as whoever
-        // brought us here does. Everybody who reads them asks afterwards whether they are lost.
-        let zeros = unsafe {
-            libc::mmap(ptr::with_exposed_provenance_mut(self.start), self.len, libc::PROT_READ, flags, -1, 0)
-        };
+        // SAFETY: these pages are a mapping of a file, which nobody unmaps while somebody is there, as whoever brought us here
+        // is. Everybody who reads them asks afterwards whether they are lost, or takes zeros for an answer like any other.
+        let zeros = unsafe { libc::mmap(ptr::with_exposed_provenance_mut(start), len, protection, flags, -1, 0) };
         zeros != libc::MAP_FAILED
     }
 }

@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod load;
 pub mod lookup;
 mod rehearsal;
+pub mod serve;
 pub mod verify;
 
 /// What every command is given.

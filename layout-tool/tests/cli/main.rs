@@ -5,3 +5,4 @@ mod damage;
 mod demo;
 mod rig;
 mod round_trip;
+mod serve;

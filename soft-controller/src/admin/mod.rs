@@ -88,6 +88,7 @@ impl Control {
     fn send(&mut self, sqe: &Sqe, data: &[u8]) -> Result<Reply, Failure> {
         let page = self.regs.cc.page_bytes();
         prp::walk(&mut self.dma, page, (sqe.prp1, sqe.prp2), data.len(), &mut self.segments)?;
+        self.dma.check_writable(&self.segments)?;
         let mut rest = data;
         for &segment in &self.segments {
             let (part, later) = rest.split_at(segment.len.min(rest.len()));

@@ -23,7 +23,7 @@ impl Control {
         }
         core.doorbells.store_u32(core.cq_doorbell(qid), 0);
         let shard = &mut *shards[core.seat_of(qid)];
-        let mut cq = Cq::new(qid, sqe.prp1, size, core.cq_doorbell(qid));
+        let mut cq = Cq::new(qid, sqe.prp1, size, core.cq_doorbell(qid), how.ien().then_some(how.iv()));
         cq.resolve(&mut shard.io.dma);
         shard.cqs.push(cq);
         self.queues[usize::from(qid) * 2 + 1] = true;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use warprow_dma::{Backing, DmaMemory, Mapped};
+use warprow_dma::Mapped;
 use warprow_spec::registers::{Aqa, Cap, Cc, Csts, Vs, offset};
 
 use crate::rig::{Rig, open};
@@ -43,7 +43,7 @@ pub(crate) fn enables_and_disables(subject: &Subject) -> Result<Verdict> {
 pub(crate) fn takes_over(subject: &Subject) -> Result<Verdict> {
     let function = &subject.function;
     drop(open(subject)?);
-    let queues = Mapped::new(function.clone(), DmaMemory::allocate(8192, Backing::Anonymous)?)?;
+    let queues = Mapped::new(function.clone(), subject.function.allocate(8192)?)?;
     function.set_bus_master(true)?;
     function.write_u32(offset::AQA, Aqa::new().with_asqs_z(7).with_acqs_z(7).into_bits())?;
     function.write_u64(offset::ASQ, queues.iova())?;

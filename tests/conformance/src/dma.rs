@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use warprow_dma::{Backing, DmaMemory, Mapped};
+use warprow_dma::Mapped;
 use warprow_driver::{DriverError, ResetKind};
 use warprow_spec::Sqe;
 use warprow_spec::admin::QueuePriority;
@@ -14,7 +14,7 @@ use crate::{Subject, Verdict};
 pub(crate) fn unmapped_data(subject: &Subject) -> Result<Verdict> {
     let mut rig = Rig::open(subject)?;
     rig.write_pattern(80, 0, 8)?;
-    let memory = DmaMemory::allocate(8192, Backing::Anonymous)?;
+    let memory = subject.function.allocate(8192)?;
     let mapped = Mapped::new(subject.function.clone(), memory.clone())?;
     let iova = mapped.iova();
     rig.read(0, 1, &mapped, 0)?;

@@ -1,0 +1,135 @@
+//! `warprow serve`, and the other commands on what it serves.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::rig::Rig;
+
+/// A server, and what it says.
+struct Serving {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    announced: String,
+}
+
+impl Serving {
+    fn new(rig: &Rig, args: &[&str]) -> Self {
+        let mut command = rig.command(&[&["serve"], args].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut announced = String::new();
+        // It can be used when this has been said.
+        while !announced.contains("-device") {
+            assert_ne!(stdout.read_line(&mut announced).unwrap(), 0, "it ended: {announced}");
+        }
+        Self { child, stdout, announced }
+    }
+
+    fn end(mut self, signal: Signal) -> (i32, String, String) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        let start = Instant::now();
+        let status = self.child.wait().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "it took its time to end");
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (status.code().unwrap_or(-1), out, err)
+    }
+}
+
+#[test]
+fn a_store_is_made_filled_and_read_over_a_socket() {
+    let rig = Rig::new();
+    let value = |r: u64, c: u64| ((r * 16 + c).wrapping_mul(2_654_435_761) >> 9 & 0xffff) as f32;
+    rig.npy("items.npy", 3000, 16, value);
+
+    let serving = Serving::new(&rig, &["--socket", "s.sock", "emulated:a.drive,size=64M"]);
+    let drive = ["-d", "vfio-user:s.sock"];
+    let format = |more: &[&'static str]| [&["format"], &drive[..], &["--row-bytes", "64"], more].concat();
+    let token = rig.ok(&format(&["--dry-run"]))["token"].as_str().unwrap().to_owned();
+    let mut agree: Vec<&str> = format(&["--consent"]);
+    agree.push(&token);
+    rig.ok(&agree);
+    rig.ok(&[&["load"], &drive[..], &["items.npy"]].concat());
+    let verified = rig.ok(&[&["verify"], &drive[..], &["--table", "items", "--against", "items.npy"]].concat());
+    assert_eq!(verified["command"], "verify");
+    let looked = rig.ok(&[&["lookup"], &drive[..], &["--table", "items", "--ids", "0,2999,7"]].concat());
+    let row = |r| (0..16).map(|c| value(r, c)).collect::<Vec<f32>>();
+    assert_eq!(looked["rows"], serde_json::json!([row(0), row(2999), row(7)]));
+    // While it is served, the file is nobody else's.
+    rig.fails(&["inspect", "-d", "emulated:a.drive"], 4);
+    let (exit, out, err) = serving.end(Signal::SIGINT);
+    assert_eq!(exit, 0, "{err}");
+    assert!(out.contains("Served") && out.contains("clients"), "{out}");
+    assert!(err.contains("a client has connected"), "{err}");
+    assert!(!rig.path("s.sock").exists(), "the socket was left");
+
+    // The same store, without the socket.
+    rig.ok(&["verify", "-d", "emulated:a.drive", "--table", "items", "--against", "items.npy"]);
+    rig.fails(&[&["inspect"], &drive[..]].concat(), 7);
+}
+
+#[test]
+fn it_says_how_it_is_reached() {
+    let rig = Rig::new();
+    let serving = Serving::new(&rig, &["--socket", "a b.sock", "emulated:x,backing=ram,size=16M"]);
+    let path = rig.path("a b.sock");
+    let path = path.file_name().unwrap().to_str().unwrap();
+    assert!(serving.announced.contains("-d 'vfio-user:/") && serving.announced.contains(path), "{}", serving.announced);
+    assert!(serving.announced.contains("vfio-user-pci") && serving.announced.contains("share=on"));
+    let blank = rig.ok(&["inspect", "-d", "vfio-user:a b.sock"]);
+    assert!(blank["store"].is_null());
+    rig.fails(&["inspect", "-d", "vfio-user:a b.sock?namespace=2"], 3);
+    assert_eq!(serving.end(Signal::SIGTERM).0, 0);
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
+    let rig = Rig::new();
+    let serve = |drive: &'static str| ["serve", "--socket", "s.sock", drive];
+    let serving = Serving::new(&rig, &serve("emulated:x,backing=ram,size=16M")[1..]);
+    let refused = rig.fails(&serve("emulated:y,backing=ram,size=16M"), 4);
+    assert!(refused["message"].as_str().unwrap().contains("in use"), "{refused}");
+    assert!(rig.path("s.sock").exists());
+    // Killed, it leaves its socket, which the next one replaces.
+    assert_eq!(serving.end(Signal::SIGKILL).0, -1);
+    assert!(rig.path("s.sock").exists());
+    let serving = Serving::new(&rig, &serve("emulated:x,backing=ram,size=16M")[1..]);
+    assert_eq!(serving.end(Signal::SIGINT).0, 0);
+
+    std::fs::write(rig.path("s.sock"), "precious").unwrap();
+    rig.fails(&serve("emulated:x,backing=ram,size=16M"), 4);
+    assert_eq!(std::fs::read(rig.path("s.sock")).unwrap(), b"precious");
+    std::fs::remove_file(rig.path("s.sock")).unwrap();
+    // Somebody answers there, who is not one of us.
+    let _other = UnixListener::bind(rig.path("s.sock")).unwrap();
+    rig.fails(&serve("emulated:x,backing=ram,size=16M"), 4);
+}
+
+#[test]
+fn bad_input_is_named() {
+    let rig = Rig::new();
+    std::fs::write(rig.path("file"), "").unwrap();
+    let long = "x".repeat(200);
+    for (args, exit) in [
+        (&["serve", "--socket", "s", "0000:41:00.0"][..], 2),
+        (&["serve", "--socket", "s", "vfio-user:t"], 2),
+        (&["serve", "--socket", "s", "emulated:"], 2),
+        (&["serve", "--socket", "s", "emulated:nothing"], 6),
+        (&["serve", "--socket", &long, "emulated:x,backing=ram,size=16M"], 2),
+        (&["serve", "--socket", "nowhere/s", "emulated:x,backing=ram,size=16M"], 3),
+        (&["serve", "--socket", "file/s", "emulated:x,backing=ram,size=16M"], 3),
+        (&["inspect", "-d", "vfio-user:nobody"], 7),
+        (&["inspect", "-d", "vfio-user:file"], 7),
+        (&["inspect", "-d", "vfio-user:"], 2),
+        (&["inspect", "-d", "vfio-user:s?namespace=no"], 2),
+    ] {
+        rig.fails(args, exit);
+    }
+    assert!(!rig.path("s").exists());
+}

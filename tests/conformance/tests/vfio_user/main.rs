@@ -1,0 +1,9 @@
+//! Client and server of vfio-user, over a socket: what the driver and a controller must pass together, and what becomes of each when
+//! the other lies, stalls or dies.
+
+mod by_hand;
+mod checks;
+mod client_lies;
+mod deaths;
+mod rig;
+mod server_lies;

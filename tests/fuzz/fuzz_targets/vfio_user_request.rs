@@ -1,0 +1,36 @@
+//! What a vfio-user client may send: whatever the server understands is bounded.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
+use warprow_vfio_user_proto::{IrqSource, Request};
+
+fuzz_target!(|data: &[u8]| {
+    let [command, fds, payload @ ..] = data else { return };
+    let fds = usize::from(*fds) % (MAX_FDS + 2);
+    match Request::parse(u16::from(*command) % 20, payload, fds) {
+        Ok(Request::Map(map)) => {
+            map.addr.checked_add(map.size).expect("addresses that end");
+            assert!(map.size >= 4096 && (map.addr | map.size).is_multiple_of(4096) && fds <= 1);
+            assert!(fds == 0 || map.offset.checked_add(map.size).is_some());
+        }
+        Ok(Request::Unmap(Some(unmap))) => {
+            unmap.addr.checked_add(unmap.size).expect("addresses that end");
+        }
+        Ok(Request::Read(access)) => {
+            access.offset.checked_add(access.count.into()).expect("an offset that ends");
+            assert!(access.count as usize <= MAX_TRANSFER);
+        }
+        Ok(Request::Write(access, data)) => assert_eq!(access.count as usize, data.len()),
+        Ok(Request::SetIrqs(set)) => {
+            set.start.checked_add(set.count).expect("vectors that end");
+            match set.source {
+                IrqSource::Chosen(bytes) => assert_eq!(bytes.len(), set.count as usize),
+                IrqSource::Eventfds => assert!(fds == 0 || fds == set.count as usize),
+                IrqSource::All => assert_eq!(fds, 0),
+            }
+        }
+        Ok(_) => assert!(fds == 0),
+        Err(refusal) => assert!(!refusal.why.is_empty()),
+    }
+});
