@@ -68,7 +68,8 @@ impl Sysfs for KernelFiles {
         let (answer, answered) = mpsc::channel();
         let (path, text) = (path.to_owned(), text.to_owned());
         thread::spawn(move || {
-            let file = std::fs::File::options().write(true).open(&path);
+            // Truncated as by a shell's `>`: sysfs takes no notice, a file in a copy of a machine does.
+            let file = std::fs::File::options().write(true).truncate(true).open(&path);
             // Whoever waited may have gone.
             let _ = answer.send(file.and_then(|mut file| file.write_all(text.as_bytes())));
         });

@@ -48,9 +48,11 @@ pub(super) fn lockable(machine: &Machine, drives: &[Drive]) -> Finding {
     };
     let needed = ENOUGH.saturating_mul(count);
     let found = format!(
-        "{} KiB of memory may be locked; {count} drive(s) take {} MiB, and the DRAM tier and host memory of drives come on top",
+        "{} KiB of memory may be locked; {} MiB are wanted for {count} drive{}, and the DRAM tier and host memory that drives \
+         ask for on top",
         limit / 1024,
-        needed / MIB
+        needed / MIB,
+        if count == 1 { "" } else { "s" },
     );
     if limit >= needed {
         return Finding::new("memlock", Verdict::Pass, found);

@@ -239,7 +239,7 @@ fn overview(shown: &[Shown]) -> String {
 /// The lines below the table.
 fn details(it: &Shown) -> String {
     let mut lines = Vec::new();
-    let mut push = |name: &str, text: String| lines.push(format!("  {name:<10} {}", printable(&text)));
+    let mut push = |name: &str, text: String| lines.push(format!("  {name:<13} {}", printable(&text)));
     push("firmware", or_dash(it.firmware()));
     if let Some(drive) = &it.drive {
         let group = drive.function.group.as_ref().map(|group| format!("group {}", group.number));
