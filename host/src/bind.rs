@@ -1,16 +1,20 @@
 //! Giving a drive to `vfio-pci`, and back to Linux's own driver (Documentation/ABI/testing/sysfs-bus-pci in the kernel's
 //! sources: driver_override, unbind, drivers_probe).
 
+use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use warprow_vfio::PciAddress;
 
 use crate::files::{link_name, text};
-use crate::{Drive, GroupMember, Machine, PciFunction, Use};
+use crate::{Drive, GroupMember, Machine, PciFunction, Use, UseKind};
 
 const VFIO: &str = "vfio-pci";
 const NVME: &str = "nvme";
@@ -69,7 +73,7 @@ impl Sysfs for KernelFiles {
         let (path, text) = (path.to_owned(), text.to_owned());
         thread::spawn(move || {
             // Truncated as by a shell's `>`: sysfs takes no notice, a file in a copy of a machine does.
-            let file = std::fs::File::options().write(true).truncate(true).open(&path);
+            let file = File::options().write(true).truncate(true).open(&path);
             // Whoever waited may have gone.
             let _ = answer.send(file.and_then(|mut file| file.write_all(text.as_bytes())));
         });
@@ -274,8 +278,9 @@ impl Machine {
         if let Some(driver) = drive.function.driver.clone().filter(|driver| driver != NVME) {
             return Err(BindError::OtherDriver { address, driver });
         }
-        if !drive.uses.is_empty() {
-            return Err(BindError::InUse { address, uses: drive.uses });
+        let hidden = || self.held_unseen(&drive).map(|it| vec![it]);
+        if let Some(uses) = Some(&drive.uses).filter(|uses| !uses.is_empty()).cloned().or_else(hidden) {
+            return Err(BindError::InUse { address, uses });
         }
         if !drive.unread.is_empty() {
             return Err(BindError::Unread { address, unread: drive.unread });
@@ -323,6 +328,21 @@ impl Machine {
             writes.push(Write::probe(address));
         }
         Plan { drive, driver, writes, overridden: over }
+    }
+
+    /// A use that shows nowhere: a mount of the host, seen from a container. The kernel knows: it lets nobody else open the
+    /// device for himself alone (open(2), O_EXCL), nor where one of its partitions is held.
+    fn held_unseen(&self, drive: &Drive) -> Option<Use> {
+        let busy = |name: &str| {
+            let path = self.path(&format!("/dev/{name}"));
+            let block = std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_block_device());
+            let flags = (OFlag::O_EXCL | OFlag::O_NONBLOCK).bits();
+            let opened = || File::options().read(true).custom_flags(flags).open(&path);
+            block && opened().is_err_and(|error| error.raw_os_error() == Some(Errno::EBUSY as i32))
+        };
+        let held = drive.namespaces.iter().find(|namespace| busy(&namespace.name))?;
+        let by = "somebody who cannot be seen from here: the kernel says that it is busy".to_owned();
+        Some(Use { device: format!("/dev/{}", held.name), kind: UseKind::Holder, by })
     }
 
     fn nvme(&self, address: PciAddress) -> Result<Drive, BindError> {

@@ -17,6 +17,8 @@ pub struct BlockNamespace {
     pub lba_bytes: Option<u32>,
     /// Metadata bytes of a logical block, where the kernel says (from 6.8 on).
     pub metadata_bytes: Option<u32>,
+    /// Its partitions' names.
+    pub partitions: Vec<String>,
     /// Whether the kernel takes it to have a volatile write cache that is on.
     pub write_back: Option<bool>,
 }
@@ -32,6 +34,11 @@ impl BlockNamespace {
         let folder = machine.path(&format!("/sys/class/block/{name}"));
         let sectors: Option<u64> = number(&folder.join("size"));
         Self {
+            partitions: entries(&folder)
+                .into_iter()
+                .filter(|(path, _)| path.join("partition").exists())
+                .map(|(_, name)| name)
+                .collect(),
             nsid: number(&folder.join("nsid")),
             // In sectors of 512 bytes, whatever its blocks are.
             bytes: sectors.and_then(|sectors| sectors.checked_mul(512)),

@@ -29,7 +29,7 @@ const TYPES: [(&str, UseKind); 4] = [
 ];
 
 /// Signatures: name, offset, bytes.
-const MAGICS: [(&str, u64, &[u8]); 17] = [
+const MAGICS: [(&str, u64, &[u8]); 18] = [
     ("ext2/3/4", 1080, &[0x53, 0xef]),
     ("xfs", 0, b"XFSB"),
     ("btrfs", 0x10040, b"_BHRfS_M"),
@@ -46,7 +46,9 @@ const MAGICS: [(&str, u64, &[u8]); 17] = [
     ("gpt", 512, b"EFI PART"),
     ("gpt", 4096, b"EFI PART"),
     ("VMFS_volume_member", 0x10_0000, &[0x0d, 0xd0, 0x01, 0xc0]),
+    // docs/layout.md: both slots at the start of a drive.
     ("warprow", 0, b"\x89WARPROW"),
+    ("warprow", 4096, b"\x89WARPROW"),
 ];
 
 /// Uberblocks of ZFS: from 128 KiB of each label, 1 KiB to 8 KiB each.

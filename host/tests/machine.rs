@@ -37,6 +37,7 @@ fn drives_of_a_server() {
     assert_eq!((namespace.name.as_str(), namespace.nsid, namespace.lba_bytes), ("nvme0n1", Some(1), Some(512)));
     assert_eq!((namespace.metadata_bytes, namespace.write_back), (Some(0), Some(false)));
     assert!(free.is_free() && !free.is_boot(), "{free:?}");
+    assert_eq!(drives[1].namespaces[0].partitions, ["nvme1n1p1", "nvme1n1p2", "nvme1n1p3"]);
 
     assert!(drives[1].is_boot() && !drives[1].is_free());
     assert_eq!(
@@ -164,6 +165,7 @@ fn signatures_are_read_from_the_device() {
         (disk(0, b"XFSB"), "xfs", None),
         (disk(4086, b"SWAPSPACE2"), "swap", None),
         (disk(0, b"\x89WARPROW"), "warprow", None),
+        (disk(4096, b"\x89WARPROW"), "warprow", None),
         (disk(512, b"LABELONE"), "LVM2_member", Some(UseKind::Lvm)),
         (disk(4096, &md), "linux_raid_member", Some(UseKind::Raid)),
         (disk((2 << 20) - 0x1_0000, &md), "linux_raid_member", Some(UseKind::Raid)),

@@ -36,8 +36,8 @@ impl Fixture {
         machine.write("etc/os-release", "ID=ubuntu\nID_LIKE=debian\n");
         for (kib, free, all) in [(2048, 512, 1024), (1 << 20, 0, 0)] {
             let folder = format!("sys/kernel/mm/hugepages/hugepages-{kib}kB");
-            machine.write(&format!("{folder}/free_hugepages"), &format!("{free}\n"));
-            machine.write(&format!("{folder}/nr_hugepages"), &format!("{all}\n"));
+            machine.write(&format!("{folder}/free_hugepages"), format!("{free}\n"));
+            machine.write(&format!("{folder}/nr_hugepages"), format!("{all}\n"));
         }
         machine.write("sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
         for driver in ["nvme", "pcieport"] {

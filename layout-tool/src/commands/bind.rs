@@ -101,7 +101,7 @@ fn run(which: &Which, context: &Context, planner: Planner) -> Result<Done, Failu
     let planned = plans()?;
     if which.dry_run {
         let mut text = vec!["Nothing was changed. It would be".to_owned()];
-        text.extend(planned.iter().map(|plan| rehearsed(plan)));
+        text.extend(planned.iter().map(rehearsed));
         return Done::new(text.join("\n"), object(&planned, true));
     }
     if !which.yes {
@@ -120,7 +120,7 @@ fn run(which: &Which, context: &Context, planner: Planner) -> Result<Done, Failu
             did.push(plan.drive.function.address.to_string());
         }
     }
-    let text: Vec<_> = planned.iter().map(|plan| told(plan)).collect();
+    let text: Vec<_> = planned.iter().map(told).collect();
     Done::new(text.join("\n"), object(&planned, false))
 }
 

@@ -249,7 +249,11 @@ fn details(it: &Shown) -> String {
         }
         for namespace in &drive.namespaces {
             let size = or_dash(namespace.bytes.map(units::bytes));
-            push("namespace", format!("{}: {size}, LBAs of {} B", namespace.name, or_dash(namespace.lba_bytes)));
+            let parts = match namespace.partitions.as_slice() {
+                [] => String::new(),
+                parts => format!(", partitions {}", parts.join(", ")),
+            };
+            push("namespace", format!("{}: {size}, LBAs of {} B{parts}", namespace.name, or_dash(namespace.lba_bytes)));
         }
         for it in &drive.uses {
             push("in use", it.to_string());
@@ -316,6 +320,7 @@ fn object(it: &Shown) -> Value {
                 json!({
                     "nsid": it.nsid, "name": it.name, "bytes": it.bytes,
                     "lba_bytes": it.lba_bytes, "metadata_bytes": it.metadata_bytes, "formats": null,
+                    "partitions": it.partitions,
                 })
             })
             .collect(),

@@ -174,5 +174,6 @@ fn peer(machine: &Machine) -> Finding {
         false => format!("GPU memory as a drive's target: {} is loaded", loaded.join(" and ")),
     };
     Finding::new("p2p", Verdict::Unproven, found)
-        .advice("nothing uses it yet: rows arrive in host memory, which the GPU reads; see docs/hardware.md")
+        .advice("no rung of this kind was run: rows arrive in host memory, which the GPU reads; a dma-buf of GPU memory takes driver R610; \
+                 see docs/hardware.md")
 }

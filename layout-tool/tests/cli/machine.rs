@@ -143,14 +143,21 @@ fn bind_and_unbind_by_the_book() {
 
     let _kernel = machine.kernel();
     let object = rig.ok(&on(&machine, &["bind", FREE, "--yes"]));
-    assert_eq!((&object["drives"][0]["changed"], &object["drives"][0]["driver_before"]), (&true.into(), &"nvme".into()));
+    assert_eq!(
+        (&object["drives"][0]["changed"], &object["drives"][0]["driver_before"]),
+        (&true.into(), &"nvme".into())
+    );
     assert_eq!(override_of(&machine, FREE), "vfio-pci\n");
     assert_eq!(rig.ok(&on(&machine, &["devices", FREE]))["devices"][0]["driver"], "vfio-pci");
     // Done already: without a question.
     let object = rig.ok(&on(&machine, &["bind", FREE]));
     assert_eq!(object["drives"][0]["changed"], false);
 
-    assert!(rig.run(&on(&machine, &["unbind", FREE, "--dry-run"])).stdout.contains(&format!("echo > {device}/driver_override")));
+    assert!(
+        rig.run(&on(&machine, &["unbind", FREE, "--dry-run"]))
+            .stdout
+            .contains(&format!("echo > {device}/driver_override"))
+    );
     rig.fails(&on(&machine, &["unbind", FREE]), 4);
     let run = rig.run(&on(&machine, &["unbind", FREE, "--yes"]));
     assert!(run.exit == 0 && run.stdout.contains("belongs to nvme now"), "{run:?}");
