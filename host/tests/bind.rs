@@ -13,6 +13,9 @@ use warprow_host::{BindError, Machine, PciAddress, Plan, Sysfs};
 
 const SHORT: Duration = Duration::from_millis(50);
 
+/// What happens to the machine below a folder.
+type Happens = fn(&Path);
+
 /// A kernel, with the writes that it saw and what it does not do.
 struct Kernel {
     root: PathBuf,
@@ -22,7 +25,7 @@ struct Kernel {
     /// Drivers whose probe fails.
     unwilling: Vec<&'static str>,
     /// What happens to the function just before a write, by its number.
-    before: Option<(usize, fn(&Path))>,
+    before: Option<(usize, Happens)>,
 }
 
 impl Kernel {
