@@ -59,10 +59,8 @@ mod tests {
         let mut config = vec![0; 4096];
         for &(at, id, next) in chain {
             config[at..at + 4].copy_from_slice(&(u32::from(id) | 1 << 16 | (next as u32) << 20).to_le_bytes());
-            if id == ACS_ID {
-                if let Some(register) = config.get_mut(at + 6..at + 8) {
-                    register.copy_from_slice(&control.to_le_bytes());
-                }
+            if let Some(register) = config.get_mut(at + 6..at + 8).filter(|_| id == ACS_ID) {
+                register.copy_from_slice(&control.to_le_bytes());
             }
         }
         config

@@ -10,7 +10,7 @@ use crate::machine::{CLASS_NVME, CLASS_RAID};
 
 const VENDOR_INTEL: u16 = 0x8086;
 /// Intel's Volume Management Devices: from Skylake servers to today's laptops.
-const VMD_DEVICES: [u16; 9] = [0x201d, 0x28c0, 0x467f, 0x4c3d, 0x7d0b, 0x9a0b, 0xa77f, 0xad0b, 0xb06f];
+const VMD_DEVICES: [u16; 10] = [0x201d, 0x28c0, 0x467f, 0x4c3d, 0x7d0b, 0x9a0b, 0xa77f, 0xad0b, 0xb06f, 0xb60b];
 
 /// A PCI function as sysfs has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

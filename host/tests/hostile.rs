@@ -4,7 +4,7 @@
 mod machines;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use machines::{FREE, Fixture, RAID, SYSTEM, server, vmd};
@@ -40,8 +40,16 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// What may stand where a file should.
 fn spoil(path: &Path, random: &mut fastrand::Rng) {
+    let how = random.u8(..9);
+    if how == 8 {
+        // To root nothing is denied; to others this is. A link's target is its own entry here.
+        if !path.is_symlink() {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        return;
+    }
     fs::remove_file(path).unwrap();
-    match random.u8(..8) {
+    match how {
         0 => {}
         1 => symlink(path, path).unwrap(),
         2 => fs::create_dir(path).unwrap(),
