@@ -30,7 +30,7 @@ pub(crate) struct Loan {
 }
 
 impl Controller {
-    /// Whether the drive has memory of this host, and how much.
+    /// Whether the drive has memory of this host, and how much, as of the last start or reset.
     pub fn host_memory(&self) -> HostMemory {
         self.lock_loan().state.clone()
     }
