@@ -10,6 +10,7 @@ use warprow_spec::{Cqe, Sqe};
 
 use crate::admin::{self, Admin};
 use crate::enable::{self, AdminPlace};
+use crate::host_memory::Loan;
 use crate::late::LateWrites;
 use crate::queue::{Queues, Ring, RingMemory};
 use crate::registers::Registers;
@@ -26,6 +27,11 @@ pub struct Options {
     pub leave_timeout: Duration,
     /// The shortest time that a shutdown is given; RTD3E may ask for more.
     pub shutdown_timeout: Duration,
+    /// Most bytes of this host's memory that a drive is lent if it asks for some
+    /// ([`HostMemory`](crate::HostMemory)); 0 for none.
+    pub host_memory_limit: u64,
+    /// Whether a drive may change its power state by itself when it is idle, and so answer late afterwards.
+    pub autonomous_power_states: bool,
 }
 
 impl Default for Options {
@@ -35,6 +41,8 @@ impl Default for Options {
             admin_timeout: Duration::from_secs(30),
             leave_timeout: Duration::from_secs(2),
             shutdown_timeout: Duration::from_secs(10),
+            host_memory_limit: 128 << 20,
+            autonomous_power_states: false,
         }
     }
 }
@@ -82,6 +90,7 @@ pub struct Controller {
     pub(crate) queues: Mutex<Queues>,
     admin: Mutex<Admin>,
     info: RwLock<Arc<IdentifyController>>,
+    pub(crate) loan: Mutex<Loan>,
     /// Taken only to be leaked, when the controller could not be made to let go of it.
     memory: Option<Mapped>,
 }
@@ -135,6 +144,7 @@ impl Controller {
             queues: Mutex::default(),
             admin: Mutex::new(Admin::new(ring)),
             info: RwLock::new(Arc::new(zeroed_info())),
+            loan: Mutex::default(),
             memory: Some(mapped),
         };
         // From here on, an error drops the controller, which disables it.
@@ -154,6 +164,8 @@ impl Controller {
         let info: IdentifyController = self.identify(Cns::CONTROLLER, 0)?;
         self.check(&info)?;
         *self.info.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(info);
+        self.lend_host_memory()?;
+        self.set_power_transitions()?;
         self.enable_events()?;
         Ok(granted)
     }
@@ -300,6 +312,7 @@ impl Drop for Controller {
             // The device may still write: this memory must never serve anything else.
             tracing::error!(function = %self.registers.name, "leaking the memory that the device may still write");
             std::mem::forget(self.memory.take());
+            std::mem::forget(std::mem::take(self.loan.get_mut().unwrap_or_else(PoisonError::into_inner)));
             let queues = self.queues.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(&mut queues.retained));
         }

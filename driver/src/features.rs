@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use warprow_spec::Sqe;
 use warprow_spec::admin::FeatureSelect;
-use warprow_spec::features::{FeatureId, NumberOfQueues, VolatileWriteCacheFeature};
+use warprow_spec::features::{AutonomousPowerStateTransition, FeatureId, NumberOfQueues, VolatileWriteCacheFeature};
 
 use crate::DriverError;
 use crate::controller::Controller;
@@ -38,6 +38,32 @@ impl Controller {
         }
         let value = VolatileWriteCacheFeature::new().with_wce(on).into_bits();
         self.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0, value).map(drop)
+    }
+
+    /// Whether the drive changes its power state by itself when it is idle; `None` where it cannot (APSTA).
+    pub fn power_transitions(&self) -> Result<Option<bool>, DriverError> {
+        if self.info().apsta & 1 == 0 {
+            return Ok(None);
+        }
+        let value = self.feature(FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION, 0, FeatureSelect::CURRENT)?;
+        Ok(Some(AutonomousPowerStateTransition::from_bits(value).apste()))
+    }
+
+    /// Turns autonomous power state transitions off, unless they are wanted: the first command after one may take as long
+    /// as the state's exit latency, up to seconds.
+    pub(crate) fn set_power_transitions(&self) -> Result<(), DriverError> {
+        if self.options().autonomous_power_states || self.info().apsta & 1 == 0 {
+            return Ok(());
+        }
+        let off = AutonomousPowerStateTransition::new().into_bits();
+        match self.set_feature(FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION, 0, off) {
+            Ok(_) => Ok(()),
+            Err(error @ DriverError::Command { .. }) => {
+                tracing::warn!(%error, "the drive keeps its autonomous power state transitions");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Asks for `pairs` I/O queue pairs, before any is created; returns how many may be.

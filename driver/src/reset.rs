@@ -117,6 +117,12 @@ impl Controller {
         if !live.is_empty() {
             return Err(DriverError::QueuesInUse { function: self.name().clone(), queues: live });
         }
+        if !self.lock_admin().up {
+            return Err(DriverError::Down { function: self.name().clone() });
+        }
+        if let Err(error) = self.reclaim_host_memory() {
+            tracing::warn!(%error, "the drive did not give host memory back before its shutdown");
+        }
         let mut admin = self.lock_admin();
         if !admin.up {
             return Err(DriverError::Down { function: self.name().clone() });

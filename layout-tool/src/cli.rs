@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{demo, export, format, inspect, load, lookup, serve, verify};
+use crate::commands::{bind, demo, devices, doctor, export, format, inspect, load, lookup, serve, verify};
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
 ///
 /// A store lies on one or several NVMe drives, or on files that serve as emulated drives. `format` makes one, `load` fills it
-/// with tables, `lookup` reads rows; the rest shows, checks and saves what is there.
+/// with tables, `lookup` reads rows; `inspect`, `verify` and `export` show, check and save what is there. For real drives,
+/// `doctor` says what the machine lacks, `devices` lists them, `bind` takes one from the system and `unbind` gives it back.
 #[derive(Debug, Parser)]
 #[command(name = "warprow", version, max_term_width = 110, after_long_help = EXAMPLES, after_help = "See --help for examples and exit codes.")]
 pub struct Cli {
@@ -34,6 +35,10 @@ pub enum Command {
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
     Serve(serve::ServeArgs),
+    Doctor(doctor::DoctorArgs),
+    Devices(devices::DevicesArgs),
+    Bind(bind::BindArgs),
+    Unbind(bind::UnbindArgs),
 }
 
 impl Command {
@@ -48,6 +53,10 @@ impl Command {
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
             Self::Serve(_) => "serve",
+            Self::Doctor(_) => "doctor",
+            Self::Devices(_) => "devices",
+            Self::Bind(_) => "bind",
+            Self::Unbind(_) => "unbind",
         }
     }
 }
@@ -58,11 +67,12 @@ Examples:
   warprow format -d emulated:/data/a.drive,size=64G --row-bytes 512
   warprow load -d emulated:/data/a.drive model.safetensors --tensor 'emb.*'
   warprow lookup -d emulated:/data/a.drive --table emb.item --ids 7,42,-1
+  warprow doctor
   export WARPROW_DRIVES=0000:41:00.0,0000:42:00.0; warprow inspect
 
 Exit codes:
   0    done
-  1    a bug in Warprow
+  1    a bug in Warprow; from `doctor`: a check failed
   2    the command line makes no sense
   3    bad input: a file, a tensor, ids, offsets, sizes
   4    refused, nothing was changed: no consent, something exists already, the drive is in use

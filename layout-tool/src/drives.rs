@@ -144,7 +144,7 @@ pub fn no_such_table(store: &Store, table: &str) -> Failure {
 }
 
 /// Drives separated by commas. Commas also separate the properties of an emulated drive: those belong to the drive before.
-fn split(argument: &str) -> Vec<String> {
+pub(crate) fn split(argument: &str) -> Vec<String> {
     let mut drives: Vec<String> = Vec::new();
     for part in argument.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         match drives.last_mut() {

@@ -28,6 +28,8 @@ pub enum Class {
     Drive,
     /// Disk space, memory or queues are lacking.
     Resources,
+    /// A check of the machine failed.
+    Unready,
     /// Ctrl-C.
     Interrupted,
     /// SIGTERM.
@@ -46,6 +48,7 @@ impl Class {
             Self::Store => "store",
             Self::Drive => "drive",
             Self::Resources => "resources",
+            Self::Unready => "unready",
             Self::Interrupted => "interrupted",
             Self::Terminated => "terminated",
         }
@@ -54,7 +57,7 @@ impl Class {
     /// The exit code.
     pub const fn exit(self) -> u8 {
         match self {
-            Self::Bug => 1,
+            Self::Bug | Self::Unready => 1,
             Self::Usage => 2,
             Self::Input => 3,
             Self::Refused => 4,
@@ -193,8 +196,8 @@ mod tests {
     #[test]
     fn codes_are_those_that_scripts_know() {
         use Class::*;
-        let all = [Bug, Usage, Input, Refused, Mismatch, Store, Drive, Resources, Interrupted, Terminated];
-        assert_eq!(all.map(Class::exit), [1, 2, 3, 4, 5, 6, 7, 8, 130, 143]);
+        let all = [Bug, Usage, Input, Refused, Mismatch, Store, Drive, Resources, Interrupted, Terminated, Unready];
+        assert_eq!(all.map(Class::exit), [1, 2, 3, 4, 5, 6, 7, 8, 130, 143, 1]);
     }
 
     #[test]

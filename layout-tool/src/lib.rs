@@ -17,6 +17,7 @@ pub mod failure;
 pub mod file;
 pub mod hotness;
 pub mod interrupt;
+pub mod probe;
 pub mod report;
 pub mod rows;
 pub mod screen;
@@ -67,6 +68,10 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Export(args) => commands::export::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
         Command::Serve(args) => commands::serve::run(args, &context),
+        Command::Doctor(args) => commands::doctor::run(args, &context),
+        Command::Devices(args) => commands::devices::run(args, &context),
+        Command::Bind(args) => commands::bind::bind(args, &context),
+        Command::Unbind(args) => commands::bind::unbind(args, &context),
     }
 }
 

@@ -189,7 +189,9 @@ fn of_vfio(error: &VfioError) -> Meaning {
         VfioError::InUse { address, .. } | VfioError::Busy { address, .. } => {
             (Class::Refused, address.to_string(), "release the drive, or choose another")
         }
-        VfioError::WrongDriver { address, .. } => (Class::Refused, address.to_string(), "bind the drive to vfio-pci"),
+        VfioError::WrongDriver { address, .. } => {
+            (Class::Refused, address.to_string(), "give the drive to vfio-pci with `warprow bind`")
+        }
         VfioError::Permission { address, .. } => {
             (Class::Refused, address.to_string(), "give this user the group's device file")
         }

@@ -8,6 +8,7 @@
 #                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
 #                     namespace. Repeatable; without any: --drive 64M
 #     --keep ADDRESS  leave this function to Linux's own driver; repeatable
+#     --init FILE     the guest's first process (default: init, beside this script)
 #     --qemu ARG      one more argument for QEMU; repeatable
 #     --limit S       seconds the binary may run (default 60); the boot gets 30 more
 #     --cpus N        virtual processors (default 1)
@@ -26,12 +27,13 @@ usage() {
     exit 2
 }
 
-drives=() extra=() keep=() limit=60 cpus=1 memory=512 memlock=65536
+drives=() extra=() keep=() init=$here/init limit=60 cpus=1 memory=512 memlock=65536
 while [[ ${1:-} == --* ]]; do
     [ $# -ge 2 ] || usage
     case $1 in
         --drive) drives+=("$2") ;;
         --keep) keep+=("$2") ;;
+        --init) init=$2 ;;
         --qemu) extra+=("$2") ;;
         --limit) limit=$2 ;;
         --cpus) cpus=$2 ;;
@@ -55,7 +57,8 @@ trap 'rm -rf "$work"' EXIT
 
 # The kernel unpacks concatenated archives in order: the base, then what belongs to this run.
 mkdir "$work/top"
-cp "$here/init" "$work/top/init"
+cp "$init" "$work/top/init"
+chmod +x "$work/top/init"
 cp "$binary" "$work/top/test"
 printf "LIMIT=%s MEMLOCK_KIB=%s KEEP='%s'\n" "$limit" "$memlock" "${keep[*]}" >"$work/top/settings"
 : >"$work/top/arguments"

@@ -6,7 +6,7 @@ use crate::admin::{
     AbortCdw10, CreateIoCqCdw11, CreateIoQueueCdw10, CreateIoSqCdw11, DeleteIoQueueCdw10, FeatureSelect, FormatCdw10,
     GetFeaturesCdw10, IdentifyCdw10, QueuePriority, SetFeaturesCdw10,
 };
-use crate::features::FeatureId;
+use crate::features::{FeatureId, HostMemoryBuffer};
 use crate::identify::Cns;
 use crate::log::{GetLogPageCdw10, GetLogPageCdw11, LogPageId};
 use crate::nvm::{DsmCdw10, DsmCdw11, RwCdw12, WriteZeroesCdw12};
@@ -68,6 +68,26 @@ impl Sqe {
     pub fn set_features(fid: FeatureId, nsid: u32, cdw11: u32) -> Self {
         let cdw10 = SetFeaturesCdw10::new().with_fid(fid).into_bits();
         Self { cdw10, cdw11, ..Self::new(AdminOpcode::SET_FEATURES.0, nsid) }
+    }
+
+    /// Set Features, Host Memory Buffer: `pages` of CC.MPS in all, in ranges that the list of `entries` descriptors at
+    /// `list`, aligned to 16 bytes, names (NVMe Base 2.0, 5.27.1.10; NVMe 1.4, 5.21.1.13).
+    pub fn lend_host_memory(pages: u32, list: u64, entries: u32) -> Self {
+        let enable = HostMemoryBuffer::new().with_ehm(true).into_bits();
+        Self {
+            cdw12: pages,
+            cdw13: list as u32,
+            cdw14: (list >> 32) as u32,
+            cdw15: entries,
+            ..Self::set_features(FeatureId::HOST_MEMORY_BUFFER, 0, enable)
+        }
+    }
+
+    /// Security Receive of `bytes` at most, by security protocol `secp` and what `spsp` means in it (NVMe Base 2.0, 5.23;
+    /// NVMe 1.4, 5.19).
+    pub fn security_receive(secp: u8, spsp: u16, bytes: u32) -> Self {
+        let cdw10 = u32::from(secp) << 24 | u32::from(spsp) << 8;
+        Self { cdw10, cdw11: bytes, ..Self::new(AdminOpcode::SECURITY_RECEIVE.0, 0) }
     }
 
     /// Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the feature belongs to no namespace.

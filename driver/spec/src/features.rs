@@ -2,6 +2,7 @@
 //! Features and dword 0 of the completion of Get Features.
 
 use bitfield_struct::bitfield;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::log::CriticalWarning;
 use crate::open_enum::open_enum;
@@ -216,3 +217,40 @@ pub struct AsyncEventConfig {
     #[bits(4)]
     __: u8,
 }
+
+/// Autonomous Power State Transition, 0Ch (NVMe Base 2.0, 5.27.1.9; NVMe 1.4, 5.21.1.12). The command takes a table of 256
+/// bytes, also where it turns the transitions off.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct AutonomousPowerStateTransition {
+    /// Autonomous Power State Transition Enable.
+    pub apste: bool,
+    #[bits(31)]
+    __: u32,
+}
+
+/// Host Memory Buffer, 0Dh (NVMe Base 2.0, 5.27.1.10; NVMe 1.4, 5.21.1.13).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct HostMemoryBuffer {
+    /// Enable Host Memory. Once a command that clears it has completed, the controller no longer touches the memory.
+    pub ehm: bool,
+    /// Memory Return: this is the memory that the controller had before, with the same contents.
+    pub mr: bool,
+    #[bits(30)]
+    __: u32,
+}
+
+/// An entry of the Host Memory Descriptor List, 16 bytes (NVMe Base 2.0, 5.27.1.10; NVMe 1.4, 5.21.1.13).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HostMemoryDescriptor {
+    /// Buffer Address, aligned to the memory page size of CC.MPS.
+    pub badd: u64,
+    /// Buffer Size in pages of CC.MPS.
+    pub bsize: u32,
+    #[doc(hidden)]
+    pub reserved_12: u32,
+}
+
+const _: () = assert!(size_of::<HostMemoryDescriptor>() == 16);

@@ -38,6 +38,10 @@ fn admin_commands_are_laid_out_as_specified() {
         (0x02, NSID_ALL, [0x007f_8002, 0x12, 0x200, 5])
     );
     let format = FormatCdw10::new().with_format_index(0x25).with_ses(SecureErase::CRYPTOGRAPHIC).with_mset(true);
+    let lent = Sqe::lend_host_memory(0x8000, 0x0123_4567_89ab_c000, 1);
+    assert_eq!((lent.opcode(), lent.cdw10, lent.cdw11, lent.cdw12), (0x09, 0x0d, 1, 0x8000));
+    assert_eq!((lent.cdw13, lent.cdw14, lent.cdw15), (0x89ab_c000, 0x0123_4567, 1));
+    assert_eq!(dwords(Sqe::security_receive(1, 0x1234, 4096)), (0x82, 0, [0x0112_3400, 4096, 0, 0]));
     assert_eq!(dwords(Sqe::format_nvm(1, format)), (0x80, 1, [2 << 12 | 2 << 9 | 1 << 4 | 5, 0, 0, 0]));
     assert_eq!(format.format_index(), 0x25);
 }

@@ -4,6 +4,7 @@ mod admin;
 mod bring_up;
 mod device;
 mod external;
+mod host_memory;
 mod io;
 mod reset;
 

@@ -37,7 +37,8 @@ pub enum OpenError {
     },
     /// The function is bound to another driver than vfio-pci, or to none.
     #[error(
-        "{address}: bound to {}, not to vfio-pci. As root (the drive then disappears from the system):\n  {}",
+        "{address}: bound to {}, not to vfio-pci. As root (the drive then disappears from the system): `warprow bind {address}`, \
+         or by hand\n  {}",
         .driver.as_deref().unwrap_or("no driver"),
         bind_command(*.address, .driver.as_deref())
     )]

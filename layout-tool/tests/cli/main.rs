@@ -3,6 +3,9 @@
 mod bad_input;
 mod damage;
 mod demo;
+mod machine;
+#[path = "../../../host/tests/machines/mod.rs"]
+mod machines;
 mod rig;
 mod round_trip;
 mod serve;

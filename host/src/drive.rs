@@ -1,0 +1,120 @@
+use warprow_vfio::PciAddress;
+
+use crate::block::{self, BlockNamespace};
+use crate::contents::Content;
+use crate::files::text;
+use crate::machine::CLASS_NVME;
+use crate::usage::{Found, Usage};
+use crate::{Distance, Machine, PciFunction, Use, UseKind};
+
+/// An NVMe controller, with what the system makes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drive {
+    /// Its PCI function.
+    pub function: PciFunction,
+    /// Model, as Linux's own driver shows it; like all that follows, only while that driver has the drive.
+    pub model: Option<String>,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// Firmware revision.
+    pub firmware: Option<String>,
+    /// Degrees Celsius.
+    pub temperature: Option<i64>,
+    /// Whether it has host memory; `None` where it asks for none, or the kernel does not say.
+    pub host_memory: Option<bool>,
+    /// Its namespaces.
+    pub namespaces: Vec<BlockNamespace>,
+    /// What uses them, and processes that have the drive open through VFIO.
+    pub uses: Vec<Use>,
+    /// What lies on them.
+    pub contents: Vec<Content>,
+    /// What could not be read, so that uses may be missing.
+    pub unread: Vec<String>,
+    /// The VMD that it is behind.
+    pub vmd: Option<PciAddress>,
+    /// GPUs, by address, and how far they are.
+    pub gpus: Vec<(PciAddress, Distance)>,
+}
+
+impl Drive {
+    /// Whether nothing uses it, for all that could be read.
+    pub fn is_free(&self) -> bool {
+        self.uses.is_empty() && self.unread.is_empty()
+    }
+
+    /// Whether the running system lies on it.
+    pub fn is_boot(&self) -> bool {
+        self.uses.iter().any(|it| it.kind == UseKind::Boot)
+    }
+
+    /// Bytes of its namespaces together, where Linux's own driver has it.
+    pub fn bytes(&self) -> Option<u64> {
+        let sizes: Option<Vec<u64>> = self.namespaces.iter().map(|namespace| namespace.bytes).collect();
+        sizes.filter(|sizes| !sizes.is_empty()).map(|sizes| sizes.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
+impl Machine {
+    /// All NVMe controllers, by address.
+    pub fn drives(&self) -> Vec<Drive> {
+        let usage = Usage::read(self);
+        let functions = self.functions();
+        let gpus = self.gpus();
+        let nvme = functions.into_iter().filter(|function| function.class >> 8 == CLASS_NVME);
+        nvme.map(|function| self.drive_of(function, &usage, &gpus)).collect()
+    }
+
+    /// One of them; `None` where there is no such function.
+    pub fn drive(&self, address: PciAddress) -> Option<Drive> {
+        Some(self.drive_of(self.function(address)?, &Usage::read(self), &self.gpus()))
+    }
+
+    fn drive_of(&self, function: PciFunction, usage: &Usage, gpus: &[PciFunction]) -> Drive {
+        let folder = PciFunction::folder(self, function.address);
+        let controller = block::controller(&folder);
+        let attribute = |name| controller.as_ref().and_then(|folder| text(&folder.join(name)));
+        let mut all = Found::default();
+        let namespaces = match &controller {
+            Some(controller) => BlockNamespace::of(self, controller).unwrap_or_else(|error| {
+                all.unread.push(format!("{}: {error}", self.named(controller).display()));
+                Vec::new()
+            }),
+            None => Vec::new(),
+        };
+        if controller.is_none() && function.driver.as_deref() == Some("nvme") {
+            all.unread.push("the nvme driver has it, and sysfs shows no controller".to_owned());
+        }
+        for namespace in &namespaces {
+            let found = usage.of(self, &namespace.name);
+            all.uses.extend(found.uses);
+            all.contents.extend(found.contents);
+            all.unread.extend(found.unread);
+        }
+        if function.driver.as_deref() == Some("vfio-pci") {
+            let group = function.group.as_ref().map(|group| format!("/dev/vfio/{}", group.number));
+            let cdev = block::vfio_cdev(&folder).map(|name| format!("/dev/vfio/devices/{name}"));
+            for file in group.into_iter().chain(cdev) {
+                let opened = usage.openers(&file).iter();
+                all.uses.extend(opened.map(|by| Use { device: file.clone(), kind: UseKind::Open, by: by.clone() }));
+            }
+        }
+        all.uses.sort();
+        all.uses.dedup();
+        all.unread.sort();
+        all.unread.dedup();
+        Drive {
+            model: attribute("model"),
+            serial: attribute("serial"),
+            firmware: attribute("firmware_rev"),
+            temperature: controller.as_ref().and_then(|it| block::temperature(it)),
+            host_memory: controller.as_ref().and_then(|it| block::host_memory(it)),
+            namespaces,
+            uses: all.uses,
+            contents: all.contents,
+            unread: all.unread,
+            vmd: function.vmd(self),
+            gpus: gpus.iter().map(|gpu| (gpu.address, Distance::between(&function, gpu))).collect(),
+            function,
+        }
+    }
+}
