@@ -21,7 +21,8 @@ use crate::units;
 /// Warprow's driver, which resets them and changes nothing on them: then LBA formats, wear and media errors are known too.
 /// What cannot be known is shown as -, and is null in JSON.
 ///
-/// Given addresses, only those: PCI addresses, or emulated drives (emulated:PATH).
+/// Given addresses, only those: PCI addresses, emulated drives (emulated:PATH), or drives that another process serves
+/// (vfio-user:SOCKET).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<Done, Failure
                 let found = machine.drive(address).ok_or_else(|| absent(&machine, address))?;
                 of_drive(&machine, found, args.no_probe)
             }
-            address @ DriveAddress::Emulated(_) => emulated(&address)?,
+            address @ (DriveAddress::Emulated(_) | DriveAddress::VfioUser { .. }) => software(&address)?,
         });
     }
     let mut text = match shown.is_empty() {
@@ -87,7 +88,7 @@ fn absent(machine: &Machine, address: PciAddress) -> Failure {
     }
 }
 
-fn emulated(address: &DriveAddress) -> Result<Shown, Failure> {
+fn software(address: &DriveAddress) -> Result<Shown, Failure> {
     let device = Device::open(address, Create::Never)?;
     let probed = probe(device.function().clone()).map_err(warprow_store::StoreError::from)?;
     Ok(Shown {
