@@ -47,7 +47,7 @@ pub(crate) struct Prepared {
     pub lanes: u32,
     /// Parts of the widest row.
     pub parts_of_row: u32,
-    /// Rows in DRAM are longer than lines of 128 B and straddle them: lanes are aligned to those.
+    /// Most rows in DRAM straddle lines of 128 B: lanes are aligned to those.
     pub by_lines: bool,
     idle: Mutex<Vec<State>>,
 }
@@ -124,10 +124,7 @@ impl GpuPlan {
         let segments_at = description.len() as u64;
         segments.iter().for_each(|segment| description.extend_from_slice(segment.as_bytes()));
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
-        let straddles = |it: &GpuTable| {
-            let in_dram = it.dram_end > it.hbm_rows;
-            in_dram && u64::from(it.row_stride) > LINE && !u64::from(it.row_stride).is_multiple_of(LINE)
-        };
+        let straddles = |it: &GpuTable| it.dram_end > it.hbm_rows && mostly_straddle(it.row_stride.into());
         let by_lines = (0..tables.len()).any(|index| straddles(table(index)));
         let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
         let lanes = quads.next_power_of_two().trailing_zeros().min(5);
@@ -217,6 +214,13 @@ impl Prepared {
     }
 }
 
+/// Whether more than half of all rows that follow each other so many bytes apart (a multiple of 16) begin in one line and end
+/// in another, without being made of whole lines.
+fn mostly_straddle(stride: u64) -> bool {
+    let step = 1 << stride.trailing_zeros().min(LINE.trailing_zeros());
+    step < LINE && (stride > LINE || 2 * (stride - step) > LINE)
+}
+
 /// A padding id as the kernels compare it: which types of ids can be it, and its bits.
 fn padding_of(id: i128) -> (u32, u64) {
     match (i64::try_from(id), u64::try_from(id)) {
@@ -224,5 +228,19 @@ fn padding_of(id: i128) -> (u32, u64) {
         (Ok(id), Err(_)) => (abi::padding::SIGNED, id as u64),
         (Err(_), Ok(id)) => (abi::padding::U64, id),
         (Err(_), Err(_)) => (abi::padding::NONE, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_straddle_lines_as_counting_says() {
+        for stride in (16..2000).step_by(16) {
+            let straddling = (0..LINE).filter(|row| row * stride / LINE != (row * stride + stride - 1) / LINE).count();
+            let wanted = !stride.is_multiple_of(LINE) && 2 * straddling as u64 > LINE;
+            assert_eq!(mostly_straddle(stride), wanted, "{stride}");
+        }
     }
 }
