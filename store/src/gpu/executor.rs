@@ -34,7 +34,7 @@ pub struct GpuOptions {
     pub gatherers: u32,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows in DRAM where they lie; larger ones are
     /// deduplicated and put in the order of addresses first. `None`: what is never slower than a plain gather, on an H200. Where
-    /// ids are uniform, a tenth of that is faster.
+    /// ids are uniform, a tenth of that is faster. Less than 8,192 are as many.
     pub direct_ids: Option<u64>,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,

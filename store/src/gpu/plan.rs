@@ -195,7 +195,7 @@ impl Prepared {
             3..=8 => 1 << 18,
             _ => 1 << 17,
         });
-        if self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most) {
+        if self.cold_rows == 0 && (self.keyed_rows == 0 || ids <= most.max(SMALL_IDS)) {
             Kind::Direct
         } else if ids <= SMALL_IDS {
             Kind::Small

@@ -18,7 +18,12 @@ pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOpti
     common::load(&store, &tables, &LoadOptions::default());
     let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
     let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
-    let executor = store.attach_gpu(gpu.clone(), with(attach.with_queue_sets(random.u32(1..4)))).unwrap();
+    let mut options = attach.with_queue_sets(random.u32(1..4));
+    if random.bool() {
+        // What has no rows on drives is deduplicated too, unless it lies in GPU memory.
+        options = options.with_direct_ids(0);
+    }
+    let executor = store.attach_gpu(gpu.clone(), with(options)).unwrap();
     let stream = Stream::new(gpu);
     for _ in 0..3 {
         let (features, mut options) = random_features(&tables, &mut random);
