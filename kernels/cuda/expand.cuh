@@ -109,13 +109,8 @@ DEVICE u32 word_of(const uint4& quad, u32 word) {
 DEVICE void put_quad(u64 to, u32 left, const uint4& quad) {
     if (left >= 16 && to % 16 == 0) {
         *at<uint4>(to) = quad;
-    } else if ((to | left) % 4 == 0 && left >= 16) {
-        at<u32>(to)[0] = quad.x;
-        at<u32>(to)[1] = quad.y;
-        at<u32>(to)[2] = quad.z;
-        at<u32>(to)[3] = quad.w;
     } else if ((to | left) % 4 == 0) {
-        for (u32 i = 0; i * 4 < left; ++i) at<u32>(to)[i] = word_of(quad, i);
+        for (u32 i = 0; i < 4 && i * 4 < left; ++i) at<u32>(to)[i] = word_of(quad, i);
     } else if ((to | left) % 2 == 0) {
         for (u32 i = 0; i < 8 && i * 2 < left; ++i) at<u16>(to)[i] = (u16)(word_of(quad, i / 2) >> i % 2 * 16);
     } else {

@@ -144,7 +144,7 @@ impl Store {
         }
         self.shared.watch()?;
         let located = self.located();
-        let hot = share(located.iter().map(Located::table), options.dram_bytes);
+        let hot = share(located.iter().map(Located::table), options.dram_bytes, Table::row_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
             let begin = bytes.next_multiple_of(ALIGN);
@@ -219,13 +219,19 @@ impl Host {
 
 /// How many rows of each table `budget` bytes hold: what the tables' hints ask for, cut in proportion if that is too much;
 /// what is left by the bytes of the other rows.
-pub(crate) fn share<'a>(tables: impl Iterator<Item = &'a Table> + Clone, budget: u64) -> Vec<u64> {
+///
+/// A row takes `row_bytes` of the budget.
+pub(crate) fn share<'a>(
+    tables: impl Iterator<Item = &'a Table> + Clone,
+    budget: u64,
+    row_bytes: fn(&Table) -> u32,
+) -> Vec<u64> {
     let scaled = |rows: u64, part: u64, whole: u64| match whole <= part {
         true => rows,
         false => (u128::from(rows) * u128::from(part) / u128::from(whole.max(1))) as u64,
     };
     let hint = |table: &Table| table.hot_rows.min(table.rows);
-    let bytes = |table: &Table, rows: u64| rows.saturating_mul(u64::from(table.row_bytes()));
+    let bytes = |table: &Table, rows: u64| rows.saturating_mul(u64::from(row_bytes(table)));
     let hinted = tables.clone().map(|table| bytes(table, hint(table))).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);
     let others = tables.clone().map(|table| bytes(table, table.rows - hint(table))).fold(0, u64::saturating_add);
@@ -256,7 +262,7 @@ mod tests {
     #[test]
     fn hints_come_first() {
         let tables = [table(1000, 128, 100), table(1000, 16, 0)];
-        let share = |budget| share(tables.iter(), budget);
+        let share = |budget| share(tables.iter(), budget, Table::row_bytes);
         assert_eq!(share(0), [0, 0]);
         assert_eq!(share(512 * 50), [50, 0]);
         assert_eq!(share(512 * 100), [100, 0]);

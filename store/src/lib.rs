@@ -56,8 +56,8 @@ pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use gpu::{
-    CopiedSlot, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Len,
-    QueueFault, Ticket,
+    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType,
+    Len, QueueFault, Ticket,
 };
 pub use host::{Host, HostOptions};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};

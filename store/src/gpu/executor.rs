@@ -17,11 +17,23 @@ use crate::Store;
 use crate::feature::{Feature, PlanOptions};
 use crate::store::{Located, Shared};
 
+/// Rows in pinned DRAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DramRows {
+    /// The first, for the GPU.
+    pub on_gpu: u64,
+    /// The first, for this process.
+    pub here: *const u8,
+    /// Bytes from one to the next, a multiple of 16.
+    pub stride: u32,
+}
+
 /// How look-ups run on a GPU.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GpuOptions {
-    /// Bytes of rows to keep in GPU memory: the hottest of all.
+    /// Bytes of rows to keep in GPU memory: the hottest of all. Rows are padded to 16 B there and in DRAM, or to lines of 128 B if
+    /// that costs at most a quarter more, and count as that.
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the next hottest.
     pub dram_bytes: u64,
@@ -253,13 +265,17 @@ impl GpuExecutor {
         GpuPlan::new(self.inner.clone(), features, options)
     }
 
-    /// Where the first row of `table` that is in DRAM lies, for the GPU and for this process; the others follow, each a multiple of
-    /// 16 B after the one before. `None`: there is none. For measuring against what reads it in other ways; valid while this lives.
-    pub fn dram_rows(&self, table: &str) -> Option<(u64, *const u8)> {
+    /// The rows of `table` that are in DRAM. `None`: there is none. For measuring against what reads them in other ways; valid
+    /// while this lives.
+    pub fn dram_rows(&self, table: &str) -> Option<DramRows> {
         let mut tables = self.inner.tables.iter();
         let table = tables.find(|it| it.located.table().name == table && it.dram_end > it.hbm_rows)?;
         let dram = self.inner.dram.as_ref()?;
-        Some((dram.address() + table.dram, dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize)))
+        Some(DramRows {
+            on_gpu: dram.address() + table.dram,
+            here: dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize),
+            stride: table.row_stride,
+        })
     }
 
     /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.

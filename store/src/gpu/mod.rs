@@ -13,7 +13,7 @@ mod ticket;
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
 pub use error::{GpuError, QueueFault};
-pub use executor::{GpuExecutor, GpuOptions};
+pub use executor::{DramRows, GpuExecutor, GpuOptions};
 pub use plan::GpuPlan;
 pub use slot::GpuSlot;
 pub use ticket::{GpuReport, Ticket};

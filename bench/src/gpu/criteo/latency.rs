@@ -127,9 +127,9 @@ fn measure(
     request.reshape(Shape { bags: setup.ids, hot: 1, pooled: false })?;
     let looker = Looker::new(&plan, stream, &request)?;
     let row_bytes = u64::from(DIM) * 4;
-    let gather = executor.dram_rows("table").map(|(table, _)| Gather {
-        table,
-        stride: row_bytes,
+    let gather = executor.dram_rows("table").map(|rows| Gather {
+        table: rows.on_gpu,
+        stride: rows.stride.into(),
         ids: request.ids_at(),
         out: request.out_at(),
         count: setup.ids,

@@ -101,9 +101,10 @@ impl Field {
         let executor = store.attach_gpu(stream.gpu().clone(), options)?;
         let feature = Feature::new("f", "table").pooling(Pooling::None);
         let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, most as usize))?;
-        let (on_gpu, here) = executor.dram_rows("table").context("no rows in DRAM")?;
+        let found = executor.dram_rows("table").context("no rows in DRAM")?;
         let row_bytes = setup.row_bytes as usize;
-        let rows = HostRows { on_gpu, here, stride: row_bytes.next_multiple_of(16), row_bytes };
+        let (on_gpu, here, stride) = (found.on_gpu, found.here, found.stride as usize);
+        let rows = HostRows { on_gpu, here, stride, row_bytes };
         Ok(Self { executor, plan, rows })
     }
 }
