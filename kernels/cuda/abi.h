@@ -71,7 +71,7 @@ struct Counters {
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
 };
 
-// Pinned memory; `sequence` is stored last, with release.
+// Pinned memory; `sequence` is stored last, with release. Whoever reads while the next launch stores knows by `check`.
 struct Ticket {
     u64 sequence;     // launches of this ticket that have ended
     u32 outcome;
@@ -81,6 +81,7 @@ struct Ticket {
     Counters counters;
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
     u64 launch;       // SlotState.launch
+    u64 check;        // of what is above but for the times: see check_of
 };
 
 // Ids of a launch, and bags of each feature.
@@ -156,5 +157,5 @@ struct Lookup {
 };
 
 static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
-static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 168 && sizeof(SlotState) == 384, "src/abi.rs");
+static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 176 && sizeof(SlotState) == 384, "src/abi.rs");
 static_assert(sizeof(Lookup) == 480, "src/abi.rs");

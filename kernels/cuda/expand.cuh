@@ -253,14 +253,25 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
 
 // Words of a ticket.
 constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64);
-constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_WORDS = TICKET_LAUNCH + 1;
-static_assert(TICKET_WORDS == sizeof(Ticket) / sizeof(u64) && TICKET_WORDS <= 32, "a word a lane");
+constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_CHECK = TICKET_LAUNCH + 1;
+static_assert(TICKET_CHECK + 1 == sizeof(Ticket) / sizeof(u64) && TICKET_CHECK < 32, "a word a lane");
 
 DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
 
+// One warp: stores a ticket's words, of each lane its own, and their check. `times`: all of those; else only the end.
+DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times) {
+    const u32 lane = threadIdx.x;
+    const bool is_time = lane >= TICKET_BEGAN && lane <= TICKET_ENDED;
+    const u64 part = lane == 0 ? check_part(0, launches) : is_time || lane >= TICKET_CHECK ? 0 : check_part(lane, word);
+    const u64 check = (u64)__reduce_add_sync(FULL, (u32)(part >> 32)) << 32 | __reduce_add_sync(FULL, (u32)part);
+    if (lane == TICKET_CHECK) word = check;
+    if (lane > 0 && lane <= TICKET_CHECK && (times || !is_time || lane == TICKET_ENDED)) store_relaxed(ticket_words(p) + lane, word);
+    __syncwarp();
+}
+
 // One warp, after everything else: the report, a word a lane, so that the loads wait for memory once.
 // `times`: but for the end, they are the slot's, and the launch has a number; else they are in the ticket.
-DEVICE void report(const Lookup& p, const SlotState& slot, bool times) {
+DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool times) {
     u32 lane = threadIdx.x;
     u64 word = 0;
     if (lane == 1) word = OUTCOME_DONE | (u64)load_relaxed(&slot.flaws) << 32;
@@ -270,20 +281,18 @@ DEVICE void report(const Lookup& p, const SlotState& slot, bool times) {
     else if (lane == TICKET_BEGAN) word = slot.began;
     else if (lane == TICKET_BEGAN + 1) word = slot.prepared;
     else if (lane == TICKET_BEGAN + 2) word = slot.fetched;
-    else if (lane == TICKET_LAUNCH) word = slot.launch;
-    else word = now();
-    bool is_ours = lane > 0 && lane < TICKET_WORDS && (times || lane < TICKET_BEGAN || lane == TICKET_ENDED);
-    if (is_ours) store_relaxed(ticket_words(p) + lane, word);
-    __syncwarp();
+    else if (lane == TICKET_ENDED) word = now();
+    else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
+    store_words(p, launches, word, times);
 }
 
 // The same, and the launch is over: the gate, the lease.
 DEVICE void release(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
-    report(p, slot, true);
+    const u64 launches = slot.launches[p.ticket] + 1;
+    report(p, slot, launches, true);
     if (threadIdx.x != 0) return;
     slot.admitted[p.ticket] = 0;
-    u64 launches = slot.launches[p.ticket] + 1;
     slot.launches[p.ticket] = launches;
     fence_release();
     store_relaxed(gate_inside(p), 0ull);
@@ -350,7 +359,7 @@ constexpr u32 FEW = (1 << 14) - 1, FEW_BLOCKS = (1 << 11) - 1;
 constexpr u32 FEW_FLAWED = 11, FEW_MISSING = 22, FEW_PADDING = 36, FEW_HBM = 50;
 
 // One warp of the last block: the report of a launch of few ids. Times but the last are in the ticket.
-DEVICE void report_few(const Lookup& p, u64 ids, u32 flaws, u64 sum) {
+DEVICE void report_few(const Lookup& p, u64 launches, u64 ids, u32 flaws, u64 sum) {
     u32 lane = threadIdx.x, count = lane - TICKET_COUNTERS;
     u64 missing = sum >> FEW_MISSING & FEW, padding = sum >> FEW_PADDING & FEW, hbm = sum >> FEW_HBM;
     if (sum >> FEW_FLAWED & FEW_BLOCKS) flaws |= FLAW_OFFSETS;
@@ -362,9 +371,7 @@ DEVICE void report_few(const Lookup& p, u64 ids, u32 flaws, u64 sum) {
     word = count == 3 ? hbm : word;
     word = count == 4 ? ids - missing - padding - hbm : word;
     word = lane == TICKET_ENDED ? now() : word;
-    bool is_ours = lane > 0 && (lane < TICKET_BEGAN || lane == TICKET_ENDED);
-    if (is_ours) store_relaxed(ticket_words(p) + lane, word);
-    __syncwarp();
+    store_words(p, launches, word, false);
 }
 
 // The end of a launch of few ids, by all threads.
@@ -384,7 +391,7 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32
     }
     sum = __shfl_sync(FULL, sum, 0);
     if ((sum & FEW_BLOCKS) != gridDim.x) return;
-    report_few(p, ids, flaws, sum);
+    report_few(p, launches, ids, flaws, sum);
     if (threadIdx.x != 0) return;
     slot.few = 0;
     slot.launches[p.ticket] = launches;
@@ -400,10 +407,9 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
     const Bags bags = bags_of(p, size_of(p, flaws));
-    const u64 launches = threadIdx.x == 0 ? slot.launches[p.ticket] + 1 : 0;
+    const u64 launches = threadIdx.x < 32 ? slot.launches[p.ticket] + 1 : 0;
     if (thread == 0) {
         u64 began = now();
-        store_relaxed(&at<Ticket>(p.tickets)[p.ticket].outcome, OUTCOME_NONE);
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
     Marked marked{};
@@ -415,7 +421,7 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
     if (threadIdx.x == 0) slot.counters.ids = bags.ids;
     __syncwarp();
-    report(p, slot, false);
+    report(p, slot, launches, false);
     if (threadIdx.x != 0) return;
     slot.counters = Counters{};
     slot.flaws = 0;

@@ -106,21 +106,25 @@ DEVICE Size size_of(const Lookup& p, u32& flaws) {
     return flaws == 0 ? size : Size{0, 0};
 }
 
+// A word's part in a ticket's check, of which the halves are summed apart. src/abi.rs has the same.
+DEVICE u64 check_part(u32 index, u64 word) { return word * ((2 * index + 1) * 0x9e3779b97f4a7c15ull); }
+
 // One thread: may this launch run, and on what? Takes the lease and passes the gate.
 DEVICE void admit(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
     Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
     if (atomicCAS(&slot.lease, 0u, 1u) != 0) {
         slot.admitted[p.ticket] = 0;
-        store_relaxed(&ticket.outcome, OUTCOME_BUSY);
-        store_release(&ticket.sequence, atomicAdd(&slot.launches[p.ticket], 1ull) + 1);
+        u64 launches = atomicAdd(&slot.launches[p.ticket], 1ull) + 1;
+        u64 first = check_part(0, launches), second = check_part(1, OUTCOME_BUSY);
+        store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
+        store_relaxed(&ticket.check, (u64)((u32)(first >> 32) + (u32)(second >> 32)) << 32 | ((u32)first + (u32)second));
+        store_release(&ticket.sequence, launches);
         return;
     }
     // The launch before gave the lease back behind a release.
     fence_acquire();
     slot.admitted[p.ticket] = 1;
-    // Whoever reads the ticket meanwhile sees that it is being written.
-    store_relaxed(&ticket.outcome, OUTCOME_NONE);
     ++slot.launch;
     slot.began = now();
     slot.faults = 0;

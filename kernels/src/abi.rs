@@ -244,7 +244,7 @@ plain!(
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 168 {
+    Ticket, 176 {
         /// Launches of this ticket that have ended; stored last.
         sequence: u64,
         /// See [`outcome`].
@@ -267,8 +267,20 @@ plain!(
         ended: u64,
         /// Its number, counted by its slot from 1.
         launch: u64,
+        /// Of the words before, but for the times: [`check_of`].
+        check: u64,
     }
 );
+
+/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the launch's number.
+pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
+    let (mut low, mut high) = (0u32, 0u32);
+    for (index, word) in words {
+        let mixed = word.wrapping_mul((2 * index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (low, high) = (low.wrapping_add(mixed as u32), high.wrapping_add((mixed >> 32) as u32));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.

@@ -2,8 +2,11 @@
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule, CUstream};
+
+use warprow_gpu_queues::Gpu;
 
 use crate::abi::Lookup;
 use crate::{Arch, KernelError, compile};
@@ -21,6 +24,7 @@ type ByPooling = [CUfunction; 2];
 /// The kernels, loaded into a context.
 #[derive(Debug)]
 pub struct Kernels {
+    gpu: Arc<Gpu>,
     module: CUmodule,
     begin: CUfunction,
     mark: CUfunction,
@@ -103,11 +107,13 @@ impl Step {
 impl Kernels {
     /// Compiles the kernels for `arch`, or takes them from the cache, and loads all of them. (CUDA would else load each at its
     /// first launch, and could wait for others to end.)
-    ///
-    /// # Safety
-    /// CUDA is initialised, and a context of a device of that architecture is current. It outlives the result.
-    pub unsafe fn load(arch: Arch, driver_version: i32) -> Result<Self, KernelError> {
-        let code = compile(arch, driver_version)?;
+    pub fn load(gpu: &Arc<Gpu>) -> Result<Self, KernelError> {
+        let (major, minor) = gpu.capability();
+        let code = compile(Arch { major, minor }, gpu.driver_version())?;
+        let _current = gpu.enter().map_err(|_| KernelError::Cuda {
+            what: "the context",
+            code: sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT,
+        })?;
         let mut module = ptr::null_mut();
         // SAFETY: the code is an image for this device, complete by its checksum or fresh from the compiler.
         KernelError::check("the kernels", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
@@ -126,6 +132,7 @@ impl Kernels {
             let set = unsafe { sys::cuFuncSetAttribute(prepare, attribute, SMALL_IDS as i32 * 8) };
             KernelError::check("64 KiB of shared memory", set)?;
             Ok(Self {
+                gpu: gpu.clone(),
                 module,
                 begin: function(c"warprow_begin")?,
                 mark: function(c"warprow_mark")?,
@@ -155,11 +162,11 @@ impl Kernels {
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
-            0 => shape.blocks(shape.max_ids * lanes, WIDE, 1).min((shape.sms / 4).max(1)),
+            0 => shape.blocks(shape.max_ids.saturating_mul(lanes), WIDE, 1).min((shape.sms / 8).max(1)),
             chosen => chosen,
         };
         let walkers = Shape::parts(shape.sms) / (WIDE / 32);
-        let shared = shape.max_ids.max(1).next_power_of_two() as u32 * 8;
+        let shared = shape.max_ids.clamp(1, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
         let direct = if lookup.features == 1 && pooled == 0 { self.direct_one } else { self.direct[pooled] };
@@ -227,6 +234,7 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
         // SAFETY: loaded once, unloaded once. Launches have ended: their tickets' owners see to it.
         unsafe { sys::cuModuleUnload(self.module) };
     }

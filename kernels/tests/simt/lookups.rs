@@ -2,7 +2,8 @@
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_CLOSED;
-use warprow_kernels::abi::{Lookup, element};
+use warprow_kernels::SMALL_IDS;
+use warprow_kernels::abi::{Lookup, Ticket, check_of, element};
 
 use crate::batch::Batch;
 use crate::oracle::element_bytes;
@@ -13,12 +14,13 @@ use crate::world::{Shape, World};
 /// Two look-ups, checked; what they converted: pooled or not, from what, to what.
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, String> {
     let mut rng = Rng::with_seed(seed);
-    let max_ids = [rng.u64(1..20), rng.u64(1..1200)][rng.usize(0..2)];
+    // Up to 16,383 ids the whole report is one word.
+    let max_ids = [rng.u64(1..20), rng.u64(1..1200), rng.u64(1..1200), rng.u64(16_384..24_000)][rng.usize(0..4)];
     let world = World::new(&mut rng, &Shape::without_drives(max_ids));
     let mut launches = [0u64; 16];
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
-        let (small, ticket) = (rng.bool(), rng.u32(0..3));
+        let (small, ticket) = (rng.bool() && max_ids <= SMALL_IDS, rng.u32(0..3));
         let lookup = Lookup { ticket, ..batch.lookup() };
         let mut expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
@@ -43,7 +45,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, 
 fn rows_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };
     let mut seen = std::collections::BTreeSet::new();
-    for seed in seeds(120) {
+    for seed in seeds(160) {
         seen.extend(case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")));
     }
     // Floats to floats in 9 ways and from 2 integers in 3, both pooled and not, and 2 copies of integers.
@@ -119,4 +121,53 @@ fn every_half_converts_as_the_half_crate_does() {
         let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
         told.unwrap_or_else(|wrong| panic!("{from} to {to}: {wrong}"));
     }
+}
+
+/// Whoever polls a ticket between any two stores of its next launch sees the report of one launch, or that it is of none.
+#[test]
+fn a_report_is_one_launchs() {
+    const WORDS: usize = size_of::<Ticket>() / 8;
+    const TICKET: u32 = 2;
+    let Some(mut shim) = Shim::new() else { return };
+    let (mut torn, mut polled) = (0, 0);
+    for seed in seeds(200) {
+        let mut rng = Rng::with_seed(seed);
+        let world = World::new(&mut rng, &Shape::without_drives(200));
+        let words = || -> [u64; WORDS] {
+            let memory = world.slot.tickets.memory();
+            std::array::from_fn(|i| memory.load_u64(TICKET as usize * size_of::<Ticket>() + i * 8))
+        };
+        // All but the times, of which those before the check are four, and then the launch's number.
+        let told = |words: &[u64; WORDS]| -> Vec<(usize, u64)> {
+            words.iter().copied().enumerate().filter(|&(i, _)| i < WORDS - 6 || i == WORDS - 2).collect()
+        };
+        let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
+        for run in 0..2 {
+            let batch = Batch::new(&mut rng, &world);
+            let lookup = Lookup { ticket: TICKET, ..batch.lookup() };
+            let mut rig = Rig { shim: &mut shim, rng: rng.fork(), world: &world };
+            let mut seen = Vec::new();
+            let mut time = 1_000_000_000_000 * (run + 1);
+            let mut beside = |_: bool| {
+                let words = words();
+                match check_of(told(&words)) == words[WORDS - 1] {
+                    true => seen.push(told(&words)),
+                    false => torn += 1,
+                }
+                time += 100;
+                time
+            };
+            if seed % 2 == 0 {
+                rig.direct_beside(&lookup, &mut beside).unwrap();
+            } else {
+                rig.prepare(&lookup, true).unwrap();
+                rig.expand_beside(&lookup, &mut beside).unwrap();
+            }
+            ended.push(told(&words()));
+            polled += seen.len();
+            let is_known = |it: &Vec<(usize, u64)>| ended.contains(it) || it.iter().all(|&(_, word)| word == 0);
+            assert!(seen.iter().all(is_known), "seed {seed}: {seen:?} {ended:?}");
+        }
+    }
+    assert!(torn > 100 && polled > 1000, "{torn} of {polled} were torn");
 }

@@ -111,8 +111,24 @@ impl Rig<'_> {
         self.expand(lookup, small)
     }
 
+    /// The last kernel of what one block prepared, with somebody beside it.
+    pub(crate) fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+        let blocks = self.rng.u32(1..5);
+        let kernel = if lookup.pooled != 0 { "warprow_expand_bags" } else { "warprow_expand_rows" };
+        self.launch(Launch { ends: true, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
+    }
+
     /// All of it by one kernel, which needs neither the slot nor drives.
     pub(crate) fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
+        self.direct_with(lookup, None)
+    }
+
+    /// The same, with somebody beside it.
+    pub(crate) fn direct_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+        self.direct_with(lookup, Some(beside))
+    }
+
+    fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
         let kernel = match (lookup.pooled, lookup.features) {
@@ -120,7 +136,7 @@ impl Rig<'_> {
             (0, _) => "warprow_direct_rows",
             _ => "warprow_direct_bags",
         };
-        self.launch(Launch::new(kernel, blocks, 256), &lookup, None)
+        self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
     }
 
     /// The unique keys that were found.

@@ -275,7 +275,9 @@ impl World {
             keys = (keys + table.rows - table.dram_end).next_multiple_of(KEY_ALIGN);
         }
         let mut features = Vec::new();
-        let count = if shape.cold { tables.len() } else { rng.usize(1..=4) };
+        // Few are held by each block, and the begins of more.
+        let many = [rng.usize(1..=4), rng.usize(1..=4), rng.usize(30..=36), rng.usize(250..=300)][rng.usize(0..4)];
+        let count = if shape.cold { tables.len() } else { many };
         for i in 0..count {
             let table = if shape.cold { i } else { rng.usize(0..tables.len()) };
             let rows = tables[table].rows;

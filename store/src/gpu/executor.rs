@@ -11,11 +11,13 @@ use warprow_layout::{DType, Ranks, Table, VolumeError};
 
 use super::GpuError;
 use super::arrange::{Arrangement, LINE};
-use super::launch;
 use super::plan::GpuPlan;
 use crate::Store;
 use crate::feature::{Feature, PlanOptions};
 use crate::store::{Located, Shared};
+
+/// Far more than a GPU runs at once.
+const MOST_GATHERERS: u32 = 65_535;
 
 /// Rows in pinned DRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,10 +164,13 @@ impl Store {
         if options.queue_sets == 0 || options.queue_sets > 128 {
             return Err(GpuError::Unsupported("a slot has 1 to 128 queue sets".to_owned()));
         }
+        if options.gatherers > MOST_GATHERERS {
+            return Err(GpuError::Unsupported(format!("at most {MOST_GATHERERS} thread blocks gather rows")));
+        }
         if self.shared.members.iter().any(Option::is_none) {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
-        let kernels = launch::load(&gpu)?;
+        let kernels = Kernels::load(&gpu)?;
         let Arrangement { tables, permutations, bytes, dram_bytes } = self.arrange(&options)?;
         let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {

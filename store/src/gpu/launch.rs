@@ -6,19 +6,11 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::Gpu;
 use warprow_kernels::abi::Lookup;
-use warprow_kernels::{Arch, KernelError, Kernels, Kind, LookupGraph, Shape};
+use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
 use super::plan::Prepared;
-
-/// Loads the kernels into the context of `gpu`.
-pub(super) fn load(gpu: &Gpu) -> Result<Kernels, GpuError> {
-    let _current = gpu.enter()?;
-    let (major, minor) = gpu.capability();
-    // SAFETY: the context is current, and outlives the executor, which holds the GPU beside the kernels.
-    Ok(unsafe { Kernels::load(Arch { major, minor }, gpu.driver_version()) }?)
-}
 
 /// Graphs of that kind, one for each of `count` tickets.
 pub(super) fn graphs(
@@ -69,6 +61,10 @@ pub(super) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError
     let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream is one; it stores a status.
     cuda("the stream's capture", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
+    if status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_INVALIDATED {
+        let why = "its capture has become invalid: end it, and begin another".to_owned();
+        return Err(GpuError::Invalid { what: "the stream", why });
+    }
     Ok(status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_ACTIVE)
 }
 
@@ -84,27 +80,35 @@ pub(super) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput
     // Graphs and streams may look up less than the most: what they will find cannot be known here.
     let is_known = matches!(batch.len, Len::Host(_));
     let least = |bytes: u64| if is_known { bytes } else { 0 };
-    check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size())?;
+    let none = is_known && ids == 0;
+    check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size(), none)?;
     if let Some(offsets) = batch.offsets {
         let size = batch.offset_type.size();
-        check_address("the offsets", offsets, least((features * u64::from(batch.batch) + 1) * size), size)?;
+        check_address("the offsets", offsets, least((features * u64::from(batch.batch) + 1) * size), size, false)?;
     }
     if let Some(weights) = batch.weights {
-        check_address("the weights", weights, least(ids * 4), 4)?;
+        check_address("the weights", weights, least(ids * 4), 4, none)?;
     }
     if let Len::Device(counts) = batch.len {
-        check_address("the counts", counts, 16, 8)?;
+        check_address("the counts", counts, 16, 8, false)?;
     }
     if let Some(mask) = out.mask {
-        check_address("the mask", mask, least(ids), 1)?;
+        check_address("the mask", mask, least(ids), 1, none)?;
     }
-    check_address("the output", out.rows, least(rows.saturating_mul(element)), element.max(1))
+    check_address("the output", out.rows, least(rows.saturating_mul(element)), element.max(1), is_known && rows == 0)
 }
 
-fn check_address(what: &'static str, address: CUdeviceptr, bytes: u64, align: u64) -> Result<(), GpuError> {
+/// `nothing`: nothing lies there, so that there need be no address.
+fn check_address(
+    what: &'static str,
+    address: CUdeviceptr,
+    bytes: u64,
+    align: u64,
+    nothing: bool,
+) -> Result<(), GpuError> {
     let invalid = |why: String| Err(GpuError::Invalid { what, why });
-    if bytes == 0 && address == 0 {
-        return Ok(());
+    if address == 0 {
+        return if nothing { Ok(()) } else { invalid("it is the null address".to_owned()) };
     }
     if !address.is_multiple_of(align) {
         return invalid(format!("{address:#x} is not a multiple of {align}"));

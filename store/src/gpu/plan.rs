@@ -24,6 +24,8 @@ pub struct GpuPlan {
 
 #[derive(Debug)]
 pub(crate) struct Prepared {
+    // Dropped first: graphs go before the kernels that they are made of.
+    idle: Mutex<Vec<State>>,
     pub attached: Arc<Attached>,
     pub options: PlanOptions,
     pub pooled: bool,
@@ -49,7 +51,6 @@ pub(crate) struct Prepared {
     pub parts_of_row: u32,
     /// Most rows in DRAM straddle lines of 128 B: lanes are aligned to those.
     pub by_lines: bool,
-    idle: Mutex<Vec<State>>,
 }
 
 impl GpuPlan {

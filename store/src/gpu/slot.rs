@@ -234,7 +234,7 @@ impl GpuSlot {
             let it = &state.issued[index];
             !it.held && !it.captured && it.launches <= state.ended(index)
         });
-        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held: drop some"))?;
+        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, or take another slot for other graphs"))?;
         let mut lookup = describe(plan, state, batch, out, index);
         let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
         let shape = plan.shape(ids, rows);
@@ -244,10 +244,11 @@ impl GpuSlot {
             plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
         }
         let graph = if captured { None } else { state.graphs.of(kind, index) };
+        let in_parts = graph.is_none() && kind != Kind::Direct;
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
         let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
-        if launched.is_err() && kind != Kind::Direct {
-            // Of several kernels some may run, without the one that gives the lease back.
+        if launched.is_err() && in_parts {
+            // Of several kernels some may run, without the one that gives the lease back. (A graph runs whole or not at all.)
             self.inner.broken.store(true, Ordering::Relaxed);
         }
         launched?;

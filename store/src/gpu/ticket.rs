@@ -68,9 +68,22 @@ const COUNTERS: usize = 24;
 const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
 const LAUNCH: usize = TIMES + 32;
 
+/// Whether the words of a ticket are those of one launch.
+fn is_whole(words: &[u64]) -> bool {
+    let indexed = words.iter().copied().enumerate();
+    let outcome = words.get(OUTCOME / 8).map_or(0, |&word| word as u32);
+    let is_told = |index: usize| match outcome {
+        outcome::BUSY => index <= OUTCOME / 8,
+        _ => index < TIMES / 8 || index == LAUNCH / 8,
+    };
+    let check = abi::check_of(indexed.filter(|&(index, _)| is_told(index)));
+    outcome != outcome::NONE && words.last() == Some(&check)
+}
+
 impl Ticket {
     /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
-    /// look-up it is that of the latest launch of the graph, and `None` while one runs.
+    /// look-up it is that of the latest launch of the graph that has ended ([`GpuReport::runs`] counts them), and `None` while
+    /// one writes its report.
     ///
     /// # Errors
     /// [`GpuError::QueueBusy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
@@ -84,12 +97,8 @@ impl Ticket {
         }
         fence(Ordering::Acquire);
         let words: [u64; size_of::<abi::Ticket>() / 8] = std::array::from_fn(|i| memory.load_u64(base + i * 8));
-        fence(Ordering::Acquire);
-        let (state, again) = (memory.load_u32(base + OUTCOME), memory.load_u64(base));
-        if state == outcome::NONE || again != sequence {
-            return None;
-        }
-        Some(self.report(&words))
+        // A graph may run again while this reads: then the words are of two launches.
+        is_whole(&words).then(|| self.report(&words))
     }
 
     fn report(&self, words: &[u64]) -> Result<GpuReport, GpuError> {
