@@ -214,7 +214,7 @@ impl Function for VfioFunction {
         let iova = self.space.map(memory).map_err(|why| FunctionError::Map {
             function: self.name.clone(),
             len: memory.len(),
-            why,
+            why: why.to_string(),
         })?;
         lock(&self.mappings).insert(iova, memory.clone());
         Ok(iova)

@@ -8,6 +8,7 @@ mod bar;
 mod error;
 mod function;
 mod iova;
+mod map_error;
 mod space;
 mod sysfs;
 

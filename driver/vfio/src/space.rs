@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_TYPE,
     vfio_iommu_type1_info,
@@ -15,6 +14,7 @@ use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 use warprow_dma::DmaMemory;
 
 use crate::iova::IovaSpace;
+use crate::map_error::{Limits, MapError};
 use crate::sysfs::System;
 use crate::{OpenError, PciAddress};
 
@@ -86,25 +86,23 @@ impl AddressSpace {
         free.then_some(Lease { space: self, address })
     }
 
-    /// Maps `memory` at a fresh I/O virtual address; the error is the cause and its remedy.
-    pub(crate) fn map(&self, memory: &DmaMemory) -> Result<u64, String> {
+    /// Maps `memory` at a fresh I/O virtual address.
+    pub(crate) fn map(&self, memory: &DmaMemory) -> Result<u64, MapError> {
         let len = memory.len() as u64;
         let mut iovas = lock(&self.iovas);
         let page = iovas.page();
         if !len.is_multiple_of(page) || !memory.as_ptr().addr().is_multiple_of(page as usize) {
-            return Err(format!("the IOMMU maps pages of {page} bytes, and the memory is not made of them"));
+            return Err(MapError::Unaligned { page });
         }
-        let iova = iovas.allocate(len).ok_or_else(|| {
-            let free = iovas.available();
-            format!("no {len} contiguous I/O virtual addresses are left ({free} in all): unmap something first")
-        })?;
+        let iova = iovas.allocate(len).ok_or_else(|| iovas.exhausted(len))?;
         // SAFETY: the range is memory of `memory`, which whoever tracks the mapping keeps alive; Rust never reaches it
         // by reference, so that the device may write it at any time.
         match unsafe { self.container.vfio_dma_map(iova, memory.len(), memory.as_ptr()) } {
             Ok(()) => Ok(iova),
             Err(error) => {
                 iovas.release(iova, len);
-                Err(explain_map(&error, len))
+                let VfioError::IommuDmaMap(errno) = error else { return Err(MapError::Refused(Errno::EIO)) };
+                Err(MapError::explain(Errno::from_raw(errno.errno()), len, Limits::read(false), false))
             }
         }
     }
@@ -193,41 +191,6 @@ fn group_file(group: u32) -> PathBuf {
     format!("/dev/vfio/{group}").into()
 }
 
-fn explain_map(error: &VfioError, len: u64) -> String {
-    let VfioError::IommuDmaMap(errno) = error else { return error.to_string() };
-    match Errno::from_raw(errno.errno()) {
-        Errno::ENOMEM => {
-            let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-            explain_memlock((limit != RLIM_INFINITY).then_some(limit), locked(&status), len)
-        }
-        Errno::ENOSPC => "the kernel's limit of mappings is reached: map fewer, larger pieces, or raise the parameter \
-                          dma_entry_limit of the module vfio_iommu_type1"
-            .to_owned(),
-        errno => errno.to_string(),
-    }
-}
-
-/// `limit` in bytes, `None` if there is none; `locked` and `len` in bytes.
-fn explain_memlock(limit: Option<u64>, locked: u64, len: u64) -> String {
-    let needed = locked.saturating_add(len).div_ceil(1024);
-    match limit {
-        Some(limit) if limit / 1024 < needed => format!(
-            "RLIMIT_MEMLOCK is {} KiB; {} KiB are locked already, so it must be at least {needed} KiB: run `ulimit -l {needed}` \
-             (or set memlock in /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit, --ulimit memlock= for a container)",
-            limit / 1024,
-            locked / 1024,
-        ),
-        _ => "the system is out of memory that it can pin".to_owned(),
-    }
-}
-
-/// Bytes that the process has locked, from /proc/self/status.
-fn locked(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap_or_default();
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -286,22 +249,5 @@ mod tests {
             }
             let _ = IommuInfo::parse(&bytes);
         }
-    }
-
-    #[test]
-    fn the_memlock_limit_is_named_with_what_is_needed() {
-        let text = explain_memlock(Some(64 << 10), 16 << 10, 1 << 20);
-        assert!(
-            text.contains("is 64 KiB") && text.contains("16 KiB are locked") && text.contains("ulimit -l 1040"),
-            "{text}"
-        );
-        assert!(explain_memlock(None, 0, 4096).contains("out of memory"));
-        assert!(explain_memlock(Some(1 << 30), 0, 4096).contains("out of memory"));
-    }
-
-    #[test]
-    fn locked_memory_is_read_from_the_status() {
-        assert_eq!(locked("VmPeak:\t  10 kB\nVmLck:\t     132 kB\n"), 132 << 10);
-        assert_eq!(locked("nothing"), 0);
     }
 }
