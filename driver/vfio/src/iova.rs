@@ -128,8 +128,10 @@ mod tests {
         assert_eq!(space.allocate(8192), Some(GIB_4 + 4096), "the gap before it is used");
     }
 
-    /// What VFIO lists on machines of four kinds, and the width of their addresses.
-    const MACHINES: [(&str, &[(u64, u64)], u32); 4] = [
+    /// A name, what VFIO lists, and the width of addresses.
+    type Machine = (&'static str, &'static [(u64, u64)], u32);
+
+    const MACHINES: [Machine; 4] = [
         ("a client's, 39 bits", &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)], 39),
         (
             "a server's with memory reserved by the firmware",
