@@ -20,7 +20,7 @@ pub enum ResetKind {
     /// CC.EN = 0 and back, falling back on a reset of the function.
     #[default]
     Controller,
-    /// A reset of the PCIe function (FLR).
+    /// A reset of the PCIe function (FLR); as [`Controller`](Self::Controller) where the function offers none.
     Function,
     /// An NVM subsystem reset, where CAP.NSSRS offers it: every controller of the drive is reset.
     Subsystem,
@@ -54,7 +54,7 @@ impl Controller {
         let registers = self.registers();
         match kind {
             ResetKind::Controller => {}
-            ResetKind::Function => registers.function.reset()?,
+            ResetKind::Function => self.reset_function()?,
             ResetKind::Subsystem => self.reset_subsystem()?,
         }
         enable::disable_or_reset(registers, self.clock(), self.cap())?;
@@ -84,8 +84,17 @@ impl Controller {
             }
         }
         // Configuration space is as after power on: the function's reset sets it up.
-        match registers.function.reset() {
-            Ok(()) | Err(FunctionError::Unsupported { .. }) => Ok(()),
+        self.reset_function()
+    }
+
+    /// Resets the function where it can be; what follows any reset stops the controller where it cannot.
+    fn reset_function(&self) -> Result<(), DriverError> {
+        match self.registers().function.reset() {
+            Ok(()) => Ok(()),
+            Err(error @ FunctionError::Unsupported { .. }) => {
+                tracing::warn!(%error, "the controller alone is reset");
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -195,6 +195,7 @@ fn of_vfio(error: &VfioError) -> Meaning {
         VfioError::Permission { address, .. } => {
             (Class::Refused, address.to_string(), "give this user the group's device file")
         }
+        VfioError::Interface { text } => (Class::Usage, text.clone(), "set WARPROW_VFIO to auto, type1 or iommufd"),
         VfioError::Function(error) => of_function(error),
         _ => (Class::Drive, String::new(), "see the guide on real drives in the documentation"),
     }

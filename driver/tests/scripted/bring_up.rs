@@ -39,6 +39,8 @@ fn capabilities_that_cannot_be_driven() {
     assert_error!(with(|cap| cap.with_mpsmin(1)), DriverError::Unusable { .. }, "MPSMIN", "8 KiB");
     assert_error!(with(|cap| cap.with_mqes_z(0)), DriverError::Unusable { .. }, "MQES");
     assert_error!(with(|cap| cap.with_css_nvm(false)), DriverError::Unusable { .. }, "NVM command set");
+    assert_error!(with(|_| Cap::from_bits(u64::MAX)), DriverError::Unusable { .. }, "MPSMIN");
+    assert_error!(with(|_| Cap::from_bits(0)), DriverError::Unusable { .. }, "MQES");
 }
 
 #[test]

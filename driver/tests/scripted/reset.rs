@@ -132,3 +132,20 @@ fn kinds_of_reset() {
     assert!(rig.device.state().bus_master);
     rig.controller.check_health().unwrap();
 }
+
+#[test]
+fn a_function_that_cannot_be_reset_has_its_controller_reset() {
+    let (rig, mut pair) = Rig::new();
+    let cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
+    pair.ring().unwrap();
+    pair.leave();
+    rig.device.state().obeys_reset = false;
+    rig.device.state().log.clear();
+    rig.controller.reset(ResetKind::Function).unwrap();
+    assert_eq!(rig.device.state().log, ["reset", "disable", "bus master on", "enable"]);
+    let mut lost = Vec::new();
+    pair.recreate(|completion| lost.push((completion.tag, completion.ended == Ended::Lost))).unwrap();
+    assert_eq!(lost, [(1, true)], "{cids:?}");
+    rig.controller.check_health().unwrap();
+}

@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::MmapOptions;
-use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_REGION_INFO_FLAG_MMAP};
-use vfio_ioctls::{VfioDevice, VfioRegionInfoCap};
+use vfio_bindings::bindings::vfio::VFIO_PCI_BAR0_REGION_INDEX;
 use warprow_dma::Mmio;
+
+use crate::region::Region;
 
 /// Controller registers (NVMe Base 2.0, 3.1.3) and one pair of doorbells.
 const LEAST: u64 = 0x1008;
@@ -25,34 +26,23 @@ pub(crate) struct Bar {
 
 impl Bar {
     /// Maps all that may be mapped. The inner error is what is wrong with the BAR.
-    pub(crate) fn open(device: &VfioDevice, file: &File) -> Result<Self, String> {
-        let index = VFIO_PCI_BAR0_REGION_INDEX;
-        let size = device.get_region_size(index);
-        let file_offset = device.get_region_offset(index);
+    pub(crate) fn open(file: &File) -> Result<Self, String> {
+        let region = Region::read(file, VFIO_PCI_BAR0_REGION_INDEX).map_err(|e| format!("cannot look at BAR0: {e}"))?;
+        let Region { size, offset: file_offset, areas } = region;
         if !(LEAST..=MOST).contains(&size) {
             return Err(format!("BAR0 has {size:#x} bytes; an NVMe controller's has {LEAST:#x} to {MOST:#x}"));
         }
-        if device.get_region_flags(index) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
+        if areas.is_empty() {
             return Err(
                 "the kernel does not let BAR0 be mapped (is it smaller than a page, or shared with another device's?)"
                     .to_owned(),
             );
         }
-        // Without a list of areas the whole BAR may be mapped.
-        let sparse = device.get_region_caps(index).into_iter().find_map(|cap| match cap {
-            VfioRegionInfoCap::SparseMmap(sparse) => Some(sparse.areas.iter().map(|a| (a.offset, a.size)).collect()),
-            _ => None,
-        });
-        let mut areas = Vec::new();
-        for (start, len) in sparse.unwrap_or_else(|| vec![(0, size)]) {
-            if start.checked_add(len).is_none_or(|end| end > size) {
-                return Err(format!("the kernel lists {len:#x} bytes at {start:#x} of a BAR0 of {size:#x}"));
-            }
-            if len != 0 {
-                let mmio = map(file, file_offset + start, len as usize).map_err(|e| format!("cannot map BAR0: {e}"))?;
-                areas.push((start, mmio));
-            }
-        }
+        let map = |(start, len): (u64, u64)| {
+            let mmio = map(file, file_offset + start, len as usize).map_err(|e| format!("cannot map BAR0: {e}"))?;
+            Ok((start, mmio))
+        };
+        let areas = areas.into_iter().map(map).collect::<Result<_, String>>()?;
         Ok(Self { size, file_offset, areas })
     }
 

@@ -85,7 +85,7 @@ pub enum OpenError {
     Permission {
         /// The function asked for.
         address: PciAddress,
-        /// The group's device file.
+        /// The device file.
         path: PathBuf,
     },
     /// Another process, or this one, has it open.
@@ -93,7 +93,7 @@ pub enum OpenError {
     Busy {
         /// The function asked for.
         address: PciAddress,
-        /// The group's device file.
+        /// The device file.
         path: PathBuf,
     },
     /// The kernel has no VFIO.
@@ -101,6 +101,48 @@ pub enum OpenError {
     NoVfio {
         /// The function asked for.
         address: PciAddress,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The kernel has no iommufd, or no file of its own for the function.
+    #[error(
+        "{address}: cannot open {}: {source}; this way needs Linux 6.6 or later with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV; \
+         as root: modprobe iommufd, or go through the group (WARPROW_VFIO=type1)",
+        .path.display()
+    )]
+    NoIommufd {
+        /// The function asked for.
+        address: PciAddress,
+        /// The file that is missing.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The IOMMU does not remap interrupts, and the kernel therefore refuses.
+    #[error(
+        "{address}: the IOMMU does not isolate interrupts, so that a drive could forge them; the kernel refuses. Enable \
+         interrupt remapping (VT-d and x2APIC in the firmware; no intremap=off or nointremap on the kernel's command line). Where \
+         every device is trusted, as root: echo 1 > /sys/module/{module}/parameters/allow_unsafe_interrupts"
+    )]
+    UnsafeInterrupts {
+        /// The function asked for.
+        address: PciAddress,
+        /// The kernel module that refuses.
+        module: &'static str,
+    },
+    /// The environment names an interface that there is not.
+    #[error("WARPROW_VFIO is {text:?}: it may be auto, type1 or iommufd")]
+    Interface {
+        /// What it says.
+        text: String,
+    },
+    /// A call of the system failed.
+    #[error("{address}: {what}: {source}")]
+    Os {
+        /// The function asked for.
+        address: PciAddress,
+        /// What was being done.
+        what: &'static str,
         /// The system's answer.
         source: std::io::Error,
     },

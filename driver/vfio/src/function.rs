@@ -2,21 +2,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_TYPE};
-use vfio_ioctls::VfioDevice;
 use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError};
 
 use crate::bar::Bar;
+use crate::region::Region;
 use crate::space::{AddressSpace, Lease, lock};
 use crate::sysfs::System;
-use crate::{OpenError, PciAddress};
+use crate::type1::GroupDevice;
+use crate::{Interface, OpenError, PciAddress};
 
 nix::ioctl_none_bad!(device_reset, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 11));
 
@@ -39,21 +38,8 @@ pub struct VfioFunction {
     config: Config,
     /// Memory by I/O virtual address.
     mappings: Mutex<HashMap<u64, DmaMemory>>,
-    _device: Device,
+    _group: Option<GroupDevice>,
     space: Lease,
-}
-
-/// The device as vfio-ioctls holds it.
-struct Device(ManuallyDrop<VfioDevice>);
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // SAFETY: taken once, here; nothing uses the field after drop.
-        let device = unsafe { ManuallyDrop::take(&mut self.0) };
-        // vfio-ioctls 0.10 closes the device's file and then looks its group up in sysfs: for a drive that is pulled out at
-        // that very moment it panics.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(device)));
-    }
 }
 
 /// The device's file, and where configuration space begins in it. The lock makes changes of a register one step.
@@ -73,35 +59,40 @@ impl VfioFunction {
     /// Opens the NVMe controller at a PCI address (`0000:01:00.0`; the domain may be left out).
     ///
     /// It must be bound to `vfio-pci`, behind an IOMMU, with nothing but itself and other `vfio-pci` functions in its
-    /// group. Bus mastering is off when this returns. The error names what is missing and the command that helps.
+    /// group. The environment variable `WARPROW_VFIO` chooses the kernel's interface ([`Interface`]). Bus mastering is off when this returns. The error names what is missing and the command that helps.
     pub fn open(address: &str) -> Result<Arc<Self>, OpenError> {
+        Self::open_through(address, Interface::from_env()?)
+    }
+
+    /// As [`open`](Self::open), through the interface given. Functions of one group all go through that of the first.
+    pub fn open_through(address: &str, interface: Interface) -> Result<Arc<Self>, OpenError> {
         let address: PciAddress = address.parse()?;
         let system = System::host();
         let group = system.check(address)?;
-        let (space, device) = AddressSpace::open(&system, address, group)?;
+        let (space, (file, device)) = AddressSpace::open(&system, address, group, interface)?;
         let malformed = |what| OpenError::Malformed { address, what };
-
-        // SAFETY: the descriptor is the device's, open for as long as `device` lives.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) };
-        // Its own descriptor, for reads and writes whose length is checked (vfio-ioctls only logs a short one).
-        let file = descriptor.try_clone_to_owned().map_err(|e| malformed(format!("cannot duplicate its file: {e}")))?;
-        let file = File::from(file);
-        if device.get_region_size(VFIO_PCI_CONFIG_REGION_INDEX) < 64 {
+        let config = Region::read(&file, VFIO_PCI_CONFIG_REGION_INDEX)
+            .map_err(|e| malformed(format!("cannot look at its configuration space: {e}")))?;
+        if config.size < 64 {
             return Err(malformed("the kernel shows no configuration space".to_owned()));
         }
-        let offset = device.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX);
-        let bar = Bar::open(&device, &file).map_err(malformed)?;
+        let bar = Bar::open(&file).map_err(malformed)?;
         let function = Self {
             name: address.to_string(),
             bar,
-            config: Config { file, offset, lock: Mutex::new(()) },
+            config: Config { file, offset: config.offset, lock: Mutex::new(()) },
             mappings: Mutex::default(),
-            _device: Device(ManuallyDrop::new(device)),
+            _group: device,
             space,
         };
         function.command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)?;
         function.present()?;
         Ok(Arc::new(function))
+    }
+
+    /// Through what it was opened: never [`Interface::Auto`].
+    pub fn interface(&self) -> Interface {
+        self.space.interface()
     }
 
     fn os(&self, what: &'static str, source: io::Error) -> FunctionError {
@@ -140,7 +131,8 @@ impl VfioFunction {
         self.change_command(set, clear)
     }
 
-    /// [`command`](Self::command), with the lock held.
+    /// [`command`](Self::command), with the lock held. Always writes: at a write that has memory space enabled, the kernel sets
+    /// the BARs up again if a reset that it did not see, such as one of the NVM subsystem, has cleared them.
     fn change_command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
         let Config { file, offset, .. } = &self.config;
         let at = offset + COMMAND;
@@ -151,9 +143,7 @@ impl VfioFunction {
         };
         let old = read()?.ok_or_else(|| self.gone())?;
         let new = old & !clear | set;
-        if new != old {
-            file.write_all_at(&new.to_le_bytes(), at).map_err(|e| self.os("writing the PCI command register", e))?;
-        }
+        file.write_all_at(&new.to_le_bytes(), at).map_err(|e| self.os("writing the PCI command register", e))?;
         // Bit 10 is optional where a function has no interrupt line; polling needs no interrupts at all.
         let relevant = (set | clear) & !INTERRUPT_DISABLE;
         let now = read()?.ok_or_else(|| self.gone())?;
@@ -214,7 +204,7 @@ impl Function for VfioFunction {
         let iova = self.space.map(memory).map_err(|why| FunctionError::Map {
             function: self.name.clone(),
             len: memory.len(),
-            why,
+            why: why.to_string(),
         })?;
         lock(&self.mappings).insert(iova, memory.clone());
         Ok(iova)
@@ -225,7 +215,7 @@ impl Function for VfioFunction {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("nothing is mapped at {iova:#x}"));
         let memory = mappings.get(&iova).ok_or_else(|| self.os("ending a DMA mapping", missing()))?;
         // After an error the entry stays, and the memory with it: the device may still reach it.
-        self.space.unmap(iova, memory.len()).map_err(|e| self.os("ending a DMA mapping", io::Error::other(e)))?;
+        self.space.unmap(iova, memory.len()).map_err(|e| self.os("ending a DMA mapping", e))?;
         mappings.remove(&iova);
         Ok(())
     }

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use crate::map_error::MapError;
+
 const GIB_4: u64 = 1 << 32;
 const SUPERPAGE: u64 = 2 << 20;
 /// Where x86 devices write their interrupts: DMA to it never reaches memory (Intel SDM volume 3, "Message Signalled
@@ -15,6 +17,8 @@ pub(crate) struct IovaSpace {
     /// First byte → one past the last; neither empty, nor touching each other.
     free: BTreeMap<u64, u64>,
     page: u64,
+    /// Width of the largest address that can be translated.
+    bits: u32,
 }
 
 impl IovaSpace {
@@ -22,7 +26,8 @@ impl IovaSpace {
     /// and last byte of each range.
     pub(crate) fn new(page_sizes: u64, usable: &[(u64, u64)], avoid: &[(u64, u64)]) -> Self {
         let page = (1u64 << page_sizes.trailing_zeros().min(63)).max(4096);
-        let mut space = Self { free: BTreeMap::new(), page };
+        let bits = usable.iter().map(|&(_, last)| u64::BITS - last.leading_zeros()).max().unwrap_or(0);
+        let mut space = Self { free: BTreeMap::new(), page, bits };
         for &(first, last) in usable {
             // A range that ends with the address space loses its last page, so that its end can be written down.
             let end = last.saturating_add(1) & !(page - 1);
@@ -46,6 +51,12 @@ impl IovaSpace {
     /// Bytes that are free.
     pub(crate) fn available(&self) -> u64 {
         self.free.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Why [`allocate`](Self::allocate) has nothing for `len` bytes.
+    pub(crate) fn exhausted(&self, len: u64) -> MapError {
+        let largest = self.free.iter().map(|(start, end)| end - start).max().unwrap_or(0);
+        MapError::NoAddresses { len, free: self.available(), largest, bits: self.bits }
     }
 
     /// Takes `len` contiguous bytes, a non-zero multiple of the page. `None` if there is no such stretch.
@@ -115,6 +126,62 @@ mod tests {
         space.allocate(4096).unwrap();
         assert_eq!(space.allocate(4 << 20), Some(GIB_4 + SUPERPAGE));
         assert_eq!(space.allocate(8192), Some(GIB_4 + 4096), "the gap before it is used");
+    }
+
+    /// A name, what VFIO lists, and the width of addresses.
+    type Machine = (&'static str, &'static [(u64, u64)], u32);
+
+    const MACHINES: [Machine; 4] = [
+        ("a client's, 39 bits", &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)], 39),
+        (
+            "a server's with memory reserved by the firmware",
+            &[(0, 0x7aff_ffff), (0x7c00_0000, 0xfedf_ffff), (0xfef0_0000, 0x1ff_ffff_ffff_ffff)],
+            57,
+        ),
+        (
+            "AMD's, with HyperTransport's hole",
+            &[(0, 0xfedf_ffff), (0xfef0_0000, 0xfc_ffff_ffff), (1 << 40, u64::MAX)],
+            64,
+        ),
+        ("Arm's, whose MSI window lies low", &[(0, 0x7ff_ffff), (0x810_0000, (1 << 48) - 1)], 48),
+    ];
+
+    #[test]
+    fn every_address_lies_in_a_range_of_the_machine() {
+        for (name, usable, bits) in MACHINES {
+            let peer = (0x10_0000_0000, 0x10_3fff_ffff);
+            let mut space = IovaSpace::new(PAGES, usable, &[peer]);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            // All of it: in pieces too large for the small holes, then in ever smaller ones.
+            for len in (21..60).rev().map(|shift| 1u64 << shift) {
+                for _ in 0..4 {
+                    let Some(start) = space.allocate(len) else { break };
+                    let last = start + (len - 1);
+                    assert!(usable.iter().any(|&(a, b)| a <= start && last <= b), "{name}: {start:#x} + {len:#x}");
+                    for &(a, b) in taken.iter().chain(&[peer, MSI_WINDOW, (0, 0)]) {
+                        assert!(last < a || b < start, "{name}: {start:#x} + {len:#x} meets {a:#x} to {b:#x}");
+                    }
+                    taken.push((start, last));
+                }
+            }
+            assert!(taken.len() >= 16, "{name}: {}", taken.len());
+            let refused = space.exhausted(1 << 63);
+            assert!(matches!(refused, MapError::NoAddresses { bits: b, .. } if b == bits), "{name}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_narrow_iommu_refuses_what_does_not_fit() {
+        let mut space = IovaSpace::new(PAGES, MACHINES[0].1, &[]);
+        let most = (1 << 39) - (4 << 30);
+        assert_eq!(space.allocate((1 << 39) - (4 << 30) + (32 << 20)), None, "it would cover the MSI window");
+        let text = space.exhausted(1 << 40).to_string();
+        assert!(text.contains("1099511627776 contiguous") && text.contains("39 bits"), "{text}");
+        assert_eq!(space.allocate(most), Some(GIB_4), "all above 4 GiB");
+        assert_eq!(space.allocate(SUPERPAGE), Some(SUPERPAGE), "then below");
+        assert_eq!(space.allocate(4 << 30), None);
+        let MapError::NoAddresses { largest, free, .. } = space.exhausted(1) else { panic!() };
+        assert!(largest < free && free < 4 << 30);
     }
 
     #[test]

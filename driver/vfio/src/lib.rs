@@ -1,16 +1,24 @@
 //! The transport over Linux VFIO: an NVMe controller bound to `vfio-pci`, behind an IOMMU, driven from this process.
 //!
-//! Groups and a type 1 container (`Documentation/driver-api/vfio.rst` in the kernel's sources). No interrupts: the driver
-//! polls. Functions of one IOMMU group share one container; every other function has its own.
+//! Through groups and a type 1 container, or through the function's own file and `/dev/iommu` ([`Interface`];
+//! `Documentation/driver-api/vfio.rst` in the kernel's sources). No interrupts: the driver polls. Functions of one IOMMU group
+//! share one address space; every other function has its own.
 
 mod address;
+mod answer;
 mod bar;
 mod error;
 mod function;
+mod interface;
+mod iommufd;
 mod iova;
+mod map_error;
+mod region;
 mod space;
 mod sysfs;
+mod type1;
 
 pub use address::{AddressError, PciAddress};
 pub use error::OpenError;
 pub use function::VfioFunction;
+pub use interface::Interface;

@@ -1,37 +1,37 @@
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use nix::errno::Errno;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use vfio_bindings::bindings::vfio::{
-    VFIO_BASE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_TYPE,
-    vfio_iommu_type1_info,
-};
-use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 use warprow_dma::DmaMemory;
 
+use crate::iommufd::Ioas;
 use crate::iova::IovaSpace;
+use crate::map_error::{Limits, MapError};
 use crate::sysfs::System;
-use crate::{OpenError, PciAddress};
+use crate::type1::{Container, GroupDevice, group_file};
+use crate::{Interface, OpenError, PciAddress};
 
-/// What type 1 IOMMUs of kernels before 5.4 translate, for they don't say.
-const LEGACY_RANGE: (u64, u64) = (0, (1 << 39) - 1);
-
-/// Spaces in use, by IOMMU group: the kernel lets a group be opened once, so its functions share one.
+/// Spaces in use, by IOMMU group: the kernel lets a group have one owner, so its functions share one.
 static SPACES: LazyLock<Mutex<HashMap<u32, Weak<AddressSpace>>>> = LazyLock::new(Mutex::default);
 
-nix::ioctl_read_bad!(iommu_get_info, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 12), u8);
-
-/// One container: the I/O virtual addresses of the functions in it.
+/// The I/O virtual addresses of the functions of one group.
 pub(crate) struct AddressSpace {
-    container: Arc<VfioContainer>,
+    backend: Backend,
     iovas: Mutex<IovaSpace>,
     functions: Mutex<HashSet<PciAddress>>,
 }
+
+/// Who maps.
+enum Backend {
+    Type1(Container),
+    Iommufd(Ioas),
+}
+
+/// A function's file, and what holds its group where it was opened through that.
+pub(crate) type Opened = (File, Option<GroupDevice>);
 
 /// The right of one function to its address space. The kernel would let a process open a function twice.
 pub(crate) struct Lease {
@@ -53,32 +53,87 @@ impl Drop for Lease {
     }
 }
 
+impl Backend {
+    fn new(
+        interface: Interface,
+        system: &System,
+        address: PciAddress,
+        group: u32,
+    ) -> Result<(Self, Opened), OpenError> {
+        let backend = match interface {
+            Interface::Type1 => Self::Type1(Container::new(system, address, group)?),
+            Interface::Iommufd => Self::Iommufd(Ioas::new(address)?),
+            Interface::Auto => {
+                let error = match Self::new(Interface::Type1, system, address, group) {
+                    Err(error) if worth_iommufd(&error) => error,
+                    done => return done,
+                };
+                // What stood in the group's way is the better known of two.
+                return Self::new(Interface::Iommufd, system, address, group).map_err(|_| error);
+            }
+        };
+        let opened = backend.attach(system, address, group)?;
+        Ok((backend, opened))
+    }
+
+    fn attach(&self, system: &System, address: PciAddress, group: u32) -> Result<Opened, OpenError> {
+        match self {
+            Self::Type1(container) => {
+                container.attach(system, address, group).map(|(file, device)| (file, Some(device)))
+            }
+            Self::Iommufd(ioas) => Ok((ioas.attach(address, &system.own_file(address)?)?, None)),
+        }
+    }
+
+    /// Page sizes, a bit for each, and first and last address of each range.
+    fn ranges(&self) -> io::Result<(u64, Vec<(u64, u64)>)> {
+        match self {
+            Self::Type1(container) => container.ranges(),
+            Self::Iommufd(ioas) => ioas.ranges(),
+        }
+    }
+
+    fn is_iommufd(&self) -> bool {
+        matches!(self, Self::Iommufd(_))
+    }
+}
+
+/// Whether a function that cannot be opened through its group may be opened through its own file.
+fn worth_iommufd(error: &OpenError) -> bool {
+    matches!(error, OpenError::NoVfio { .. } | OpenError::Permission { .. })
+}
+
 impl AddressSpace {
     /// Opens a function in its group's address space, making that if this is the first.
-    pub(crate) fn open(system: &System, address: PciAddress, group: u32) -> Result<(Lease, VfioDevice), OpenError> {
+    pub(crate) fn open(
+        system: &System,
+        address: PciAddress,
+        group: u32,
+        interface: Interface,
+    ) -> Result<(Lease, Opened), OpenError> {
         let mut spaces = lock(&SPACES);
         spaces.retain(|_, space| space.strong_count() > 0);
-        let open = |container: &Arc<VfioContainer>| {
-            VfioDevice::new(&system.device(address), container.clone(), false)
-                .map_err(|source| refusal(address, group, source))
-        };
         if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
-            let lease = space.lease(address).ok_or_else(|| OpenError::Busy { address, path: group_file(group) })?;
-            let device = open(&lease.container)?;
-            return Ok((lease, device));
+            let path = space.file_of(system, address, group)?;
+            let lease = space.lease(address).ok_or(OpenError::Busy { address, path })?;
+            let opened = lease.backend.attach(system, address, group)?;
+            return Ok((lease, opened));
         }
-        let container = Arc::new(VfioContainer::new(None).map_err(|source| refusal(address, group, source))?);
-        let device = open(&container)?;
-        // Only a container with a group in it has an IOMMU to ask.
-        let info = IommuInfo::read(&container).map_err(|e| OpenError::Malformed {
+        let (backend, opened) = Backend::new(interface, system, address, group)?;
+        // Only a space with a device in it has an IOMMU to ask.
+        let (page_sizes, ranges) = backend.ranges().map_err(|e| OpenError::Malformed {
             address,
             what: format!("the kernel does not describe its IOMMU: {e}"),
         })?;
-        let iovas = IovaSpace::new(info.page_sizes, &info.ranges, &system.pci_windows());
+        let iovas = IovaSpace::new(page_sizes, &ranges, &system.pci_windows());
         let functions = Mutex::new(HashSet::from([address]));
-        let space = Arc::new(Self { container, iovas: Mutex::new(iovas), functions });
+        let space = Arc::new(Self { backend, iovas: Mutex::new(iovas), functions });
         spaces.insert(group, Arc::downgrade(&space));
-        Ok((Lease { space, address }, device))
+        Ok((Lease { space, address }, opened))
+    }
+
+    fn file_of(&self, system: &System, address: PciAddress, group: u32) -> Result<PathBuf, OpenError> {
+        if self.backend.is_iommufd() { system.own_file(address) } else { Ok(group_file(group)) }
     }
 
     fn lease(self: Arc<Self>, address: PciAddress) -> Option<Lease> {
@@ -86,146 +141,45 @@ impl AddressSpace {
         free.then_some(Lease { space: self, address })
     }
 
-    /// Maps `memory` at a fresh I/O virtual address; the error is the cause and its remedy.
-    pub(crate) fn map(&self, memory: &DmaMemory) -> Result<u64, String> {
+    /// Through what it was opened; never [`Interface::Auto`].
+    pub(crate) fn interface(&self) -> Interface {
+        if self.backend.is_iommufd() { Interface::Iommufd } else { Interface::Type1 }
+    }
+
+    /// Maps `memory` at a fresh I/O virtual address.
+    pub(crate) fn map(&self, memory: &DmaMemory) -> Result<u64, MapError> {
         let len = memory.len() as u64;
         let mut iovas = lock(&self.iovas);
         let page = iovas.page();
         if !len.is_multiple_of(page) || !memory.as_ptr().addr().is_multiple_of(page as usize) {
-            return Err(format!("the IOMMU maps pages of {page} bytes, and the memory is not made of them"));
+            return Err(MapError::Unaligned { page });
         }
-        let iova = iovas.allocate(len).ok_or_else(|| {
-            let free = iovas.available();
-            format!("no {len} contiguous I/O virtual addresses are left ({free} in all): unmap something first")
-        })?;
+        let iova = iovas.allocate(len).ok_or_else(|| iovas.exhausted(len))?;
         // SAFETY: the range is memory of `memory`, which whoever tracks the mapping keeps alive; Rust never reaches it
         // by reference, so that the device may write it at any time.
-        match unsafe { self.container.vfio_dma_map(iova, memory.len(), memory.as_ptr()) } {
-            Ok(()) => Ok(iova),
-            Err(error) => {
-                iovas.release(iova, len);
-                Err(explain_map(&error, len))
+        let mapped = unsafe {
+            match &self.backend {
+                Backend::Type1(container) => container.map(iova, memory),
+                Backend::Iommufd(ioas) => ioas.map(iova, memory),
             }
-        }
+        };
+        mapped.map(|()| iova).map_err(|errno| {
+            iovas.release(iova, len);
+            let iommufd = self.backend.is_iommufd();
+            MapError::explain(errno, len, Limits::read(iommufd), iommufd)
+        })
     }
 
     /// Ends a mapping of `len` bytes. After an error the addresses stay taken: the device may still reach the memory.
-    pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), VfioError> {
+    pub(crate) fn unmap(&self, iova: u64, len: usize) -> io::Result<()> {
         let mut iovas = lock(&self.iovas);
-        self.container.vfio_dma_unmap(iova, len)?;
+        match &self.backend {
+            Backend::Type1(container) => container.unmap(iova, len)?,
+            Backend::Iommufd(ioas) => ioas.unmap(iova, len as u64)?,
+        }
         iovas.release(iova, len as u64);
         Ok(())
     }
-}
-
-/// What VFIO_IOMMU_GET_INFO says (linux/vfio.h).
-#[derive(Debug, PartialEq, Eq)]
-struct IommuInfo {
-    page_sizes: u64,
-    /// First and last address of each range that can be translated.
-    ranges: Vec<(u64, u64)>,
-}
-
-impl IommuInfo {
-    /// vfio-ioctls has no call for it.
-    fn read(container: &VfioContainer) -> io::Result<Self> {
-        let mut buffer = vec![0u8; size_of::<vfio_iommu_type1_info>()];
-        // The kernel answers with the length it needs; it may grow in between, when devices come.
-        for _ in 0..8 {
-            let len = buffer.len() as u32;
-            buffer[..4].copy_from_slice(&len.to_ne_bytes());
-            // SAFETY: the descriptor is an open container; the buffer is as long as its first word says.
-            unsafe { iommu_get_info(container.as_raw_fd(), buffer.as_mut_ptr())? };
-            let needed = word(&buffer, 0).unwrap_or(0);
-            if needed <= len {
-                return Self::parse(&buffer).ok_or_else(|| io::Error::other("its answer contradicts itself"));
-            }
-            buffer = vec![0; needed as usize];
-        }
-        Err(io::Error::other("its answer keeps growing"))
-    }
-
-    fn parse(buffer: &[u8]) -> Option<Self> {
-        let flags = word(buffer, 4)?;
-        let page_sizes = if flags & VFIO_IOMMU_INFO_PGSIZES != 0 { long(buffer, 8)? } else { 4096 };
-        let mut ranges = None;
-        let mut at = if flags & VFIO_IOMMU_INFO_CAPS != 0 { word(buffer, 16)? as usize } else { 0 };
-        // A chain of capabilities, each naming the offset of the next; 0 ends it, and it never runs backwards here.
-        while at != 0 {
-            let id = word(buffer, at)? & 0xffff;
-            if id == VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE {
-                let count = word(buffer, at + 8)? as usize;
-                let range = |i: usize| Some((long(buffer, at + 16 + i * 16)?, long(buffer, at + 24 + i * 16)?));
-                ranges = Some((0..count).map(range).collect::<Option<Vec<_>>>()?);
-            }
-            let next = word(buffer, at + 4)? as usize;
-            if next != 0 && next <= at {
-                return None;
-            }
-            at = next;
-        }
-        Some(Self { page_sizes, ranges: ranges.unwrap_or_else(|| vec![LEGACY_RANGE]) })
-    }
-}
-
-fn word(buffer: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*buffer.get(at..)?.first_chunk()?))
-}
-
-fn long(buffer: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(*buffer.get(at..)?.first_chunk()?))
-}
-
-fn refusal(address: PciAddress, group: u32, source: VfioError) -> OpenError {
-    let path = group_file(group);
-    let errno = |e: &io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(0));
-    match source {
-        VfioError::OpenContainer(source) => OpenError::NoVfio { address, source },
-        VfioError::OpenGroup(ref e, _) if e.kind() == io::ErrorKind::PermissionDenied => {
-            OpenError::Permission { address, path }
-        }
-        VfioError::OpenGroup(ref e, _) if errno(e) == Errno::EBUSY => OpenError::Busy { address, path },
-        source => OpenError::Vfio { address, source },
-    }
-}
-
-fn group_file(group: u32) -> PathBuf {
-    format!("/dev/vfio/{group}").into()
-}
-
-fn explain_map(error: &VfioError, len: u64) -> String {
-    let VfioError::IommuDmaMap(errno) = error else { return error.to_string() };
-    match Errno::from_raw(errno.errno()) {
-        Errno::ENOMEM => {
-            let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-            explain_memlock((limit != RLIM_INFINITY).then_some(limit), locked(&status), len)
-        }
-        Errno::ENOSPC => "the kernel's limit of mappings is reached: map fewer, larger pieces, or raise the parameter \
-                          dma_entry_limit of the module vfio_iommu_type1"
-            .to_owned(),
-        errno => errno.to_string(),
-    }
-}
-
-/// `limit` in bytes, `None` if there is none; `locked` and `len` in bytes.
-fn explain_memlock(limit: Option<u64>, locked: u64, len: u64) -> String {
-    let needed = locked.saturating_add(len).div_ceil(1024);
-    match limit {
-        Some(limit) if limit / 1024 < needed => format!(
-            "RLIMIT_MEMLOCK is {} KiB; {} KiB are locked already, so it must be at least {needed} KiB: run `ulimit -l {needed}` \
-             (or set memlock in /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit, --ulimit memlock= for a container)",
-            limit / 1024,
-            locked / 1024,
-        ),
-        _ => "the system is out of memory that it can pin".to_owned(),
-    }
-}
-
-/// Bytes that the process has locked, from /proc/self/status.
-fn locked(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap_or_default();
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -235,73 +189,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use proptest::test_runner::RngSeed;
-
-    fn answer(flags: u32, page_sizes: u64, caps: &[(u16, &[u64])]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend(0u32.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend(page_sizes.to_ne_bytes());
-        bytes.extend(if caps.is_empty() { 0u32 } else { 24 }.to_ne_bytes());
-        bytes.extend([0; 4]);
-        for (i, (id, words)) in caps.iter().enumerate() {
-            let next = if i + 1 < caps.len() { bytes.len() + 8 + words.len() * 8 } else { 0 };
-            bytes.extend(id.to_ne_bytes());
-            bytes.extend(1u16.to_ne_bytes());
-            bytes.extend((next as u32).to_ne_bytes());
-            for word in *words {
-                bytes.extend(word.to_ne_bytes());
-            }
-        }
-        bytes
-    }
 
     #[test]
-    fn ranges_are_found_behind_other_capabilities() {
-        let bytes = answer(3, 0x4020_1000, &[(2, &[1, 2, 3]), (1, &[2, 0x1000, 0x1fff, 0x4000, 0x7fff]), (3, &[9])]);
-        let info = IommuInfo::parse(&bytes).unwrap();
-        assert_eq!(info, IommuInfo { page_sizes: 0x4020_1000, ranges: vec![(0x1000, 0x1fff), (0x4000, 0x7fff)] });
-    }
-
-    #[test]
-    fn an_old_kernel_gets_the_common_range() {
-        let info = IommuInfo::parse(&answer(1, 0x1000, &[])).unwrap();
-        assert_eq!(info.ranges, [LEGACY_RANGE]);
-    }
-
-    #[test]
-    fn a_truncated_list_is_no_answer() {
-        assert_eq!(IommuInfo::parse(&answer(3, 0x1000, &[(1, &[2, 0x1000, 0x1fff])])), None);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
-
-        #[test]
-        fn any_answer_is_parsed_or_refused(mut bytes: Vec<u8>, caps: bool) {
-            if caps && bytes.len() > 20 {
-                bytes[4] |= 2;
-                bytes[17..20].fill(0);
-            }
-            let _ = IommuInfo::parse(&bytes);
-        }
-    }
-
-    #[test]
-    fn the_memlock_limit_is_named_with_what_is_needed() {
-        let text = explain_memlock(Some(64 << 10), 16 << 10, 1 << 20);
-        assert!(
-            text.contains("is 64 KiB") && text.contains("16 KiB are locked") && text.contains("ulimit -l 1040"),
-            "{text}"
-        );
-        assert!(explain_memlock(None, 0, 4096).contains("out of memory"));
-        assert!(explain_memlock(Some(1 << 30), 0, 4096).contains("out of memory"));
-    }
-
-    #[test]
-    fn locked_memory_is_read_from_the_status() {
-        assert_eq!(locked("VmPeak:\t  10 kB\nVmLck:\t     132 kB\n"), 132 << 10);
-        assert_eq!(locked("nothing"), 0);
+    fn the_own_file_is_tried_where_there_is_no_way_through_the_group() {
+        let address: PciAddress = "01:00.0".parse().unwrap();
+        let path = PathBuf::from("/dev/vfio/7");
+        assert!(worth_iommufd(&OpenError::NoVfio { address, source: io::ErrorKind::NotFound.into() }));
+        assert!(worth_iommufd(&OpenError::Permission { address, path: path.clone() }));
+        // Another owner is an owner of either; so are a group and an IOMMU that do not serve.
+        assert!(!worth_iommufd(&OpenError::Busy { address, path }));
+        assert!(!worth_iommufd(&OpenError::UnsafeInterrupts { address, module: "vfio_iommu_type1" }));
+        assert!(!worth_iommufd(&OpenError::GroupNotViable { address, group: 7, others: Vec::new() }));
     }
 }

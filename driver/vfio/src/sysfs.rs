@@ -54,11 +54,20 @@ impl System {
         if fs::read_to_string(group_link.join("name")).is_ok_and(|name| name.trim() == "vfio-noiommu") {
             return Err(OpenError::NoIommuMode { address });
         }
-        let others = foreign_members(&group_link.join("devices"), address)?;
+        let others = self.foreign_members(address)?;
         if !others.is_empty() {
             return Err(OpenError::GroupNotViable { address, group, others });
         }
         Ok(group)
+    }
+
+    /// The character device that VFIO gives this function alone, in kernels that have such.
+    pub(crate) fn own_file(&self, address: PciAddress) -> Result<PathBuf, OpenError> {
+        let folder = self.device(address).join("vfio-dev");
+        match entries(&folder).into_iter().find(|(_, name)| name.starts_with("vfio")) {
+            Some((_, name)) => Ok(Path::new("/dev/vfio/devices").join(name)),
+            None => Err(OpenError::NoIommufd { address, path: folder, source: std::io::ErrorKind::NotFound.into() }),
+        }
     }
 
     fn controllers(&self) -> Vec<String> {
@@ -67,6 +76,20 @@ impl System {
             .filter(|(path, _)| class(path).ok() == Some(CLASS_NVME))
             .map(|e| e.1)
             .collect()
+    }
+
+    /// Members of the function's group whose driver stands in VFIO's way.
+    pub(crate) fn foreign_members(&self, address: PciAddress) -> Result<Vec<String>, OpenError> {
+        let mut others = Vec::new();
+        for (path, name) in entries(&self.device(address).join("iommu_group/devices")) {
+            let Some(driver) = link_name(&path.join("driver")) else { continue };
+            let bridge = class(&path)? & 0xff_0000 == CLASS_BRIDGE;
+            let harmless = matches!(driver.as_str(), "vfio-pci" | "pci-stub") || bridge && driver == "pcieport";
+            if name != address.to_string() && !harmless {
+                others.push(format!("{name} ({driver})"));
+            }
+        }
+        Ok(others)
     }
 
     /// Bus addresses that PCI functions and bridges answer to: first and last byte of each. Without access control on
@@ -139,20 +162,6 @@ fn namespace_head(name: &str) -> Option<String> {
     let subsystem = controller.split_once('c').map_or(controller, |(subsystem, _)| subsystem);
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     (number(subsystem) && number(namespace)).then(|| format!("nvme{subsystem}n{namespace}"))
-}
-
-/// Members of the group whose driver stands in VFIO's way.
-fn foreign_members(devices: &Path, address: PciAddress) -> Result<Vec<String>, OpenError> {
-    let mut others = Vec::new();
-    for (path, name) in entries(devices) {
-        let Some(driver) = link_name(&path.join("driver")) else { continue };
-        let bridge = class(&path)? & 0xff_0000 == CLASS_BRIDGE;
-        let harmless = matches!(driver.as_str(), "vfio-pci" | "pci-stub") || bridge && driver == "pcieport";
-        if name != address.to_string() && !harmless {
-            others.push(format!("{name} ({driver})"));
-        }
-    }
-    Ok(others)
 }
 
 fn class(device: &Path) -> Result<u32, OpenError> {
@@ -310,6 +319,17 @@ mod tests {
         let text = machine.refusal("02:00.0");
         assert!(text.contains("group 8") && text.contains("0000:02:00.3 (xhci_hcd)"), "{text}");
         assert!(!text.contains("02:00.1") && !text.contains("00:1c.0") && !text.contains("02:00.2"), "{text}");
+    }
+
+    #[test]
+    fn the_own_file_of_a_function() {
+        let machine = Machine::new();
+        let system = System { sys: machine.0.path().join("sys"), proc: machine.0.path().join("proc") };
+        let address: PciAddress = "02:00.0".parse().unwrap();
+        let text = system.own_file(address).unwrap_err().to_string();
+        assert!(text.contains("0000:02:00.0/vfio-dev") && text.contains("CONFIG_VFIO_DEVICE_CDEV"), "{text}");
+        machine.write("sys/bus/pci/devices/0000:02:00.0/vfio-dev/vfio4/dev", "511:4\n");
+        assert_eq!(system.own_file(address).unwrap(), Path::new("/dev/vfio/devices/vfio4"));
     }
 
     #[test]

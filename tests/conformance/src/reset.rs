@@ -29,12 +29,7 @@ pub(crate) fn keeps_data(subject: &Subject) -> Result<Verdict> {
             }
         }
         rig.pair.leave();
-        match rig.controller.reset(kind) {
-            Err(DriverError::Function(_)) if kind == ResetKind::Function => {
-                return Ok(Verdict::Skipped("the function cannot be reset".into()));
-            }
-            other => other.with_context(|| format!("{kind:?}"))?,
-        }
+        rig.controller.reset(kind).with_context(|| format!("{kind:?}"))?;
         let mut ended = BTreeMap::new();
         rig.pair
             .recreate(|completion| *ended.entry((completion.tag, completion.ended == Ended::Lost)).or_insert(0) += 1)?;

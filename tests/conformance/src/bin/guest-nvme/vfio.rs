@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use warprow_dma::{Backing, DmaMemory, Function, FunctionError, Mapped};
-use warprow_vfio::{OpenError, VfioFunction};
+use warprow_vfio::{Interface, OpenError, VfioFunction};
 
 const CAP: u64 = 0;
 const VS: u64 = 8;
@@ -54,6 +54,12 @@ pub(crate) fn exclusive(address: &str) -> Result<()> {
     drop(first);
     let child = Command::new(std::env::current_exe()?).args(["open", address]).output()?;
     ensure!(child.status.success(), "after it was closed: {}", String::from_utf8_lossy(&child.stdout));
+    // The guest's kernel has no iommufd.
+    let Err(error) = VfioFunction::open_through(address, Interface::Iommufd) else {
+        bail!("opened without an iommufd")
+    };
+    ensure!(matches!(error, OpenError::NoIommufd { .. }), "{error}");
+    ensure!(VfioFunction::open_through(address, Interface::Auto)?.interface() == Interface::Type1);
     VfioFunction::open(address).context("again in this process")?;
     Ok(())
 }
@@ -110,6 +116,32 @@ pub(crate) fn mappings(function: &Arc<VfioFunction>) -> Result<()> {
         }
     }
     ensure!(function.unmap(0x1000).is_err(), "nothing was mapped there");
+    mapping_count(function)
+}
+
+/// More mappings than the kernel takes, which `init` has lowered: the error names that limit and not the one of memory. What was
+/// mapped stays, and room made is room.
+fn mapping_count(function: &Arc<VfioFunction>) -> Result<()> {
+    let limit: usize =
+        std::fs::read_to_string("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")?.trim().parse()?;
+    ensure!(limit <= 4096, "{limit} pages are more than the memory limit");
+    let memory = DmaMemory::allocate(4096, Backing::Anonymous)?;
+    let mut live = Vec::new();
+    let why = loop {
+        ensure!(live.len() <= limit, "{} mappings of {limit}", live.len());
+        match function.map(&memory) {
+            Ok(iova) => live.push(iova),
+            Err(FunctionError::Map { why, .. }) => break why,
+            Err(other) => return Err(other.into()),
+        }
+    };
+    println!("       {why}");
+    ensure!(live.len() == limit && why.contains(&format!("limit of mappings is reached ({limit})")));
+    function.unmap(live.pop().context("no mapping at all")?)?;
+    live.push(function.map(&memory).context("after room was made")?);
+    for iova in live {
+        function.unmap(iova)?;
+    }
     Ok(())
 }
 
