@@ -19,11 +19,13 @@ guest() {
 }
 
 # Two functions of one slot share an IOMMU group.
-slot=(--drive '8M,addr=8.0,multifunction=on' --drive '8M,addr=8.1')
-guest 'every check on every controller' \
-    --drive 64M+32M --drive '32M+8M,mdts=0,max_ioqpairs=4' --drive '8M+8M,mdts=3' \
-    "$binary" controllers
-guest 'a failing medium' --drive "8M,addr=8.0,errors=$here/media-errors.conf" "$binary" media 0000:00:08.0
-guest 'functions of one IOMMU group' "${slot[@]}" "$binary" groups 0000:00:08.0 0000:00:08.1
-guest 'functions that Linux holds' "${slot[@]}" --keep 0000:00:08.1 "$binary" refusals 0000:00:08.0 0000:00:08.1
+guest 'functions of one IOMMU group, functions that Linux holds, a failing medium' \
+    --drive 8M,addr=8.0,multifunction=on --drive 8M,addr=8.1 --drive 8M,addr=9.0,multifunction=on --drive 8M,addr=9.1 \
+    --drive "8M,addr=0a.0,errors=$here/media-errors.conf" --keep 0000:00:09.1 \
+    "$binary" machine 0000:00:08.0 0000:00:08.1 0000:00:09.0 0000:00:09.1 0000:00:0a.0
+# A drive that needs a second for what the test asks of it.
+guest "a peer's BAR, and ends under load" \
+    --drive 64M+32M,addr=8.0 --drive 8M,addr=9.0,slow=2097152 \
+    --qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer \
+    "$binary" deaths 0000:00:08.0 0000:00:09.0
 exit "$failed"
