@@ -12,6 +12,7 @@ mod dma;
 mod features;
 mod format;
 mod identify;
+mod load;
 mod nvm;
 mod pattern;
 mod queues;
@@ -94,5 +95,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "an unreachable queue is fatal, and a reset helps", run: dma::unmapped_queue },
     Check { name: "resets keep data and lose commands", run: reset::keeps_data },
     Check { name: "a reset waits for the owners of queues", run: reset::waits_for_owners },
+    Check { name: "resets under load", run: load::resets },
+    Check { name: "aborts under load", run: load::aborts },
     Check { name: "shutdown, and back", run: reset::shutdown },
 ];

@@ -112,6 +112,7 @@ pub(crate) fn clean_end(address: &str, place: Place) -> Result<()> {
     let left = pair.outstanding();
     ensure!(left as usize > READS / 2, "only {left} reads were in flight");
     let memory = buffer.memory().clone();
+    ensure!(memory.load_u64(0) != 0, "nothing has landed so far");
     drop((buffer, pair, controller));
     let memory = if place == Place::Peer { bar()? } else { memory };
     memory.fill(0, memory.len(), CANARY);
@@ -182,6 +183,7 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
     }
     drop(canaries);
     if let Some(count) = in_bar {
+        ensure!(count > 0, "nothing had landed in the BAR");
         println!("       {left} of {READS} reads in flight, {count} found in the BAR after the death");
     }
 

@@ -123,6 +123,11 @@ fn deaths(address: &str, slow: &str) -> Result<ExitCode> {
     for check in CHECKS {
         tally.judge(&format!("{}, in a peer's BAR", check.name), || check.run(&subject));
     }
+    // Where commands take their time, they are in flight for certain.
+    let subject = Subject { function: VfioFunction::open(slow)?, ..subject };
+    for check in CHECKS.iter().filter(|check| check.name.ends_with("under load")) {
+        tally.judge(&format!("{}, on a slow drive", check.name), || check.run(&subject));
+    }
     drop(subject);
     for place in [Place::Host, Place::Peer] {
         tally.run(&format!("a clean end under load ({place:?})"), || deaths::clean_end(slow, place));
