@@ -1,6 +1,7 @@
 //! Runs in the guest (tests/guest/run.sh) as an ordinary user: every check, against every NVMe controller there.
 #![forbid(unsafe_code)]
 
+mod attach;
 mod deaths;
 mod linux;
 mod media;
@@ -100,6 +101,7 @@ fn controllers() -> Result<ExitCode> {
         for check in CHECKS {
             tally.judge(check.name, || check.run(&subject));
         }
+        tally.run("a namespace is detached and attached", || attach::detached_and_attached(&subject));
         tally.run("left for Linux to read", || linux::leave_for_linux(&subject));
     }
     finish(&tally)
