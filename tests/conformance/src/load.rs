@@ -145,6 +145,8 @@ pub(crate) fn aborts(subject: &Subject) -> Result<Verdict> {
         while pair.outstanding() != 0 {
             pair.wait(|it| ended.entry(it.tag).or_default().push(it.ended))?;
         }
+        pair.poll(|it| ended.entry(it.tag).or_default().push(it.ended))?;
+        ensure!(pair.anomalies().total() == 0, "{:?}", pair.anomalies());
     }
     load.judge(&ended)?;
     for ends in ended.values() {
