@@ -17,13 +17,19 @@ binary=$(build warprow-conformance guest-nvme)
 warprow=$(build warprow warprow)
 
 failed=0
-# Drives of init-setup: two free ones, one that is mounted, one with swap space.
-setup=(--init "$here/init-setup" --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0)
 guest() {
     echo "== $1"
-    "$here/run.sh" "${@:2}" || { failed=1 && echo "== $1: exit code $?"; }
+    local code=0
+    "$here/run.sh" "${@:2}" || code=$?
+    if [ "$code" != 0 ]; then
+        failed=1
+        echo "== $1: exit code $code"
+    fi
 }
 
+guest 'every check on every controller' \
+    --drive 64M+32M --drive '32M+8M,mdts=0,max_ioqpairs=4' --drive '8M+8M,mdts=3' \
+    "$binary" controllers
 # Two functions of one slot share an IOMMU group.
 guest 'functions of one IOMMU group, functions that Linux holds, a failing medium' \
     --drive 8M,addr=8.0,multifunction=on --drive 8M,addr=8.1 --drive 8M,addr=9.0,multifunction=on --drive 8M,addr=9.1 \
@@ -34,5 +40,7 @@ guest "a peer's BAR, and ends under load" \
     --drive 64M+32M,addr=8.0 --drive 8M,addr=9.0,slow=2097152 \
     --qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer \
     "$binary" deaths 0000:00:08.0 0000:00:09.0
-guest 'the set-up of a machine, and a store' "${setup[@]}" "$warprow"
+# Two drives are free, one is mounted, one is swap space.
+guest 'the set-up of a machine, and a store' --init "$here/init-setup" \
+    --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
 exit "$failed"

@@ -12,7 +12,7 @@ use warprow_dma::{Backing, DmaMemory, Function, Mapped, SystemClock};
 use warprow_driver::prp::Data;
 use warprow_driver::{BlockIo, Controller, Options, QueueOptions, QueuePair};
 use warprow_spec::registers::{Csts, offset};
-use warprow_vfio::VfioFunction;
+use warprow_vfio::{OpenError, VfioFunction};
 
 use crate::peer::{InPeer, bar};
 
@@ -81,8 +81,7 @@ fn busy(function: Arc<dyn Function>) -> Result<Busy> {
 
 /// No byte of what the drive will be asked for is 0 or the canary for a whole page.
 fn prepare(address: &str) -> Result<Vec<u8>> {
-    let controller =
-        Controller::open(VfioFunction::open(address)?, Arc::new(SystemClock::new()), Options::default())?;
+    let controller = Controller::open(VfioFunction::open(address)?, Arc::new(SystemClock::new()), Options::default())?;
     let ns = controller.namespace(1)?;
     let mut content = vec![0; READS * BYTES];
     fill(0xdead, 0, ns.lba_bytes() as usize, &mut content);
@@ -136,8 +135,7 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
         .args(["victim", address, place.name()])
         .stdout(Stdio::piped())
         .spawn()?;
-    let said = kill_when_it_speaks(&mut child);
-    let (left, iova) = said?;
+    let (left, iova) = kill_when_it_speaks(&mut child, address)?;
     ensure!(left > READS / 2, "only {left} reads were in flight");
     let peer = (place == Place::Peer).then(bar).transpose()?;
     let landed = |memory: &DmaMemory| {
@@ -195,12 +193,17 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
 }
 
 /// What the victim says: reads in flight, and the address of its buffers. It is dead when this returns, whatever happened.
-fn kill_when_it_speaks(child: &mut Child) -> Result<(usize, u64)> {
+fn kill_when_it_speaks(child: &mut Child, address: &str) -> Result<(usize, u64)> {
     let mut line = String::new();
     let read = child.stdout.take().context("no pipe").and_then(|out| Ok(BufReader::new(out).read_line(&mut line)?));
+    let second = VfioFunction::open(address);
     child.kill()?;
     let status = child.wait()?;
     read?;
+    ensure!(
+        matches!(second, Err(OpenError::Busy { .. })),
+        "a second process, while the first has the drive: {second:?}"
+    );
     let (left, iova) = line.trim().split_once(' ').with_context(|| format!("the victim said {line:?}: {status}"))?;
     Ok((left.parse()?, iova.parse()?))
 }
