@@ -3,7 +3,7 @@
 # builds the base initrd. Prints the folder's path. Nothing is installed, no privilege is needed; QEMU runs with the
 # fetched C library. Exit code 77 and one line "guest tier skipped: ..." where this machine cannot do it.
 #
-#   fetch.sh             for Linux's VFIO in the guest: the kernel's modules in the initrd
+#   fetch.sh             for Linux's VFIO in the guest: the kernel's modules in the initrd, and nvme-cli
 #   fetch.sh vfio-user   for Linux's own NVMe driver in the guest: QEMU 10.1 or later; nvme-cli, fio, ext4's tools and stress-ng
 #
 #   WARPROW_GUEST_DIR      where to keep it (default: target/guest); about 200 MB, and 800 MB for vfio-user
@@ -16,7 +16,7 @@ recipe=${1:-vfio}
 # QEMU comes from the backports; what unpacks the kernel image follows the kernel. Programs are for the guest.
 case $recipe in
     vfio)
-        suite=bookworm unpacker=lz4 packages=() programs=()
+        suite=bookworm unpacker=lz4 packages=(nvme-cli) programs=(nvme)
         kernel_prefix=linux-image-6.1.0- kernel_pattern='^linux-image-6\.1\.0-[0-9]+-cloud-amd64$'
         ;;
     vfio-user)

@@ -6,7 +6,7 @@
 #     --drive SIZE[+SIZE...][,property=value...]
 #                     one NVMe controller with a namespace of each SIZE (a sparse file), and properties of QEMU's nvme
 #                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
-#                     namespace. Repeatable; without any: --drive 64M
+#                     namespace, slow=N lets each namespace read only N bytes a second. Repeatable; without any: --drive 64M
 #     --keep ADDRESS  leave this function to Linux's own driver; repeatable
 #     --init FILE     the guest's first process (default: init, beside this script)
 #     --qemu ARG      one more argument for QEMU; repeatable
@@ -70,12 +70,16 @@ printf "LIMIT=%s MEMLOCK_KIB=%s KEEP='%s'\n" "$limit" "$memlock" "${keep[*]}" >"
 
 # Fresh, empty drives for each attempt; sets the array devices.
 make_drives() {
-    local number namespace spec property properties errors file
+    local number namespace spec property properties errors slow file
     devices=()
     for number in "${!drives[@]}"; do
-        spec=${drives[number]} properties='' errors=''
+        spec=${drives[number]} properties='' errors='' slow=''
         for property in $(tr ',' ' ' <<<"${spec#"${spec%%,*}"}"); do
-            case $property in errors=*) errors=$(realpath "${property#errors=}") ;; *) properties+=,$property ;; esac
+            case $property in
+                errors=*) errors=$(realpath "${property#errors=}") ;;
+                slow=*) slow=,throttling.bps-read=${property#slow=} ;;
+                *) properties+=,$property ;;
+            esac
         done
         devices+=(-device "nvme,id=nvme$number,serial=WARPROW$number$properties")
         namespace=0
@@ -85,7 +89,7 @@ make_drives() {
             rm -f "$file"
             truncate -s "$size" "$file"
             [ -z "$errors" ] || file=blkdebug:$errors:$file errors=
-            devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe"
+            devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe$slow"
                 -device "nvme-ns,drive=d$number-$namespace,bus=nvme$number,nsid=$namespace,uuid=auto,eui64=0x5254570000000${number}0$namespace")
         done
     done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The driver on QEMU's NVMe controller through the real VFIO: builds the test binary, boots guests, runs every check.
+# The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots four guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
 set -euo pipefail
 
@@ -8,22 +8,39 @@ target=x86_64-unknown-linux-gnu
 "$here/fetch.sh" >/dev/null
 
 # Static: the guest has no libraries. With --target, so that procedural macros stay as they are.
-binary=$(cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-    cargo build --quiet --package warprow-conformance --bin guest-nvme --target "$target" --message-format json-render-diagnostics |
-    sed -n 's/.*"executable":"\([^"]*guest-nvme\)".*/\1/p')
+build() { # package, binary
+    (cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+        cargo build --quiet --package "$1" --bin "$2" --target "$target" --message-format json-render-diagnostics |
+        sed -n 's/.*"executable":"\([^"]*'"$2"'\)".*/\1/p')
+}
+binary=$(build warprow-conformance guest-nvme)
+warprow=$(build warprow warprow)
 
 failed=0
 guest() {
     echo "== $1"
-    "$here/run.sh" "${@:2}" || { failed=1 && echo "== $1: exit code $?"; }
+    local code=0
+    "$here/run.sh" "${@:2}" || code=$?
+    if [ "$code" != 0 ]; then
+        failed=1
+        echo "== $1: exit code $code"
+    fi
 }
 
-# Two functions of one slot share an IOMMU group.
-slot=(--drive '8M,addr=8.0,multifunction=on' --drive '8M,addr=8.1')
 guest 'every check on every controller' \
     --drive 64M+32M --drive '32M+8M,mdts=0,max_ioqpairs=4' --drive '8M+8M,mdts=3' \
     "$binary" controllers
-guest 'a failing medium' --drive "8M,addr=8.0,errors=$here/media-errors.conf" "$binary" media 0000:00:08.0
-guest 'functions of one IOMMU group' "${slot[@]}" "$binary" groups 0000:00:08.0 0000:00:08.1
-guest 'functions that Linux holds' "${slot[@]}" --keep 0000:00:08.1 "$binary" refusals 0000:00:08.0 0000:00:08.1
+# Two functions of one slot share an IOMMU group.
+guest 'functions of one IOMMU group, functions that Linux holds, a failing medium' \
+    --drive 8M,addr=8.0,multifunction=on --drive 8M,addr=8.1 --drive 8M,addr=9.0,multifunction=on --drive 8M,addr=9.1 \
+    --drive "8M,addr=0a.0,errors=$here/media-errors.conf" --keep 0000:00:09.1 \
+    "$binary" machine 0000:00:08.0 0000:00:08.1 0000:00:09.0 0000:00:09.1 0000:00:0a.0
+# A drive that needs a second for what the test asks of it.
+guest "a peer's BAR, and ends under load" \
+    --drive 64M+32M,addr=8.0 --drive 8M,addr=9.0,slow=2097152 \
+    --qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer \
+    "$binary" deaths 0000:00:08.0 0000:00:09.0
+# Two drives are free, one is mounted, one is swap space.
+guest 'the set-up of a machine, and a store' --init "$here/init-setup" \
+    --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
 exit "$failed"

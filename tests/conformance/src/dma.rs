@@ -6,6 +6,7 @@ use warprow_driver::{DriverError, ResetKind};
 use warprow_spec::Sqe;
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::sq_tail_doorbell;
+use zerocopy::IntoBytes;
 
 use crate::rig::Rig;
 use crate::{Subject, Verdict};
@@ -31,7 +32,16 @@ pub(crate) fn unmapped_data(subject: &Subject) -> Result<Verdict> {
 }
 
 /// A submission queue that cannot be fetched sets CSTS.CFS (NVMe Base 2.0, 3.1.3.6; NVMe 1.4, 3.1.6).
-pub(crate) fn unmapped_queue(subject: &Subject) -> Result<Verdict> {
+pub(crate) fn unmapped_submission_queue(subject: &Subject) -> Result<Verdict> {
+    unmapped_queue(subject, true)
+}
+
+/// So does a completion that cannot be written.
+pub(crate) fn unmapped_completion_queue(subject: &Subject) -> Result<Verdict> {
+    unmapped_queue(subject, false)
+}
+
+fn unmapped_queue(subject: &Subject, submission: bool) -> Result<Verdict> {
     let mut rig = Rig::open(subject)?;
     rig.write_pattern(81, 0, 8)?;
     let controller = rig.controller.clone();
@@ -39,13 +49,14 @@ pub(crate) fn unmapped_queue(subject: &Subject) -> Result<Verdict> {
     if queue == rig.pair.id() {
         return Ok(Verdict::Skipped("there is one queue pair".into()));
     }
-    let memory = controller.allocate(8192)?;
+    let (sq, cq) = (controller.allocate(4096)?, controller.allocate(4096)?);
     let send = |sqe: Sqe| controller.admin(sqe, &[], controller.options().admin_timeout);
-    send(Sqe::create_io_cq(queue, 7).with_prps(memory.iova(), 0))?;
-    let sq = Sqe::create_io_sq(queue, 7, queue, QueuePriority::URGENT);
-    send(sq.with_prps(memory.iova() + 4096, 0))?;
-    ensure!(std::sync::Arc::strong_count(&memory) == 1);
-    drop(memory);
+    send(Sqe::create_io_cq(queue, 7).with_prps(cq.iova(), 0))?;
+    send(Sqe::create_io_sq(queue, 7, queue, QueuePriority::URGENT).with_prps(sq.iova(), 0))?;
+    sq.memory().write(0, Sqe::read(rig.ns.nsid(), 0, 0, false).as_bytes());
+    let (gone, _kept) = if submission { (sq, cq) } else { (cq, sq) };
+    ensure!(std::sync::Arc::strong_count(&gone) == 1);
+    drop(gone);
     subject.function.doorbell(sq_tail_doorbell(queue, controller.cap().dstrd()))?.ring(1);
     let deadline = subject.clock.now() + Duration::from_secs(2);
     let error = loop {

@@ -12,6 +12,7 @@ mod dma;
 mod features;
 mod format;
 mod identify;
+mod load;
 mod nvm;
 mod pattern;
 mod queues;
@@ -91,8 +92,11 @@ pub const CHECKS: &[Check] = &[
     Check { name: "LBAs out of range are refused", run: nvm::out_of_range },
     Check { name: "unknown I/O commands and namespaces are refused", run: nvm::unknown },
     Check { name: "DMA reaches no unmapped memory", run: dma::unmapped_data },
-    Check { name: "an unreachable queue is fatal, and a reset helps", run: dma::unmapped_queue },
+    Check { name: "an unreachable queue is fatal, and a reset helps", run: dma::unmapped_submission_queue },
+    Check { name: "an unreachable completion queue is fatal as well", run: dma::unmapped_completion_queue },
     Check { name: "resets keep data and lose commands", run: reset::keeps_data },
     Check { name: "a reset waits for the owners of queues", run: reset::waits_for_owners },
+    Check { name: "resets under load", run: load::resets },
+    Check { name: "aborts under load", run: load::aborts },
     Check { name: "shutdown, and back", run: reset::shutdown },
 ];

@@ -23,9 +23,10 @@ pub(crate) fn smallest(subject: &Subject) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Pushes reads of one block each until the queue is full; each brings its own block, once.
+/// Pushes reads of one block each until a queue as large as the controller takes (or 2048 entries) is full; each brings its own
+/// block, once, and every index comes around.
 pub(crate) fn full(subject: &Subject) -> Result<Verdict> {
-    let entries = open(subject)?.cap().max_queue_entries().min(256);
+    let entries = open(subject)?.cap().max_queue_entries().min(2048);
     let options = QueueOptions { entries, completion_entries: entries, ..QueueOptions::default() };
     let mut rig = Rig::with(subject, &options)?;
     let (block, depth) = (rig.block(), rig.pair.depth());

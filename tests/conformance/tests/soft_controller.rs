@@ -88,6 +88,8 @@ fn lies_are_found_out() {
     let table: &[(&str, Rule, &[&str])] = &[
         ("writes that are not carried out", lie().io(NvmOpcode::WRITE), &data),
         ("reads that are not carried out", lie().io(NvmOpcode::READ), &data),
+        ("reads without data", lie().io(NvmOpcode::READ), &["resets under load", "aborts under load"]),
+        ("reads of spoilt data", spoilt().io(NvmOpcode::READ), &["resets under load", "aborts under load"]),
         ("writes that spoil a bit", spoilt().io(NvmOpcode::WRITE), &data),
         ("reads that spoil a bit", spoilt().io(NvmOpcode::READ), &data),
         ("writes that a reset loses", lie().io(NvmOpcode::WRITE), &resets),
@@ -95,7 +97,7 @@ fn lies_are_found_out() {
         (
             "completions that come twice",
             Rule::new(Fault::Duplicate).always().io(NvmOpcode::READ),
-            &["what is written is read", "a full queue answers every command once"],
+            &["what is written is read", "a full queue answers every command once", "aborts under load"],
         ),
         ("Write Zeroes that does nothing", lie().io(NvmOpcode::WRITE_ZEROES), &["Write Zeroes"]),
         ("Compare that finds all alike", lie().io(NvmOpcode::COMPARE), &["Compare"]),

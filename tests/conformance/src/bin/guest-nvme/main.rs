@@ -1,8 +1,11 @@
 //! Runs in the guest (tests/guest/run.sh) as an ordinary user: every check, against every NVMe controller there.
 #![forbid(unsafe_code)]
 
+mod attach;
+mod deaths;
 mod linux;
 mod media;
+mod peer;
 mod vfio;
 
 use std::process::ExitCode;
@@ -13,6 +16,9 @@ use anyhow::{Context, Result};
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
 use warprow_vfio::VfioFunction;
+
+use crate::deaths::Place;
+use crate::peer::InPeer;
 
 /// Counts checks and prints a line for each.
 #[derive(Default)]
@@ -54,11 +60,14 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["open", address] => open(address),
         ["controllers"] => controllers(),
-        ["media", address] => media(address),
-        ["groups", first, second] => groups(first, second),
-        ["refusals", address, other] => refusals(address, other),
+        ["machine", first, second, ours, linuxs, failing] => machine([first, second], [ours, linuxs], failing),
+        ["deaths", address, slow] => deaths(address, slow),
+        ["victim", address, place] => {
+            Place::named(place).and_then(|place| deaths::victim(address, place)).map(|()| ExitCode::SUCCESS)
+        }
         _ => Err(anyhow::anyhow!(
-            "guest-nvme open ADDRESS | controllers | media ADDRESS | groups A B | refusals OURS LINUX'S"
+            "guest-nvme open ADDRESS | controllers | machine A B OURS LINUX'S FAILING | deaths ADDRESS SLOW | \
+             victim ADDRESS host|peer"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -92,27 +101,40 @@ fn controllers() -> Result<ExitCode> {
         for check in CHECKS {
             tally.judge(check.name, || check.run(&subject));
         }
+        tally.run("a namespace is detached and attached", || attach::detached_and_attached(&subject));
         tally.run("left for Linux to read", || linux::leave_for_linux(&subject));
     }
     finish(&tally)
 }
 
-fn media(address: &str) -> Result<ExitCode> {
+/// Functions that share a group, with each other and with Linux's, and a medium that fails.
+fn machine(ours: [&str; 2], shared: [&str; 2], failing: &str) -> Result<ExitCode> {
     let mut tally = Tally::default();
-    tally.run("a medium that fails in two places", || media::errors(address));
+    tally.run("two functions of one group", || vfio::one_group(ours[0], ours[1]));
+    tally.run("a function of Linux's driver is refused", || vfio::bound_to_linux(shared[1]));
+    tally.run("a function in a group with Linux's is refused", || vfio::shared_with_linux(shared[0], shared[1]));
+    tally.run("a medium that fails in two places", || media::errors(failing));
     finish(&tally)
 }
 
-fn groups(first: &str, second: &str) -> Result<ExitCode> {
+/// Memory in a peer's BAR, and ends with commands in flight on a slow drive.
+fn deaths(address: &str, slow: &str) -> Result<ExitCode> {
     let mut tally = Tally::default();
-    tally.run("two functions of one group", || vfio::one_group(first, second));
-    finish(&tally)
-}
-
-fn refusals(address: &str, other: &str) -> Result<ExitCode> {
-    let mut tally = Tally::default();
-    tally.run("a function of Linux's driver is refused", || vfio::bound_to_linux(other));
-    tally.run("a function in a group with Linux's is refused", || vfio::shared_with_linux(address, other));
+    tally.run("rings and data lie in a peer's BAR", || peer::holds_everything(address));
+    let subject = Subject { function: InPeer::new(VfioFunction::open(address)?)?, clock: Arc::new(SystemClock::new()) };
+    for check in CHECKS {
+        tally.judge(&format!("{}, in a peer's BAR", check.name), || check.run(&subject));
+    }
+    // Where commands take their time, they are in flight for certain.
+    let subject = Subject { function: VfioFunction::open(slow)?, ..subject };
+    for check in CHECKS.iter().filter(|check| check.name.ends_with("under load")) {
+        tally.judge(&format!("{}, on a slow drive", check.name), || check.run(&subject));
+    }
+    drop(subject);
+    for place in [Place::Host, Place::Peer] {
+        tally.run(&format!("a clean end under load ({place:?})"), || deaths::clean_end(slow, place));
+        tally.run(&format!("SIGKILL under load ({place:?})"), || deaths::killed(slow, place));
+    }
     finish(&tally)
 }
 

@@ -1,0 +1,159 @@
+//! Ends of commands in flight: resets, deletions of queues, aborts, with bytes around every buffer that nobody may write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use warprow_dma::Mapped;
+use warprow_driver::prp::Data;
+use warprow_driver::{DriverError, Ended, QueueOptions, QueuePair, ResetKind};
+use warprow_spec::StatusCode;
+
+use crate::rig::{Rig, fitting, pattern};
+use crate::{Subject, Verdict};
+
+/// Reads in flight, the bytes of each, and those between two buffers.
+const READS: usize = 96;
+const BYTES: usize = 8 << 10;
+const GUARD: usize = 4 << 10;
+const CANARY: u8 = 0xc9;
+const SEED: u64 = 100;
+
+/// Two queue pairs with as many reads in flight, each into a buffer between canaries.
+struct Load {
+    rig: Rig,
+    other: QueuePair,
+    field: Arc<Mapped>,
+    content: Vec<u8>,
+}
+
+impl Load {
+    /// `None` where there are fewer than two queue pairs.
+    fn new(subject: &Subject) -> Result<Option<Self>> {
+        let options = QueueOptions { entries: 64, completion_entries: 64, ..QueueOptions::default() };
+        let mut rig = Rig::with(subject, &options)?;
+        if rig.controller.granted_queue_pairs() < 2 {
+            return Ok(None);
+        }
+        let mut other = rig.controller.queue_pair(&fitting(&rig.controller, &options))?;
+        ensure!(rig.pair.depth() + other.depth() >= READS, "the queues hold fewer than {READS} commands");
+        let blocks = READS * BYTES / rig.block();
+        rig.write_pattern(SEED, 0, blocks)?;
+        let content = pattern(SEED, 0, rig.block(), blocks);
+        let field = rig.buffer(GUARD + READS * (BYTES + GUARD))?;
+        other.keep(field.clone());
+        Ok(Some(Self { rig, other, field, content }))
+    }
+
+    fn at(read: usize) -> usize {
+        GUARD + read * (BYTES + GUARD)
+    }
+
+    /// Starts all reads; queue and CID of each.
+    fn start(&mut self) -> Result<Vec<(u16, u16)>> {
+        self.field.memory().fill(0, self.field.memory().len(), CANARY);
+        let blocks = BYTES / self.rig.block();
+        let mut names = Vec::new();
+        for i in 0..READS {
+            let pair = if i % 2 == 0 { &mut self.rig.pair } else { &mut self.other };
+            let data = Data::Contiguous { iova: self.field.iova() + Self::at(i) as u64, len: BYTES as u64 };
+            let cid = pair.read(&self.rig.ns, (i * blocks) as u64, blocks as u32, data, i as u64)?;
+            names.push((pair.id(), cid));
+        }
+        self.rig.pair.ring()?;
+        self.other.ring()?;
+        Ok(names)
+    }
+
+    /// Every read has ended once; those that succeeded have brought their data, others nothing else than that; no canary was
+    /// written.
+    fn judge(&self, ended: &BTreeMap<u64, Vec<Ended>>) -> Result<()> {
+        ensure!(ended.len() == READS && ended.values().all(|all| all.len() == 1), "{ended:?}");
+        let mut field = vec![0; self.field.memory().len()];
+        self.field.memory().read(0, &mut field);
+        for i in 0..=READS {
+            let guard = &field[Self::at(i) - GUARD..Self::at(i)];
+            ensure!(guard.iter().all(|&byte| byte == CANARY), "bytes before buffer {i} were written");
+        }
+        for (&tag, ends) in ended {
+            let i = tag as usize;
+            let (got, want) = (&field[Self::at(i)..][..BYTES], &self.content[i * BYTES..][..BYTES]);
+            match ends[..] {
+                [Ended::Answered(status)] if status.is_success() => ensure!(got == want, "read {i} brought other data"),
+                _ => {
+                    let known = got.iter().zip(want).all(|(&got, &want)| got == CANARY || got == want);
+                    ensure!(known, "read {i}, which failed, brought other data");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory has another use now, and nothing of before comes into it.
+    fn reuse(&mut self) -> Result<()> {
+        let memory = self.field.memory();
+        memory.fill(0, memory.len(), !CANARY);
+        let blocks = READS * BYTES / self.rig.block();
+        self.rig.check_pattern(SEED, 0, blocks)?;
+        std::mem::swap(&mut self.rig.pair, &mut self.other);
+        self.rig.check_pattern(SEED, 0, blocks)?;
+        let mut field = vec![0; self.field.memory().len()];
+        self.field.memory().read(0, &mut field);
+        ensure!(field.iter().all(|&byte| byte == !CANARY), "a command of before was carried out late");
+        Ok(())
+    }
+}
+
+fn skipped() -> Verdict {
+    Verdict::Skipped("there are fewer than two queue pairs".into())
+}
+
+/// Resets, and deletions of both queues, with reads in flight.
+pub(crate) fn resets(subject: &Subject) -> Result<Verdict> {
+    let Some(mut load) = Load::new(subject)? else { return Ok(skipped()) };
+    for kind in [None, Some(ResetKind::Controller), Some(ResetKind::Function), Some(ResetKind::Controller), None] {
+        let what = || kind.map_or("queues deleted".to_owned(), |kind| format!("{kind:?}"));
+        load.start()?;
+        if let Some(kind) = kind {
+            load.rig.pair.leave();
+            load.other.leave();
+            match load.rig.controller.reset(kind) {
+                Err(DriverError::Function(_)) if kind == ResetKind::Function => {
+                    load.rig.controller.reset(ResetKind::Controller)?;
+                }
+                other => other.with_context(what)?,
+            }
+        }
+        let mut ended: BTreeMap<u64, Vec<Ended>> = BTreeMap::new();
+        for pair in [&mut load.rig.pair, &mut load.other] {
+            pair.recreate(|it| ended.entry(it.tag).or_default().push(it.ended)).with_context(what)?;
+        }
+        load.judge(&ended).with_context(what)?;
+        load.reuse().with_context(what)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Aborts of every command in flight: each ends once, by its own answer.
+pub(crate) fn aborts(subject: &Subject) -> Result<Verdict> {
+    let Some(mut load) = Load::new(subject)? else { return Ok(skipped()) };
+    for (queue, cid) in load.start()? {
+        load.rig.controller.abort(queue, cid)?;
+    }
+    let mut ended: BTreeMap<u64, Vec<Ended>> = BTreeMap::new();
+    for pair in [&mut load.rig.pair, &mut load.other] {
+        while pair.outstanding() != 0 {
+            pair.wait(|it| ended.entry(it.tag).or_default().push(it.ended))?;
+        }
+        pair.poll(|it| ended.entry(it.tag).or_default().push(it.ended))?;
+        ensure!(pair.anomalies().total() == 0, "{:?}", pair.anomalies());
+    }
+    load.judge(&ended)?;
+    for ends in ended.values() {
+        let known = matches!(ends[..], [Ended::Answered(status)]
+            if status.is_success() || status.code() == StatusCode::AbortRequested);
+        ensure!(known, "an aborted command ended as {ends:?}");
+    }
+    load.reuse()?;
+    Ok(Verdict::Passed)
+}
