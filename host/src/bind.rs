@@ -346,14 +346,13 @@ impl Machine {
     }
 
     fn nvme(&self, address: PciAddress) -> Result<Drive, BindError> {
-        let Some(drive) = self.drive(address) else {
-            let nvme = self.functions().into_iter().filter(PciFunction::is_nvme);
-            return Err(BindError::NotFound { address, controllers: nvme.map(|it| it.address).collect() });
-        };
-        match drive.function.is_nvme() {
-            true => Ok(drive),
-            false => Err(BindError::NotNvme { address, class: drive.function.class }),
-        }
+        self.drive(address).ok_or_else(|| match self.function(address) {
+            Some(function) => BindError::NotNvme { address, class: function.class },
+            None => {
+                let nvme = self.functions().into_iter().filter(PciFunction::is_nvme);
+                BindError::NotFound { address, controllers: nvme.map(|it| it.address).collect() }
+            }
+        })
     }
 
     fn has_driver(&self, driver: &'static str) -> Result<(), BindError> {

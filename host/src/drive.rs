@@ -64,9 +64,10 @@ impl Machine {
         nvme.map(|function| self.drive_of(function, &usage, &gpus)).collect()
     }
 
-    /// One of them; `None` where there is no such function.
+    /// One of them; `None` where there is no such function, or it is no NVMe controller.
     pub fn drive(&self, address: PciAddress) -> Option<Drive> {
-        Some(self.drive_of(self.function(address)?, &Usage::read(self), &self.gpus()))
+        let function = self.function(address)?;
+        function.is_nvme().then(|| self.drive_of(function, &Usage::read(self), &self.gpus()))
     }
 
     fn drive_of(&self, function: PciFunction, usage: &Usage, gpus: &[PciFunction]) -> Drive {

@@ -1,6 +1,6 @@
 //! `warprow serve`.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,7 +48,10 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> 
     let drive = uri.builder().map_err(StoreError::from)?.shared_doorbells().build();
     let drive = drive.map_err(|error| StoreError::from(warprow_soft_controller::UriError::from(error)))?;
     let server = Server::bind(&args.socket, drive).map_err(|error| refused(&error))?;
-    announce(&uri, args, context);
+    // A reader that has gone away is no failure.
+    announce(&uri, args, context)
+        .or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+        .map_err(|error| Failure::new(Class::Resources, "stdout", format!("what is served cannot be said: {error}")))?;
 
     let (stop, clients) = (AtomicBool::new(false), AtomicU64::new(0));
     let tell = |event: Event| {
@@ -74,7 +77,7 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> 
 }
 
 /// Says, before the first client can come, how one comes.
-fn announce(uri: &DriveUri, args: &ServeArgs, context: &Context) {
+fn announce(uri: &DriveUri, args: &ServeArgs, context: &Context) -> std::io::Result<()> {
     let socket = std::path::absolute(&args.socket).unwrap_or_else(|_| args.socket.clone());
     let device = json!({"driver": "vfio-user-pci", "socket": {"type": "unix", "path": socket}}).to_string();
     let text = format!(
@@ -85,12 +88,12 @@ fn announce(uri: &DriveUri, args: &ServeArgs, context: &Context) {
         shell(&device),
     );
     // Standard output is the result's where programs read it.
-    let _ = if context.json {
+    if context.json {
         std::io::stderr().write_all(text.as_bytes())
     } else {
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-    };
+    }
 }
 
 fn refused(error: &ServeError) -> Failure {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,6 +92,8 @@ impl fmt::Display for Event {
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
+    /// Device and inode of the socket's file.
+    file: Option<(u64, u64)>,
     listener: UnixListener,
     controller: Arc<SoftController>,
     limits: Limits,
@@ -105,9 +108,16 @@ pub(crate) struct Limits {
     pub(crate) regions: usize,
 }
 
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        // Another's may lie there by now.
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -135,7 +145,8 @@ impl Server {
             errno => system("bind a socket to")(errno),
         })?;
         let limits = Limits { time: MESSAGE_TIME, regions: 4096 };
-        let server = Self { path: path.clone(), listener: socket.into(), controller, limits };
+        let file = file_at(&path);
+        let server = Self { path: path.clone(), file, listener: socket.into(), controller, limits };
         listen(&server.listener, 8).map_err(system("listen on"))?;
         Ok(server)
     }
