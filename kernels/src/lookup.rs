@@ -63,11 +63,6 @@ impl Shape {
         sms * 8 * (WIDE / 32)
     }
 
-    /// The largest of these that look-ups of that kind have.
-    pub fn limited(self, kind: Kind) -> Self {
-        Self { max_ids: if kind == Kind::Small { self.max_ids.min(SMALL_IDS) } else { self.max_ids }, ..self }
-    }
-
     /// Blocks of `threads` for `work` items, at most `per_sm` on each SM.
     fn blocks(&self, work: u64, threads: u32, per_sm: u32) -> u32 {
         work.div_ceil(u64::from(threads)).clamp(1, u64::from(self.sms * per_sm)) as u32

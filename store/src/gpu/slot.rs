@@ -47,7 +47,7 @@ impl Graphs {
         let shape = plan.shape(most, most);
         let of = |kind, needed: bool| {
             let count = if needed { TICKETS / 2 } else { 0 };
-            launch::graphs(gpu, &plan.attached.kernels, (kind, plan.pooled, plan.features), &shape.limited(kind), count)
+            launch::graphs(gpu, &plan.attached.kernels, (kind, plan.pooled, plan.features), &shape, count)
         };
         Ok(Self {
             direct: of(Kind::Direct, plan.cold_rows == 0)?,
