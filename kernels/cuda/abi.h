@@ -71,7 +71,8 @@ struct Counters {
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
 };
 
-// Pinned memory; `sequence` is stored last, with release. Whoever reads while the next launch stores knows by `check`.
+// Pinned memory. `sequence` is stored behind what the launch did; of a launch of few ids the other words may arrive after it, and whoever
+// reads while the next launch stores sees some of either: the report is whole when `check` says so.
 struct Ticket {
     u64 sequence;     // launches of this ticket that have ended
     u32 outcome;
@@ -81,7 +82,7 @@ struct Ticket {
     Counters counters;
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
     u64 launch;       // SlotState.launch
-    u64 check;        // of what is above but for the times: see check_of
+    u64 check;        // of what is above but for the first three times: see check_of
 };
 
 // Ids of a launch, and bags of each feature.

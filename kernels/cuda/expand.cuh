@@ -118,6 +118,24 @@ DEVICE void put_quad(u64 to, u32 left, const uint4& quad) {
     }
 }
 
+// Writes a part of a row whose length and place are multiples of 4 B, by the lanes that share it: neighbours write neighbouring words.
+// `first`: the part's first quad, of which lane i holds number i.
+DEVICE void put_words(u64 out, u32 row_bytes, u32 first, u32 lanes, const uint4& quad) {
+    const u32 lane = threadIdx.x & (lanes - 1), begin = threadIdx.x % 32 - lane;
+    const u32 all = lanes == 32 ? FULL : ((1u << lanes) - 1) << begin;
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 from = begin + (i * lanes + lane) / 4;
+        uint4 there;
+        there.x = __shfl_sync(all, quad.x, from);
+        there.y = __shfl_sync(all, quad.y, from);
+        there.z = __shfl_sync(all, quad.z, from);
+        there.w = __shfl_sync(all, quad.w, from);
+        // Before the row's begin, it wraps to beyond its end.
+        const u32 word = first * 4 + i * lanes + lane;
+        if (word < row_bytes / 4) at<u32>(out)[word] = word_of(there, lane % 4);
+    }
+}
+
 // Writes the elements of a quad, `first` and later ones below `dim`, converted.
 DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 dim, const uint4& quad) {
     u32 bits = element_bytes(element) * 8, each = 32 / bits;
@@ -172,8 +190,11 @@ template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotSt
         // Before the row's begin, it wraps to beyond its end.
         const u32 quad = own - skew_of(p, row);
         if (table.element == p.out_element) {
-            if (dim != 0 && quad < (table.row_bytes + 15) / 16)
-                put_quad(out + quad * 16, table.row_bytes - quad * 16, at<const uint4>(row)[quad]);
+            const bool holds = dim != 0 && quad < (table.row_bytes + 15) / 16;
+            const uint4 data = holds ? at<const uint4>(row)[quad] : uint4{};
+            const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4;
+            if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
+            else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
         } else {
             u32 each = 16 / element_bytes(table.element);
             if (quad < (dim + each - 1) / each)
@@ -259,13 +280,15 @@ static_assert(TICKET_CHECK + 1 == sizeof(Ticket) / sizeof(u64) && TICKET_CHECK <
 DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
 
 // One warp: stores a ticket's words, of each lane its own, and their check. `times`: all of those; else only the end.
-DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times) {
+// `whole`: the sequence number among them, in no order; readers go by the check. What came before has to be fenced.
+DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times, bool whole) {
     const u32 lane = threadIdx.x;
-    const bool is_time = lane >= TICKET_BEGAN && lane <= TICKET_ENDED;
-    const u64 part = lane == 0 ? check_part(0, launches) : is_time || lane >= TICKET_CHECK ? 0 : check_part(lane, word);
+    const bool is_told = lane < TICKET_BEGAN || lane == TICKET_ENDED || lane == TICKET_LAUNCH;
+    if (lane == 0) word = launches;
+    const u64 part = is_told ? check_part(lane, word) : 0;
     const u64 check = (u64)__reduce_add_sync(FULL, (u32)(part >> 32)) << 32 | __reduce_add_sync(FULL, (u32)part);
     if (lane == TICKET_CHECK) word = check;
-    if (lane > 0 && lane <= TICKET_CHECK && (times || !is_time || lane == TICKET_ENDED)) store_relaxed(ticket_words(p) + lane, word);
+    if (lane <= TICKET_CHECK && (lane > 0 || whole) && (times || is_told || lane == TICKET_CHECK)) store_relaxed(ticket_words(p) + lane, word);
     __syncwarp();
 }
 
@@ -283,7 +306,7 @@ DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool ti
     else if (lane == TICKET_BEGAN + 2) word = slot.fetched;
     else if (lane == TICKET_ENDED) word = now();
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
-    store_words(p, launches, word, times);
+    store_words(p, launches, word, times, false);
 }
 
 // The same, and the launch is over: the gate, the lease.
@@ -371,7 +394,9 @@ DEVICE void report_few(const Lookup& p, u64 launches, u64 ids, u32 flaws, u64 su
     word = count == 3 ? hbm : word;
     word = count == 4 ? ids - missing - padding - hbm : word;
     word = lane == TICKET_ENDED ? now() : word;
-    store_words(p, launches, word, false);
+    // What other blocks stored before they were counted comes before the report. Nothing waits for the report itself to arrive.
+    fence_system();
+    store_words(p, launches, word, false, true);
 }
 
 // The end of a launch of few ids, by all threads.
@@ -391,13 +416,11 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32
     }
     sum = __shfl_sync(FULL, sum, 0);
     if ((sum & FEW_BLOCKS) != gridDim.x) return;
+    if (threadIdx.x == 0) {
+        slot.few = 0;
+        slot.launches[p.ticket] = launches;
+    }
     report_few(p, launches, ids, flaws, sum);
-    if (threadIdx.x != 0) return;
-    slot.few = 0;
-    slot.launches[p.ticket] = launches;
-    // What other blocks stored before they were counted, and all of the report, come before this.
-    fence_system();
-    store_relaxed(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a

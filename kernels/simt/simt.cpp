@@ -21,7 +21,7 @@ extern char __start_simt_shared[], __stop_simt_shared[];
 
 namespace simt {
 
-constexpr u32 STACK = 32768, STAGGER = 192, MAX_LANES = 1024, MAX_BLOCKS = 64, MEETINGS = 4;
+constexpr u32 STACK = 32768, STAGGER = 192, MAX_LANES = 1024, MAX_BLOCKS = 64, MEETINGS = 16;
 constexpr u64 CANARY = 0x5afe57ac5afe57acull;
 
 enum State : u32 { READY, PAUSED, AT_BARRIER, AT_MEETING, EXITED };
@@ -237,10 +237,10 @@ u64 meet(Collective what, u32 mask, u64 value, u32 argument, const char* file, u
     if (mask & warp.exited) stop("a mask names a lane that has exited");
     Meeting* meeting = nullptr;
     for (Meeting& it : warp.meetings) {
-        if (it.arrived != 0 && it.mask != mask && (it.mask & mask)) {
-            if (it.arrived & mask) stop("lanes meet with different masks");
-        }
-        if (it.arrived != 0 && it.mask == mask) meeting = &it;
+        if (it.arrived == 0) continue;
+        // Who waits for this lane cannot come here; others may still meet among themselves before they do.
+        if (it.mask != mask && (it.mask & bit) && (it.arrived & mask)) stop("lanes meet with different masks");
+        if (it.mask == mask) meeting = &it;
     }
     for (Meeting& it : warp.meetings)
         if (meeting == nullptr && it.arrived == 0) {

@@ -245,7 +245,7 @@ plain!(
 plain!(
     /// The end of a launch, in pinned memory.
     Ticket, 176 {
-        /// Launches of this ticket that have ended; stored last.
+        /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
         outcome: u32,
@@ -267,12 +267,12 @@ plain!(
         ended: u64,
         /// Its number, counted by its slot from 1.
         launch: u64,
-        /// Of the words before, but for the times: [`check_of`].
+        /// Of the words before, but for the first three times: [`check_of`].
         check: u64,
     }
 );
 
-/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the launch's number.
+/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the end, the launch's number.
 pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
     let (mut low, mut high) = (0u32, 0u32);
     for (index, word) in words {

@@ -66,6 +66,7 @@ const OUTCOME: usize = 8;
 const GATE: usize = 16;
 const COUNTERS: usize = 24;
 const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
+const ENDED: usize = TIMES + 24;
 const LAUNCH: usize = TIMES + 32;
 
 /// Whether the words of a ticket are those of one launch.
@@ -74,7 +75,7 @@ fn is_whole(words: &[u64]) -> bool {
     let outcome = words.get(OUTCOME / 8).map_or(0, |&word| word as u32);
     let is_told = |index: usize| match outcome {
         outcome::BUSY => index <= OUTCOME / 8,
-        _ => index < TIMES / 8 || index == LAUNCH / 8,
+        _ => index < TIMES / 8 || index == ENDED / 8 || index == LAUNCH / 8,
     };
     let check = abi::check_of(indexed.filter(|&(index, _)| is_told(index)));
     outcome != outcome::NONE && words.last() == Some(&check)
@@ -97,7 +98,7 @@ impl Ticket {
         }
         fence(Ordering::Acquire);
         let words: [u64; size_of::<abi::Ticket>() / 8] = std::array::from_fn(|i| memory.load_u64(base + i * 8));
-        // A graph may run again while this reads: then the words are of two launches.
+        // A graph may run again while this reads, or words of the report still be on their way.
         is_whole(&words).then(|| self.report(&words))
     }
 
