@@ -11,6 +11,7 @@ use warprow_layout::{DType, Ranks, Table, VolumeError};
 
 use super::GpuError;
 use super::arrange::{Arrangement, LINE};
+use super::herald::Herald;
 use super::plan::GpuPlan;
 use crate::Store;
 use crate::feature::{Feature, PlanOptions};
@@ -133,6 +134,34 @@ pub(crate) struct Attached {
     /// Rows in DRAM; `None` if there are none.
     pub dram: Option<Registered>,
     pub gpu: Arc<Gpu>,
+    /// Wakes the drives' threads, where there are several drives and they have threads.
+    herald: Option<Herald>,
+}
+
+impl Attached {
+    /// Doorbells will be stored soon. Drives that are no software do not need to know.
+    pub(crate) fn wake_drives(&self) {
+        match &self.herald {
+            Some(herald) => herald.call(),
+            None => wake(&self.store),
+        }
+    }
+}
+
+fn wake(store: &Shared) {
+    store.members.iter().flatten().for_each(|member| member.controller().function().wake());
+}
+
+/// Several drives' threads are woken by another thread than the caller's.
+fn herald_of(store: &Arc<Shared>) -> Option<Herald> {
+    let functions = store.members.iter().flatten().map(|member| member.controller().function());
+    if functions.filter(|it| it.doorbell_memory().is_some()).count() < 2 {
+        return None;
+    }
+    let store = store.clone();
+    Herald::new("warprow-herald", move || wake(&store))
+        .inspect_err(|error| tracing::warn!(%error, "callers of look-ups wake drives themselves"))
+        .ok()
 }
 
 /// A table, ready for look-ups.
@@ -177,7 +206,8 @@ impl Store {
             0 => None,
             bytes => Some(Registered::allocate(&gpu, bytes)?),
         };
-        let attached = Attached { kernels, store: self.shared.clone(), tables, options, constants, dram, gpu };
+        let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
+        let attached = Attached { kernels, store, tables, options, constants, dram, gpu, herald };
         let sound = attached.tables.iter().zip(permutations).filter(|(table, _)| table.damage.is_none());
         for (table, ranks) in sound {
             self.fill_gpu(&attached, table, ranks.as_ref())?;

@@ -5,6 +5,7 @@ mod batch;
 mod copied;
 mod error;
 mod executor;
+mod herald;
 mod launch;
 mod plan;
 mod slot;

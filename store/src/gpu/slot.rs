@@ -241,7 +241,7 @@ impl GpuSlot {
         if kind == Kind::Direct {
             lookup.slot += ((1 + index) * size_of::<abi::SlotState>()) as u64;
         } else {
-            plan.attached.store.members.iter().flatten().for_each(|member| member.controller().function().wake());
+            plan.attached.wake_drives();
         }
         let graph = if captured { None } else { state.graphs.of(kind, index) };
         let in_parts = graph.is_none() && kind != Kind::Direct;
