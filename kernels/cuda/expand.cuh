@@ -429,7 +429,9 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
-    const Bags bags = bags_of(p, size_of(p, flaws));
+    const Size size = size_of(p, flaws);
+    // Rows of one feature: nobody asks for bags, and dividing takes a while.
+    const Bags bags = ONE ? Bags{size.ids, size.bags, 0} : bags_of(p, size);
     const u64 launches = threadIdx.x < 32 ? slot.launches[p.ticket] + 1 : 0;
     if (thread == 0) {
         u64 began = now();

@@ -210,8 +210,9 @@ DEVICE void mask_at(const Lookup& p, const Feature& feature, u64 index, u64 plac
 DEVICE void check_offsets(const Lookup& p, const Bags& it, Scratch& scratch, u64 thread, u64 threads) {
     u64 bags = p.features * it.bags, entries = bags + (p.has_end ? 1 : 0);
     if (p.offsets == 0) {
-        // All bags are of one length.
-        if (thread == 0 && it.each * bags != it.ids) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
+        // All bags are of one length. Of counts that it knows the host has seen to that.
+        const bool even = p.counts == 0 || (bags == 0 ? it.ids == 0 : it.ids % bags == 0);
+        if (thread == 0 && !even) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
         return;
     }
     bool bad = false;
