@@ -211,12 +211,17 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
     set_up<false>(p, all, scratch);
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
-    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags;
+    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags, walked = 0;
+    // Bags of offsets that descend may overlap, and be far longer together than the ids.
+    bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
     for (u64 bag = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; bag < bags; bag += warps) {
         u32 number = (u32)divide(bag, all.bags);
         const Feature& feature = feature_at(p, scratch, number);
         const Table& table = feature.table;
         u64 begin = bag_begin(p, all, bag), end = bag_begin(p, all, bag + 1), counted = 0;
+        flawed |= end < begin || walked > all.ids;
+        if (flawed) end = begin;
+        walked += end - begin;
         // Does any row of the bag lack?
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {

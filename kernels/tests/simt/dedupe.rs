@@ -150,7 +150,10 @@ fn more_bags_than_planned() {
 #[test]
 fn offsets_that_are_none() {
     type Change = fn(&mut Vec<i128>, i128);
-    let changes: [Change; 4] = [
+    let changes: [Change; 5] = [
+        |offsets, ids| {
+            offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = if i % 2 == 0 { 0 } else { ids })
+        },
         |offsets, _| offsets[0] = 1,
         |offsets, ids| *offsets.last_mut().unwrap() = ids + 1,
         |offsets, _| *offsets.last_mut().unwrap() = -1,

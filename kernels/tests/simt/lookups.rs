@@ -139,7 +139,12 @@ fn a_report_is_one_launchs() {
         };
         // All but the first three times and the check itself.
         let told = |words: &[u64; WORDS]| -> Vec<(usize, u64)> {
-            words.iter().copied().enumerate().filter(|&(i, _)| i < WORDS - 6 || i == WORDS - 3 || i == WORDS - 2).collect()
+            words
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|&(i, _)| i < WORDS - 6 || i == WORDS - 3 || i == WORDS - 2)
+                .collect()
         };
         let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
         for run in 0..2 {

@@ -45,13 +45,32 @@ pub(crate) struct Prepared {
     pub keyed_rows: u64,
     pub cold_rows: u64,
     pub staging_stride: u64,
+    /// Of few ids, and of many.
+    sharing: [Sharing; 2],
+}
+
+/// How lanes share a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing {
     /// log₂ of the lanes that share a row, or a part of it.
     pub lanes: u32,
     /// Parts of the widest row.
     pub parts_of_row: u32,
-    /// Most rows in DRAM straddle lines of 128 B: lanes are aligned to those.
+    /// Lanes are aligned to lines of 128 B: where most rows in DRAM straddle those.
     pub by_lines: bool,
 }
+
+impl Sharing {
+    /// `widest`: bytes from a row to the next.
+    fn new(widest: u32, by_lines: bool) -> Self {
+        let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
+        let lanes = quads.next_power_of_two().trailing_zeros().min(5);
+        Self { lanes, parts_of_row: quads.div_ceil(1 << lanes).max(1), by_lines }
+    }
+}
+
+/// From so many ids on, reading by lines gains more than the idle lanes cost.
+const MANY: u64 = 4096;
 
 impl GpuPlan {
     pub(crate) fn new(attached: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, GpuError> {
@@ -127,8 +146,6 @@ impl GpuPlan {
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
         let straddles = |it: &GpuTable| it.dram_end > it.hbm_rows && mostly_straddle(it.row_stride.into());
         let by_lines = (0..tables.len()).any(|index| straddles(table(index)));
-        let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
-        let lanes = quads.next_power_of_two().trailing_zeros().min(5);
         let memory = DeviceMemory::new(&attached.gpu, description.len().max(1) as u64)?;
         memory.write(0, &description)?;
         let mut prepared = Prepared {
@@ -145,9 +162,7 @@ impl GpuPlan {
             keyed_rows,
             cold_rows,
             staging_stride: widest.into(),
-            lanes,
-            parts_of_row: quads.div_ceil(1 << lanes).max(1),
-            by_lines,
+            sharing: [Sharing::new(widest, false), Sharing::new(widest, by_lines)],
             options,
             pooled,
             width,
@@ -203,6 +218,10 @@ impl Prepared {
         } else {
             Kind::Large
         }
+    }
+
+    pub(crate) fn sharing(&self, ids: u64) -> Sharing {
+        self.sharing[usize::from(ids >= MANY)]
     }
 
     /// The shape of a launch of so many ids and rows or bags.

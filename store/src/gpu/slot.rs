@@ -235,7 +235,7 @@ impl GpuSlot {
             !it.held && !it.captured && it.launches <= state.ended(index)
         });
         let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, or take another slot for other graphs"))?;
-        let mut lookup = describe(plan, state, batch, out, index);
+        let mut lookup = describe(plan, state, batch, out, (ids, index));
         let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
         let shape = plan.shape(ids, rows);
         if kind == Kind::Direct {
@@ -378,8 +378,15 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
     Ok(ids)
 }
 
-fn describe(plan: &Prepared, state: &State, batch: &GpuBatch, out: &GpuOutput, ticket: usize) -> abi::Lookup {
-    let (memory, places) = (state.memory.address(), &state.places);
+/// `ids`: the most that it may find.
+fn describe(
+    plan: &Prepared,
+    state: &State,
+    batch: &GpuBatch,
+    out: &GpuOutput,
+    (ids, ticket): (u64, usize),
+) -> abi::Lookup {
+    let (memory, places, sharing) = (state.memory.address(), &state.places, plan.sharing(ids));
     let (counts, id_count) = match batch.len {
         Len::Host(ids) => (0, ids as u64),
         Len::Device(counts) => (counts, 0),
@@ -405,9 +412,9 @@ fn describe(plan: &Prepared, state: &State, batch: &GpuBatch, out: &GpuOutput, t
         features: plan.features,
         segments: plan.segments,
         ticket: ticket as u32,
-        lanes: plan.lanes,
-        parts_of_row: plan.parts_of_row,
-        by_lines: plan.by_lines.into(),
+        lanes: sharing.lanes,
+        parts_of_row: sharing.parts_of_row,
+        by_lines: sharing.by_lines.into(),
         feature: plan.description.address(),
         table: plan.description.address() + plan.tables_at,
         segment: plan.description.address() + plan.segments_at,
