@@ -210,7 +210,7 @@ impl Controller {
     /// Fails with [`DriverError::Command`] where the device answers with another status than success,
     /// [`DriverError::TimedOut`] where it does not answer, [`DriverError::Lost`] where a reset ended the command,
     /// [`DriverError::Gone`] or [`DriverError::Fatal`] where the controller has gone or failed meanwhile,
-    /// [`DriverError::AdminQueueFull`], and [`DriverError::Down`].
+    /// [`DriverError::AdminQueueFull`], [`DriverError::Down`] and [`DriverError::GivenUp`].
     pub fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
         self.admin_meanwhile(sqe, payload, timeout, |_| {})
     }
@@ -262,7 +262,7 @@ impl Controller {
         loop {
             let mut admin = self.lock_admin();
             if !admin.up {
-                return Err(DriverError::Down { function: self.name().clone() });
+                return Err(self.down());
             }
             admin.poll(self.admin_memory());
             let deadline = clock.now().saturating_add(timeout);

@@ -13,6 +13,7 @@ use crate::enable::{self, AdminPlace};
 use crate::host_memory::Loan;
 use crate::late::LateWrites;
 use crate::queue::{Queues, Ring, RingMemory};
+use crate::recovery::Recovery;
 use crate::registers::Registers;
 use crate::{DriverError, patience::Patience};
 
@@ -91,6 +92,7 @@ pub struct Controller {
     admin: Mutex<Admin>,
     info: RwLock<Arc<IdentifyController>>,
     pub(crate) loan: Mutex<Loan>,
+    pub(crate) recovery: Recovery,
     /// Taken only to be leaked, when the controller could not be made to let go of it.
     memory: Option<Mapped>,
 }
@@ -145,6 +147,7 @@ impl Controller {
             admin: Mutex::new(Admin::new(ring)),
             info: RwLock::new(Arc::new(zeroed_info())),
             loan: Mutex::default(),
+            recovery: Recovery::default(),
             memory: Some(mapped),
         };
         // From here on, an error drops the controller, which disables it.
@@ -253,10 +256,10 @@ impl Controller {
     }
 
     /// Whether the controller answers ([`DriverError::Gone`]), is ready and reports no fatal error
-    /// ([`DriverError::Fatal`]), and is enabled at all ([`DriverError::Down`]).
+    /// ([`DriverError::Fatal`]), and is enabled at all ([`DriverError::Down`], [`DriverError::GivenUp`]).
     pub fn check_health(&self) -> Result<(), DriverError> {
         if !self.lock_admin().up {
-            return Err(DriverError::Down { function: self.name().clone() });
+            return Err(self.down());
         }
         self.registers.health("a health check").map(drop)
     }
@@ -288,6 +291,15 @@ impl Controller {
 
     pub(crate) fn lock_queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why a controller that is not enabled does nothing.
+    pub(crate) fn down(&self) -> DriverError {
+        let function = self.name().clone();
+        match self.failure() {
+            Some(failure) => DriverError::GivenUp { function, failure },
+            None => DriverError::Down { function },
+        }
     }
 
     /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use crate::{AllocateError, Backing, DmaMemory, Doorbell};
 
 /// What can go wrong between the driver and a PCIe function.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum FunctionError {
     /// The function no longer answers: a register read returned all ones, or its transport is closed.
     #[error("{function}: the device is gone (removed, powered off, or its transport closed)")]
@@ -40,7 +40,7 @@ pub enum FunctionError {
         /// What was being done.
         what: &'static str,
         /// The system's answer.
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// The transport cannot do this.
     #[error("{function}: {what} is not supported by this transport")]

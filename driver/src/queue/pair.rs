@@ -10,6 +10,7 @@ use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
 use crate::late::changes_media;
+use crate::recovery::Blame;
 
 /// How to make a queue pair.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ impl Default for QueueOptions {
 const TURNS: u32 = 64;
 /// How long a wait spins and yields before it sleeps between looks.
 const SPIN: Duration = Duration::from_millis(20);
+/// Commands that the device is asked to abort one by one before their queue is deleted.
+const MOST_ABORTS: usize = 16;
 
 /// A submission queue with its completion queue, driven by one thread at a time (`&mut self`): no locks, no atomic
 /// read-modify-write. `docs/rings.md` gives the rules.
@@ -196,18 +199,24 @@ impl QueuePair {
         DriverError::Stale { function: self.device.controller.name().clone(), queue: self.id() }
     }
 
-    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command
-    /// to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
+    /// Blames the controller for `error`, of a command of this queue: for [`Controller::recover`].
+    pub fn blame(&self, error: DriverError) -> Blame {
+        Blame { trial: self.device.trial, error }
+    }
+
+    /// Starts the queue again from nothing: asks the device to abort what timed out (the first few), deletes the queue
+    /// from the device (unless a reset already has), ends every command to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
     /// creates it anew with the same memory. The step to take for a queue with commands in quarantine, and after a
     /// reset of the controller.
     ///
-    /// If the device does not delete the queue, no command has ended but those it answered, and the quarantine stays:
+    /// If the device does not answer to the Abort or delete the queue, no command has ended but those it answered, and the quarantine stays:
     /// reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
         self.leave();
         let controller = self.device.controller.clone();
         let queues = controller.lock_queues();
         self.device.forget_if_reset();
+        self.abort_quarantined()?;
         self.device.delete_sq()?;
         if self.device.has_cq() {
             // While there is still a completion queue: this may ring its doorbell.
@@ -217,6 +226,23 @@ impl QueuePair {
         self.ring.restart(on);
         self.earliest = NEVER;
         self.device.create(&queues)
+    }
+
+    /// Asks the device to abort what timed out. What it says of it does not matter: the queue is deleted next, and that
+    /// alone proves anything. But a device that does not even answer will not delete a queue either.
+    fn abort_quarantined(&mut self) -> Result<(), DriverError> {
+        if !self.device.has_sq() {
+            return Ok(());
+        }
+        let (id, controller) = (self.id(), &self.device.controller);
+        for cid in self.ring.unanswered().take(MOST_ABORTS) {
+            match controller.abort(id, cid) {
+                Ok(aborted) => tracing::debug!(function = %controller.name(), queue = id, cid, aborted, "abort"),
+                Err(DriverError::Command { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.

@@ -96,7 +96,7 @@ impl VfioFunction {
     }
 
     fn os(&self, what: &'static str, source: io::Error) -> FunctionError {
-        FunctionError::Os { function: self.name.clone(), what, source }
+        FunctionError::Os { function: self.name.clone(), what, source: source.into() }
     }
 
     fn gone(&self) -> FunctionError {

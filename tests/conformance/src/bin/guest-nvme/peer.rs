@@ -75,7 +75,7 @@ impl Function for InPeer {
             at = offset + taken;
         }
         if !self.bar.contains(at, len) {
-            let source = std::io::ErrorKind::OutOfMemory.into();
+            let source = Arc::new(std::io::ErrorKind::OutOfMemory.into());
             return Err(AllocateError { len, backing: Backing::Auto, source });
         }
         let memory = self.bar.part(at, len);
