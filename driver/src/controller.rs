@@ -217,8 +217,11 @@ impl Controller {
 
     /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that
     /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it. Fails with
-    /// [`DriverError::Allocate`] or [`DriverError::Function`].
+    /// [`DriverError::Allocate`], [`DriverError::Function`] or [`DriverError::GivenUp`].
     pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
+        if self.failure().is_some() {
+            return Err(self.down());
+        }
         let memory = self.registers.function.allocate(len)?;
         Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
     }

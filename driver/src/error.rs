@@ -8,8 +8,8 @@ use warprow_spec::identify::LbaFormat;
 use warprow_spec::registers::Csts;
 
 use crate::format::Loss;
-use crate::recovery::Failure;
 use crate::queue::{CommandName, PushError};
+use crate::recovery::Failure;
 
 /// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what
 /// it answered, and what to do.
@@ -89,7 +89,9 @@ pub enum DriverError {
         function: Arc<str>,
     },
     /// Recovery has come to its end: nothing is sent to this controller any more.
-    #[error("{function}: the drive was given up: {failure}; once it is back, retry it (Controller::retry), or open it anew")]
+    #[error(
+        "{function}: the drive was given up: {failure}; once it is back, retry it (Controller::retry), or open it anew"
+    )]
     GivenUp {
         /// The function's name.
         function: Arc<str>,

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
-use warprow_store::{FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
+use warprow_store::{DriveState, FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
 
 use super::format::{describe, drive_json};
 use super::{Context, Done};
@@ -52,15 +52,21 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         State::Healthy => Vec::new(),
         State::Degraded { missing } => missing,
     };
+    let mut failed = store.drive_states();
+    failed.retain(|drive| drive.failure.is_some());
+    let why = |drive: &DriveState| drive.failure.as_ref().map(ToString::to_string).unwrap_or_default();
     let object = json!({
         "drives": names,
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
         "missing": missing,
+        "failed": failed.iter().map(|it| json!({"drive": it.drive, "why": why(it)})).collect::<Vec<_>>(),
         "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
         "store": inspection,
     });
-    let mut done = Done::new(describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty()), object)?;
+    let mut text = describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty());
+    failed.iter().for_each(|drive| text += &format!("\nFAILED {}: {}", drive.drive, why(drive)));
+    let mut done = Done::new(text, object)?;
     if !missing.is_empty() {
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let what = format!("the store lacks {}", missing.join(", "));

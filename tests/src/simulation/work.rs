@@ -205,6 +205,13 @@ impl Work {
     fn recover(&mut self, harm: Harm) -> Result<()> {
         let unread = self.states.iter().all(State::is_empty);
         let mut reopen = self.store.is_none() || self.states.len() > 1 || harm >= Harm::Controller && unread;
+        // Drives that were given up have power again.
+        if let Some(store) = &self.store {
+            for retried in store.retry_drives() {
+                ensure!(retried.failure.is_none(), "{} does not come back: {:?}", retried.drive, retried.failure);
+                self.trace.note(self.world.now(), format_args!("{} is retried", retried.drive));
+            }
+        }
         let mut sessions = std::mem::take(&mut self.sessions);
         for session in &mut sessions {
             // The first may still find the drive in the state in which it was left; the next brings it back.
