@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ const MOST_ABORTS: usize = 16;
 /// [`poll`](Self::poll) or [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
 ///
 /// **The memory that a command names** must stay untouched by others until the command has ended in any way but
-/// [`Ended::TimedOut`]. [`keep`](Self::keep) makes sure that it also stays mapped.
+/// [`Ended::TimedOut`]. It also stays mapped: the queue pair [keeps](Self::keep) it, until the device has provably let go of
+/// it (queue deleted, or CC.EN = 0 and RDY = 0).
 ///
 /// The methods that push a command fail with a [`PushError`], and then have done nothing. All others fail with
 /// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
@@ -59,6 +61,8 @@ pub struct QueuePair {
     memory: Arc<Mapped>,
     pub(super) places: Places,
     kept: Vec<Arc<Mapped>>,
+    /// The addresses of what is kept and mapped for this controller.
+    reach: Vec<Range<u64>>,
     options: QueueOptions,
     /// When the batch that is being pushed ends at the latest.
     batch_deadline: Duration,
@@ -115,6 +119,7 @@ impl Controller {
             memory,
             places,
             kept: Vec::new(),
+            reach: Vec::new(),
             options: QueueOptions { max_transfer, completion_entries, ..options.clone() },
             batch_deadline: NEVER,
             earliest: NEVER,
@@ -182,9 +187,21 @@ impl QueuePair {
     }
 
     /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from
-    /// the device, even if it is dropped while the device does not answer.
+    /// the device, even if it is dropped while the device does not answer. Commands with data name such memory only
+    /// ([`PushError::NotKept`]).
     pub fn keep(&mut self, memory: Arc<Mapped>) {
+        if Arc::ptr_eq(memory.function(), self.device.controller.function()) {
+            let begin = memory.iova();
+            self.reach.push(begin..begin.saturating_add(memory.memory().len() as u64));
+        }
         self.kept.push(memory);
+    }
+
+    /// Whether all of a buffer lies in memory that is kept.
+    #[inline]
+    pub(super) fn keeps(&self, iova: u64, len: u64) -> bool {
+        let Some(end) = iova.checked_add(len) else { return false };
+        self.reach.iter().any(|kept| kept.start <= iova && end <= kept.end)
     }
 
     /// Lets go of the queue, so that the controller can be reset. Every other call then answers
@@ -246,7 +263,8 @@ impl QueuePair {
     }
 
     /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
-    /// The PRP entries are taken as they are; the methods named after commands build them.
+    /// The PRP entries are taken as they are: that what they name is mapped, and stays so, is the caller's business. The
+    /// methods named after commands build them, and see to that.
     ///
     /// A queue without room refuses it ([`PushError::Full`]). Commands that change the media are refused while an earlier
     /// one may still be carried out late ([`PushError::LateWrites`]).

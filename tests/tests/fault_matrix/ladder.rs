@@ -445,3 +445,22 @@ fn every_rung_holds() {
     }
     assert!(wrong.is_empty(), "{} rungs:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn a_drive_that_obeys_nothing_keeps_what_it_may_reach() -> Result<()> {
+    let mut rig = Rig::new()?;
+    rig.hinder(Obstacle::ObeysNothing);
+    rig.submit(2)?;
+    let error = rig.finish().err().context("the commands were answered")?;
+    rig.recover(error).0.err().context("it was brought back")?;
+    let (data, function, clock) = (rig.memory.memory().downgrade(), rig.function.clone(), rig.clock.clone());
+    let Rig { pair, memory, controller, .. } = rig;
+    drop((pair, memory));
+    clock.sleep(2 * LATE);
+    ensure!(!data.is_gone(), "nothing proves that the drive has let go of it");
+    function.drive.faults().clear();
+    function.stays_enabled.store(false, Ordering::Relaxed);
+    controller.retry()?;
+    ensure!(data.is_gone(), "it is kept for ever");
+    Ok(())
+}

@@ -2,6 +2,7 @@
 //! when what the table says to do then makes the next read right, by content, and when the command itself works again.
 
 mod ladder;
+mod lifetime;
 mod lookups;
 mod misaddressed;
 mod render;

@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use warprow_conformance::fill;
-use warprow_dma::{
-    AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Mapped, SystemClock, WeakMemory,
-};
+use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, SystemClock, WeakMemory};
 use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
 use warprow_vfio::VfioFunction;
 
@@ -113,10 +111,11 @@ pub(crate) fn holds_everything(address: &str) -> Result<()> {
     let mut want = vec![0; 128 << 10];
     fill(0x9ee7, 0, block, &mut want);
     BlockIo::new(&controller, ns, &QueueOptions::default())?.write(0, &want)?;
-    let target = Mapped::new(peer.clone(), peer.allocate(want.len())?)?;
+    let target = controller.allocate(want.len())?;
     let (start, len) = (target.memory().as_ptr().addr() - peer.bar.as_ptr().addr(), want.len());
     let ns = controller.namespace(1)?;
     let mut pair = controller.queue_pair(&QueueOptions::default())?;
+    pair.keep(target.clone());
     let most = usize::try_from(pair.max_transfer())?.min(len);
     for at in (0..len).step_by(most) {
         let data = warprow_driver::prp::Data::Contiguous { iova: target.iova() + at as u64, len: most as u64 };
