@@ -1,9 +1,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
-use warprow_dma::{Clock, Function, Mapped};
+use warprow_dma::{Clock, Function, Interrupt, Mapped};
 use warprow_spec::identify::{Cns, ControllerType, IdentifyController};
 use warprow_spec::registers::{Cap, Vs, cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{Cqe, Sqe};
@@ -33,6 +33,10 @@ pub struct Options {
     pub host_memory_limit: u64,
     /// Whether a drive may change its power state by itself when it is idle, and so answer late afterwards.
     pub autonomous_power_states: bool,
+    /// Whether waits for admin commands sleep until an interrupt (MSI-X vector 0), where the transport has them, instead of
+    /// looking every few milliseconds at most. Those for commands that may take a minute or more, such as Format NVM, always
+    /// do. A wait looks ten times a second nevertheless: an interrupt that does not come costs no more than that.
+    pub admin_interrupts: bool,
 }
 
 impl Default for Options {
@@ -44,6 +48,7 @@ impl Default for Options {
             shutdown_timeout: Duration::from_secs(10),
             host_memory_limit: 128 << 20,
             autonomous_power_states: false,
+            admin_interrupts: false,
         }
     }
 }
@@ -93,6 +98,8 @@ pub struct Controller {
     info: RwLock<Arc<IdentifyController>>,
     pub(crate) loan: Mutex<Loan>,
     pub(crate) recovery: Recovery,
+    /// Asked for when it is first of use; `None`: there is none.
+    pub(crate) interrupt: OnceLock<Option<Arc<dyn Interrupt>>>,
     /// Taken only to be leaked, when the controller could not be made to let go of it.
     memory: Option<Mapped>,
 }
@@ -148,6 +155,7 @@ impl Controller {
             info: RwLock::new(Arc::new(zeroed_info())),
             loan: Mutex::default(),
             recovery: Recovery::default(),
+            interrupt: OnceLock::new(),
             memory: Some(mapped),
         };
         // From here on, an error drops the controller, which disables it.
