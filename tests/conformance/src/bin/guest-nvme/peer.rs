@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use warprow_conformance::fill;
-use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, SystemClock, WeakMemory};
+use warprow_dma::{
+    AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock, WeakMemory,
+};
 use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
 use warprow_vfio::VfioFunction;
 
@@ -96,6 +98,10 @@ impl Function for InPeer {
 
     fn reset(&self) -> Result<(), FunctionError> {
         self.function.reset()
+    }
+
+    fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
+        self.function.interrupt()
     }
 }
 
