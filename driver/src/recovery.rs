@@ -238,6 +238,8 @@ impl Controller {
     pub fn give_up_if_gone(&self) -> bool {
         if let Ok(mut progress) = self.recovery.progress.try_lock()
             && self.failure().is_none()
+            // A reset that waits for its owners may wait for whoever calls.
+            && self.queues.try_lock().is_ok()
             && let Err(error @ DriverError::Gone { .. }) = self.look()
         {
             progress.steps.push(Step { rung: Rung::Registers, error });
