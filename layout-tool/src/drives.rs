@@ -132,8 +132,11 @@ pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
     Ok(devices)
 }
 
-/// The drives that can be opened; of the others, their address and why. An error if none can, or if an address itself is wrong.
-pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<(String, String)>), Failure> {
+/// A drive that cannot be opened: its address, and why.
+type Unopened = (String, String);
+
+/// The drives that can be opened, and the others. An error if none can, or if an address itself is wrong.
+pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopened>), Failure> {
     let (mut devices, mut failed) = (Vec::new(), Vec::new());
     let mut first = None;
     for address in &args.parse()? {

@@ -22,7 +22,7 @@ fn mark(iova: u64) -> u64 {
 impl Control {
     pub(super) fn set_host_memory(&mut self, core: &Core, sqe: &Sqe) -> Result<Reply, Failure> {
         let enable = sqe.cdw11 & 1 != 0;
-        if enable == !self.borrowed.is_empty() {
+        if enable != self.borrowed.is_empty() {
             return if enable { Err(StatusCode::CommandSequenceError.into()) } else { Ok(Reply::Done(0)) };
         }
         if enable {
