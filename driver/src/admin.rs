@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use warprow_dma::{Doorbell, Mapped, PAGE};
+use warprow_dma::{Doorbell, Interrupt, Mapped, PAGE};
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, NoticeEvent};
 use warprow_spec::{AdminOpcode, DataTransfer, Sqe, Status};
 
@@ -210,7 +210,7 @@ impl Controller {
     /// Fails with [`DriverError::Command`] where the device answers with another status than success,
     /// [`DriverError::TimedOut`] where it does not answer, [`DriverError::Lost`] where a reset ended the command,
     /// [`DriverError::Gone`] or [`DriverError::Fatal`] where the controller has gone or failed meanwhile,
-    /// [`DriverError::AdminQueueFull`], and [`DriverError::Down`].
+    /// [`DriverError::AdminQueueFull`], [`DriverError::Down`] and [`DriverError::GivenUp`].
     pub fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
         self.admin_meanwhile(sqe, payload, timeout, |_| {})
     }
@@ -225,11 +225,12 @@ impl Controller {
     ) -> Result<Answer, DriverError> {
         let clock = self.clock();
         let tag = self.submit_admin(sqe, payload, timeout)?;
+        let interrupt = self.admin_interrupt(timeout);
         let mut patience = Patience::new(clock, timeout);
         let mut looked = Duration::ZERO;
         let mut told = Duration::ZERO;
         loop {
-            let more = patience.wait();
+            let more = patience.wait_for(interrupt);
             {
                 let mut admin = self.lock_admin();
                 admin.poll(self.admin_memory());
@@ -256,13 +257,25 @@ impl Controller {
         }
     }
 
+    /// What to sleep on for a command that may take so long.
+    fn admin_interrupt(&self, timeout: Duration) -> Option<&dyn Interrupt> {
+        if timeout < LONG && !self.options().admin_interrupts {
+            return None;
+        }
+        let interrupt = self.interrupt.get_or_init(|| {
+            let on = self.function().interrupt();
+            on.inspect_err(|error| tracing::debug!(%error, "admin commands are polled for")).ok()
+        });
+        interrupt.as_deref()
+    }
+
     fn submit_admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<u64, DriverError> {
         let clock = self.clock();
         let mut patience = Patience::new(clock, timeout);
         loop {
             let mut admin = self.lock_admin();
             if !admin.up {
-                return Err(DriverError::Down { function: self.name().clone() });
+                return Err(self.down());
             }
             admin.poll(self.admin_memory());
             let deadline = clock.now().saturating_add(timeout);
@@ -304,6 +317,9 @@ impl Controller {
         Ok(!warprow_spec::admin::AbortResult::from_bits(answer.result[0]).not_aborted())
     }
 }
+
+/// Admin commands that may take so long are slept for on an interrupt, where there is one.
+const LONG: Duration = Duration::from_secs(60);
 
 /// How often a wait looks whether the device is still there.
 pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,9 +1,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
-use warprow_dma::{Clock, Function, Mapped};
+use warprow_dma::{Clock, Function, Interrupt, Mapped};
 use warprow_spec::identify::{Cns, ControllerType, IdentifyController};
 use warprow_spec::registers::{Cap, Vs, cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{Cqe, Sqe};
@@ -13,6 +13,7 @@ use crate::enable::{self, AdminPlace};
 use crate::host_memory::Loan;
 use crate::late::LateWrites;
 use crate::queue::{Queues, Ring, RingMemory};
+use crate::recovery::Recovery;
 use crate::registers::Registers;
 use crate::{DriverError, patience::Patience};
 
@@ -32,6 +33,10 @@ pub struct Options {
     pub host_memory_limit: u64,
     /// Whether a drive may change its power state by itself when it is idle, and so answer late afterwards.
     pub autonomous_power_states: bool,
+    /// Whether waits for admin commands sleep until an interrupt (MSI-X vector 0), where the transport has them, instead of
+    /// looking every few milliseconds at most. Those for commands that may take a minute or more, such as Format NVM, always
+    /// do. A wait looks ten times a second nevertheless: an interrupt that does not come costs no more than that.
+    pub admin_interrupts: bool,
 }
 
 impl Default for Options {
@@ -43,6 +48,7 @@ impl Default for Options {
             shutdown_timeout: Duration::from_secs(10),
             host_memory_limit: 128 << 20,
             autonomous_power_states: false,
+            admin_interrupts: false,
         }
     }
 }
@@ -91,6 +97,9 @@ pub struct Controller {
     admin: Mutex<Admin>,
     info: RwLock<Arc<IdentifyController>>,
     pub(crate) loan: Mutex<Loan>,
+    pub(crate) recovery: Recovery,
+    /// Asked for when it is first of use; `None`: there is none.
+    pub(crate) interrupt: OnceLock<Option<Arc<dyn Interrupt>>>,
     /// Taken only to be leaked, when the controller could not be made to let go of it.
     memory: Option<Mapped>,
 }
@@ -145,6 +154,8 @@ impl Controller {
             admin: Mutex::new(Admin::new(ring)),
             info: RwLock::new(Arc::new(zeroed_info())),
             loan: Mutex::default(),
+            recovery: Recovery::default(),
+            interrupt: OnceLock::new(),
             memory: Some(mapped),
         };
         // From here on, an error drops the controller, which disables it.
@@ -214,8 +225,11 @@ impl Controller {
 
     /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that
     /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it. Fails with
-    /// [`DriverError::Allocate`] or [`DriverError::Function`].
+    /// [`DriverError::Allocate`], [`DriverError::Function`] or [`DriverError::GivenUp`].
     pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
+        if self.failure().is_some() {
+            return Err(self.down());
+        }
         let memory = self.registers.function.allocate(len)?;
         Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
     }
@@ -253,10 +267,10 @@ impl Controller {
     }
 
     /// Whether the controller answers ([`DriverError::Gone`]), is ready and reports no fatal error
-    /// ([`DriverError::Fatal`]), and is enabled at all ([`DriverError::Down`]).
+    /// ([`DriverError::Fatal`]), and is enabled at all ([`DriverError::Down`], [`DriverError::GivenUp`]).
     pub fn check_health(&self) -> Result<(), DriverError> {
         if !self.lock_admin().up {
-            return Err(DriverError::Down { function: self.name().clone() });
+            return Err(self.down());
         }
         self.registers.health("a health check").map(drop)
     }
@@ -288,6 +302,15 @@ impl Controller {
 
     pub(crate) fn lock_queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why a controller that is not enabled does nothing.
+    pub(crate) fn down(&self) -> DriverError {
+        let function = self.name().clone();
+        match self.failure() {
+            Some(failure) => DriverError::GivenUp { function, failure },
+            None => DriverError::Down { function },
+        }
     }
 
     /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus

@@ -9,10 +9,11 @@ use warprow_spec::registers::Csts;
 
 use crate::format::Loss;
 use crate::queue::{CommandName, PushError};
+use crate::recovery::Failure;
 
 /// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what
 /// it answered, and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DriverError {
     /// The transport failed.
     #[error(transparent)]
@@ -86,6 +87,16 @@ pub enum DriverError {
     Down {
         /// The function's name.
         function: Arc<str>,
+    },
+    /// Recovery has come to its end: nothing is sent to this controller any more.
+    #[error(
+        "{function}: the drive was given up: {failure}; once it is back, retry it (Controller::retry), or open it anew"
+    )]
+    GivenUp {
+        /// The function's name.
+        function: Arc<str>,
+        /// What failed, and what was tried.
+        failure: Arc<Failure>,
     },
     /// The device answered a command with an error status.
     #[error("{function}: {command} failed: {status}")]

@@ -32,6 +32,7 @@ mod namespace;
 mod patience;
 pub mod prp;
 pub mod queue;
+mod recovery;
 mod registers;
 mod reset;
 
@@ -45,4 +46,5 @@ pub use host_memory::HostMemory;
 pub use locking::Locking;
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{Completion, Ended, ExternalQueue, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
+pub use recovery::{Blame, Failure, Rung, Step};
 pub use reset::ResetKind;

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
-use warprow_dma::Clock;
+use warprow_dma::{Clock, Interrupt};
 
 /// How long a wait spins and yields before it sleeps between looks.
 const SPIN: Duration = Duration::from_millis(2);
-/// The longest sleep between looks.
+/// The longest sleep between looks, without and with an interrupt that ends it.
 const LONGEST: Duration = Duration::from_millis(5);
+const LONGEST_INTERRUPTIBLE: Duration = Duration::from_millis(100);
 
 /// A bounded wait for something slow: registers, admin commands.
 pub(crate) struct Patience<'a> {
@@ -26,6 +27,11 @@ impl<'a> Patience<'a> {
 
     /// Waits a little. `false` when the time was up before: look once more, then give up.
     pub(crate) fn wait(&mut self) -> bool {
+        self.wait_for(None)
+    }
+
+    /// The same, and no longer than until the interrupt: a sleep, where there is one, in place of looks.
+    pub(crate) fn wait_for(&mut self, interrupt: Option<&dyn Interrupt>) -> bool {
         let waited = self.waited();
         if waited >= self.limit {
             return false;
@@ -33,6 +39,8 @@ impl<'a> Patience<'a> {
         if waited < SPIN {
             self.clock.relax(self.turn);
             self.turn = self.turn.saturating_add(1);
+        } else if let Some(interrupt) = interrupt {
+            interrupt.wait(LONGEST_INTERRUPTIBLE.min(self.limit - waited));
         } else {
             self.clock.sleep((waited / 16).min(LONGEST).min(self.limit - waited));
         }

@@ -68,6 +68,7 @@ impl Controller {
         tracing::info!(function = %self.name(), ?kind, "controller reset");
 
         queues.granted = self.start().inspect_err(|_| self.lock_admin().up = false)?;
+        self.recovery.end_failure();
         Ok(())
     }
 
@@ -127,14 +128,14 @@ impl Controller {
             return Err(DriverError::QueuesInUse { function: self.name().clone(), queues: live });
         }
         if !self.lock_admin().up {
-            return Err(DriverError::Down { function: self.name().clone() });
+            return Err(self.down());
         }
         if let Err(error) = self.reclaim_host_memory() {
             tracing::warn!(%error, "the drive did not give host memory back before its shutdown");
         }
         let mut admin = self.lock_admin();
         if !admin.up {
-            return Err(DriverError::Down { function: self.name().clone() });
+            return Err(self.down());
         }
         let least = self.options().shutdown_timeout;
         let limit = Duration::from_micros(self.info().rtd3e.into()).clamp(least, MOST_SHUTDOWN.max(least));
@@ -157,6 +158,11 @@ impl Queues {
     /// Queue pairs whose doorbells may still be rung.
     fn staying(&self) -> impl Iterator<Item = u16> {
         self.links.iter().filter(|(_, link)| !link.has_left()).map(|(&id, _)| id)
+    }
+
+    /// Closes the submitters of external queues, until their queues are made anew.
+    pub(crate) fn keep_submitters_out(&self) {
+        self.close_submitters();
     }
 
     /// Closes the submitters of external queues; those that this closed.

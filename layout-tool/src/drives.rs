@@ -132,6 +132,29 @@ pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
     Ok(devices)
 }
 
+/// A drive that cannot be opened: its address, and why.
+type Unopened = (String, String);
+
+/// The drives that can be opened, and the others. An error if none can, or if an address itself is wrong.
+pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopened>), Failure> {
+    let (mut devices, mut failed) = (Vec::new(), Vec::new());
+    let mut first = None;
+    for address in &args.parse()? {
+        match Device::open_beside(&devices, address, Create::Never) {
+            Ok(device) => devices.push(device),
+            Err(error @ (StoreError::Vfio(_) | StoreError::VfioUser(_) | StoreError::Function(_))) => {
+                failed.push((address.to_string(), error.to_string()));
+                first.get_or_insert(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match first {
+        Some(error) if devices.is_empty() => Err(error.into()),
+        _ => Ok((devices, failed)),
+    }
+}
+
 /// The store on the drives.
 pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
     Ok(Store::open(&devices(args)?, options)?)

@@ -82,7 +82,6 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
             (Class::Store, table.to_owned(), ALL_DRIVES)
         }
         LookupError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
-        LookupError::Unavailable { source } => of_driver(source),
         _ => (Class::Drive, table.to_owned(), DRIVE),
     };
     Failure::new(class, subject, chain(error)).remedy(remedy)
@@ -247,6 +246,7 @@ fn of_driver(error: &DriverError) -> Meaning {
         DriverError::Unusable { function, .. }
         | DriverError::Gone { function, .. }
         | DriverError::Fatal { function, .. }
+        | DriverError::GivenUp { function, .. }
         | DriverError::NotReady { function, .. }
         | DriverError::Command { function, .. }
         | DriverError::TimedOut { function, .. }

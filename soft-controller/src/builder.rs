@@ -70,6 +70,8 @@ impl Default for Builder {
                 mdts: 8,
                 mpsmax: 4,
                 fna: Fna::new(),
+                autonomous_power_states: false,
+                host_memory: (0, 0),
                 ready_delay: Duration::ZERO,
                 shutdown_delay: Duration::ZERO,
                 format_time: Duration::ZERO,
@@ -156,6 +158,19 @@ impl Builder {
     /// Format NVM Attributes: whether a format or an erase reaches all namespaces; default: neither.
     pub fn format_attributes(mut self, fna: Fna) -> Self {
         self.config.fna = fna;
+        self
+    }
+
+    /// The drive says that it changes its power state by itself, until a host turns that off. (It has one state.)
+    pub fn autonomous_power_states(mut self) -> Self {
+        self.config.autonomous_power_states = true;
+        self
+    }
+
+    /// The drive asks for `preferred` pages of 4 KiB of the host's memory, and takes no fewer than `least` (HMPRE, HMMIN).
+    /// It leaves a mark in each, and fails the command that takes them back where one is gone. Without this: none.
+    pub fn host_memory(mut self, preferred: u32, least: u32) -> Self {
+        self.config.host_memory = (preferred, least.min(preferred));
         self
     }
 

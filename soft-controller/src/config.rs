@@ -38,6 +38,10 @@ pub(crate) struct Config {
     /// Largest memory page is 2^(12 + this).
     pub(crate) mpsmax: u8,
     pub(crate) fna: Fna,
+    /// Whether it says that it changes its power state by itself.
+    pub(crate) autonomous_power_states: bool,
+    /// Pages of host memory that it would like, and least that are of use to it; 0: none.
+    pub(crate) host_memory: (u32, u32),
     pub(crate) ready_delay: Duration,
     pub(crate) shutdown_delay: Duration,
     pub(crate) format_time: Duration,

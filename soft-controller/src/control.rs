@@ -50,6 +50,8 @@ pub(crate) struct Control {
     /// By NSID - 1.
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) features: Features,
+    /// Pages of host memory that it was lent.
+    pub(crate) borrowed: Vec<u64>,
     pub(crate) events: Events,
     pub(crate) formats: Vec<FormatJob>,
     /// Namespaces whose attributes changed since the log page of that name was read.
@@ -76,6 +78,7 @@ impl Control {
             segments: Vec::new(),
             namespaces,
             features: Features::new(config, volatile),
+            borrowed: Vec::new(),
             events: Events::default(),
             formats: Vec::new(),
             changed_namespaces: Vec::new(),
@@ -177,6 +180,7 @@ impl Control {
         self.events.reset();
         self.formats.iter_mut().for_each(|job| job.sqe = None);
         self.features.reset();
+        self.borrowed.clear();
         core.recover();
         reset_doorbells(core);
         self.advance(core);

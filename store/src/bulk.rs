@@ -199,15 +199,20 @@ impl Lane {
 
     /// Waits until a command ends, and finishes the extents that are complete.
     fn wait(&mut self, job: &mut Job<'_>, plain: &mut [u8]) -> Result<(), StoreError> {
-        let (slots, mut failed) = (&mut self.slots, None);
+        let (slots, mut failed, mut succeeded) = (&mut self.slots, None, false);
         let waited = lock(&self.pair).wait(|completion| {
             if let Some(slot) = slots.get_mut(completion.tag as usize) {
                 slot.pending = slot.pending.saturating_sub(1);
             }
-            if !completion.is_success() {
+            if completion.is_success() {
+                succeeded = true;
+            } else {
                 failed.get_or_insert(completion);
             }
         });
+        if succeeded {
+            self.member.controller().proven();
+        }
         self.mend(waited.map(drop))?;
         if let Some(error) = failed.and_then(|completion| lock(&self.pair).error(&completion)) {
             return Err(error.into());

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use warprow_driver::{BlockIo, Controller, DriverError, Options, QueuePair, ResetKind};
+use warprow_driver::{Blame, BlockIo, Controller, DriverError, Options, QueuePair};
 
 use crate::StoreError;
 use crate::events::Watch;
@@ -16,14 +16,13 @@ pub(crate) struct Driven {
     /// What a reset needs to be let go.
     pairs: Mutex<Vec<Weak<Mutex<QueuePair>>>>,
     metadata: Mutex<Vec<Weak<MetadataIo>>>,
-    /// Held while a queue is brought back.
-    reviving: Mutex<()>,
     watch: Watch,
 }
 
 /// Opens the controllers of `devices`: one for all namespaces of a function, since nobody can drive it beside another.
-pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Driven>>, StoreError> {
-    let mut all: Vec<Arc<Driven>> = Vec::with_capacity(devices.len());
+/// For each device what became of its own.
+pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Result<Arc<Driven>, DriverError>>, StoreError> {
+    let mut all: Vec<Result<Arc<Driven>, DriverError>> = Vec::with_capacity(devices.len());
     for device in devices {
         let mut same = devices.iter().zip(&all).filter(|(other, _)| Arc::ptr_eq(other.function(), device.function()));
         if same.clone().any(|(other, _)| other.namespace() == device.namespace()) {
@@ -31,7 +30,7 @@ pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Driv
         }
         let driven = match same.next() {
             Some((_, driven)) => driven.clone(),
-            None => Driven::open(device, driving)?,
+            None => Driven::open(device, driving),
         };
         all.push(driven);
     }
@@ -42,8 +41,8 @@ impl Driven {
     fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, DriverError> {
         let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
         let controller = Controller::open(device.function().clone(), driving.clock.clone(), options)?;
-        let (pairs, metadata, reviving, watch) = Default::default();
-        Ok(Arc::new(Self { controller, pairs, metadata, reviving, watch }))
+        let (pairs, metadata, watch) = Default::default();
+        Ok(Arc::new(Self { controller, pairs, metadata, watch }))
     }
 
     pub(crate) fn controller(&self) -> &Arc<Controller> {
@@ -79,24 +78,19 @@ impl Driven {
         ios.iter().filter_map(Weak::upgrade).any(|io| io.try_lock().is_ok_and(|mut io| io.take().is_some()))
     }
 
-    /// Brings a queue back after a time-out or a reset: by `recreate`, which deletes it and makes it anew, or, if the drive does
-    /// not delete it, by a reset of the controller. Its owner has left it ([`QueuePair::leave`]). One queue at a time.
-    pub(crate) fn revive(&self, mut recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
-        let _one = lock(&self.reviving);
-        let mut failed = match recreate() {
-            Ok(()) => return Ok(()),
-            Err(error @ DriverError::NoQueueLeft { .. }) => return Err(error),
-            Err(error) => error,
-        };
-        for kind in [ResetKind::Controller, ResetKind::Function] {
-            tracing::warn!(function = %self.controller.name(), %failed, ?kind, "resetting the controller");
-            self.leave_idle();
-            match self.controller.reset(kind) {
-                Ok(()) => return recreate(),
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
+    /// Brings a queue back by [`Controller::recover`]. Its owner has left it ([`QueuePair::leave`]).
+    pub(crate) fn revive(
+        &self,
+        blame: Option<Blame>,
+        recreate: impl FnMut() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        self.controller.recover(blame, recreate, || self.leave_idle())
+    }
+
+    /// Tries a drive that was given up once more, by [`Controller::retry`].
+    pub(crate) fn retry(&self) -> Result<(), DriverError> {
+        self.leave_idle();
+        self.controller.retry()
     }
 
     /// Lets go of every queue that nobody is using at this moment. Whoever is using one lets go at its next access.

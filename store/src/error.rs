@@ -211,13 +211,6 @@ pub enum LookupError {
     /// A drive's namespace is not what it was when the store was opened. The output is untouched.
     #[error(transparent)]
     NamespaceChanged(#[from] NamespaceChanged),
-    /// A drive is out of order since an earlier look-up, and could not be brought back. The output is untouched.
-    #[error("a drive that failed earlier does not come back: {source}")]
-    Unavailable {
-        /// Why.
-        #[from]
-        source: DriverError,
-    },
 }
 
 /// Why a row could not be read.

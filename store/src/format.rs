@@ -263,7 +263,7 @@ const PLACES: u64 = 30;
 impl FormatPlan {
     /// Looks at `devices`.
     pub fn new(devices: &[Device], settings: FormatSettings) -> Result<Self, StoreError> {
-        let driven = driven::open(devices, &settings.open.driving())?;
+        let driven = driven::open(devices, &settings.open.driving())?.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut drives = Vec::new();
         for (device, driven) in devices.iter().zip(&driven) {
             let namespace = driven.controller().namespace(device.namespace())?;

@@ -65,7 +65,7 @@ pub use member::Device;
 pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
 pub use slot::Slot;
-pub use store::{OpenOptions, Store, TableInfo, Verified};
+pub use store::{DriveState, OpenOptions, Store, TableInfo, Verified};
 pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};

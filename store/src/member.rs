@@ -140,7 +140,6 @@ impl Member {
         self.driven.controller()
     }
 
-    #[cfg(test)]
     pub(crate) fn driven(&self) -> &Driven {
         &self.driven
     }
@@ -222,9 +221,9 @@ impl Member {
         self.driven.watch().events(self.name.clone())
     }
 
-    /// See [`Driven::revive`].
+    /// See [`Driven::revive`]; nobody is to blame.
     pub(crate) fn revive(&self, recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
-        self.driven.revive(recreate)
+        self.driven.revive(None, recreate)
     }
 
     fn with_io<T>(&self, mut access: impl FnMut(&mut BlockIo) -> Result<T, DriverError>) -> Result<T, DriverError> {
@@ -255,15 +254,17 @@ impl Member {
                 }
             }
         };
-        match access(io) {
+        let accessed = match access(io) {
             // Something earlier broke the queue; this access has not begun.
             Err(
-                DriverError::Stale { .. }
+                error @ (DriverError::Stale { .. }
                 | DriverError::Stuck { .. }
-                | DriverError::Push { source: PushError::LateWrites { .. }, .. },
+                | DriverError::Push { source: PushError::LateWrites { .. }, .. }),
             ) => {
                 io.leave();
-                self.revive(|| {
+                let timed_out = io.queue_pair().quarantined() != 0;
+                let blame = timed_out.then(|| io.queue_pair().blame(error));
+                self.driven.revive(blame, || {
                     io.recover()?;
                     // Another queue's, which nobody is left to delete: only a reset helps.
                     self.controller().check_late_writes().inspect_err(|_| io.leave())
@@ -271,7 +272,11 @@ impl Member {
                 access(io)
             }
             other => other,
+        };
+        if accessed.is_ok() {
+            self.controller().proven();
         }
+        accessed
     }
 
     /// Gives back the space of LBAs whose content nobody needs: ranges of first LBA and number.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use warprow_dma::{Clock, DmaMemory, Mapped, PAGE};
 use warprow_driver::prp::Data;
-use warprow_driver::{Completion, DriverError, Ended, PushError};
+use warprow_driver::{Blame, Completion, DriverError, Ended, PushError};
 
-use crate::LookupError;
+use crate::events::NamespaceChanged;
 use crate::member::{Member, SharedPair, lock};
 use crate::stage::Command;
 
@@ -29,10 +29,32 @@ pub(crate) struct Lane {
     landing: Landing,
     /// The queue failed; it must be brought back before it is used.
     broken: bool,
+    /// What the drive is to blame for, if that is why.
+    blame: Option<Blame>,
+    /// Why it could not be brought back for this look-up.
+    unusable: Option<DriverError>,
     /// Commands of this look-up that were sent, and the end of those that are to be.
     sent: Range<usize>,
     end: usize,
     outstanding: u32,
+}
+
+/// Why a lane cannot be used.
+enum NotReady {
+    Drive(DriverError),
+    Changed(NamespaceChanged),
+}
+
+impl From<DriverError> for NotReady {
+    fn from(error: DriverError) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl From<NamespaceChanged> for NotReady {
+    fn from(changed: NamespaceChanged) -> Self {
+        Self::Changed(changed)
+    }
 }
 
 /// Memory for the data of reads that are under way. Two halves take turns: each is filled from its beginning, once nothing
@@ -138,22 +160,74 @@ impl Lane {
         let memory = member.controller().allocate(half * 2)?;
         lock(&pair).keep(memory.clone());
         let landing = Landing { memory, half, current: 0, filled: 0, outstanding: [0; 2] };
-        Ok(Self { drive, pair, member: member.clone(), landing, broken: false, sent: 0..0, end: 0, outstanding: 0 })
+        Ok(Self {
+            drive,
+            pair,
+            member: member.clone(),
+            landing,
+            broken: false,
+            blame: None,
+            unusable: None,
+            sent: 0..0,
+            end: 0,
+            outstanding: 0,
+        })
     }
 
     /// Makes sure that the queue can be used, and that it leads to what it did: brings it back if it failed, or if the
-    /// controller was reset meanwhile. Whether that was needed.
-    pub(crate) fn ready(&mut self, now: Duration) -> Result<bool, LookupError> {
-        let pair = &self.pair;
-        if !self.broken && lock(pair).poll(|_| {}).is_ok() {
-            return self.member.watch(now).map(|()| false);
+    /// controller was reset meanwhile. Whether that was needed. A drive that does not come back leaves the lane unusable
+    /// for this look-up, at once if it was given up.
+    pub(crate) fn ready(&mut self, now: Duration) -> Result<bool, NamespaceChanged> {
+        self.unusable = None;
+        match self.bring_back(now) {
+            Ok(revived) => Ok(revived),
+            Err(NotReady::Changed(changed)) => Err(changed),
+            Err(NotReady::Drive(error)) => {
+                self.broken = true;
+                self.unusable = Some(error);
+                Ok(false)
+            }
         }
-        self.broken = true;
-        lock(pair).leave();
-        self.member.revive(|| lock(pair).recreate(|_| {}))?;
-        self.landing.reset();
-        self.broken = false;
-        self.member.watch(now).map(|()| true)
+    }
+
+    fn bring_back(&mut self, now: Duration) -> Result<bool, NotReady> {
+        let controller = self.member.controller();
+        if let Some(failure) = controller.failure() {
+            self.blame = None;
+            return Err(DriverError::GivenUp { function: controller.name().clone(), failure }.into());
+        }
+        let pair = &self.pair;
+        let revive = self.broken || lock(pair).poll(|_| {}).is_err();
+        if revive {
+            self.broken = true;
+            lock(pair).leave();
+            self.member.driven().revive(self.blame.take(), || lock(pair).recreate(|_| {}))?;
+            self.landing.reset();
+            self.broken = false;
+        }
+        match self.member.watch::<NotReady>(now) {
+            Ok(()) => Ok(revive),
+            Err(NotReady::Drive(error)) => {
+                // It does not even say what it is.
+                self.accuse(&error);
+                Err(error.into())
+            }
+            Err(changed) => Err(changed),
+        }
+    }
+
+    /// Notes what the drive is to blame for.
+    fn accuse(&mut self, error: &DriverError) {
+        let blames = matches!(
+            error,
+            DriverError::TimedOut { .. }
+                | DriverError::Fatal { .. }
+                | DriverError::Gone { .. }
+                | DriverError::Stuck { .. }
+        );
+        if blames && self.blame.is_none() {
+            self.blame = Some(lock(&self.pair).blame(error.clone()));
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -229,8 +303,15 @@ impl Lane {
             failed.get_or_insert(completion);
         };
         let polled = if expire { pair.expire(on) } else { pair.poll(on) };
-        if reading.failure.is_none() {
-            reading.failure = failed.and_then(|completion| pair.error(&completion));
+        if let Some(completion) = failed
+            && (self.broken || reading.failure.is_none())
+        {
+            let error = pair.error(&completion);
+            drop(pair);
+            if let Some(error) = error {
+                self.accuse(&error);
+                reading.failure.get_or_insert(error);
+            }
         }
         polled.map(drop)
     }
@@ -246,6 +327,9 @@ impl Lane {
     ) -> usize {
         let polled = self.poll(expire, landings, reading, meanwhile);
         let count = landings.arrived.len();
+        if count != 0 {
+            self.member.controller().proven();
+        }
         for index in landings.arrived.drain(..) {
             if let Some(place) = landings.places.get_mut(index as usize) {
                 let at = std::mem::replace(place, ENDED) as usize;
@@ -284,7 +368,11 @@ impl Lane {
         meanwhile: &mut impl Meanwhile,
     ) {
         self.broken = true;
+        self.accuse(&error);
         lock(&self.pair).leave();
+        if matches!(error, DriverError::Gone { .. }) {
+            self.member.controller().give_up_if_gone();
+        }
         for index in self.sent.start..self.end {
             if std::mem::replace(&mut landings.places[index], ENDED) != ENDED {
                 meanwhile.fail(index);
@@ -307,7 +395,7 @@ pub(crate) fn read(
     let mut reading = Reading::default();
     let began = clock.now();
     landings.places[..commands.len()].fill(UNSENT);
-    assign(lanes, commands, meanwhile);
+    assign(lanes, commands, &mut reading, meanwhile);
     let doorbells = |lanes: &[Lane]| lanes.iter().map(|lane| lock(&lane.pair).doorbells()).sum::<u64>();
     let doorbells_before = doorbells(lanes);
     for lane in lanes.iter_mut() {
@@ -362,20 +450,24 @@ pub(crate) fn read(
 }
 
 /// Gives every lane its part of the commands.
-fn assign(lanes: &mut [Lane], commands: &[Command], meanwhile: &mut impl Meanwhile) {
+fn assign(lanes: &mut [Lane], commands: &[Command], reading: &mut Reading, meanwhile: &mut impl Meanwhile) {
     lanes.iter_mut().for_each(|lane| (lane.sent, lane.end) = (0..0, 0));
     let mut first = 0;
     while let Some(drive) = commands.get(first).map(|command| command.drive) {
         let count = commands[first..].partition_point(|command| command.drive == drive);
-        let mine = || lanes.iter().filter(|lane| lane.drive == drive).count();
-        let share = count.div_ceil(mine().max(1));
+        let mine = || lanes.iter().filter(|lane| lane.drive == drive);
+        let usable = mine().filter(|lane| lane.unusable.is_none()).count();
+        if usable == 0 && reading.failure.is_none() {
+            reading.failure = mine().find_map(|lane| lane.unusable.clone());
+        }
+        let share = count.div_ceil(usable.max(1));
         let mut next = first;
-        for lane in lanes.iter_mut().filter(|lane| lane.drive == drive) {
+        for lane in lanes.iter_mut().filter(|lane| lane.drive == drive && lane.unusable.is_none()) {
             let end = (next + share).min(first + count);
             (lane.sent, lane.end) = (next..next, end);
             next = end;
         }
-        // Nobody serves a drive that is missing.
+        // Nobody serves a drive that is missing, or does not come back.
         (next..first + count).for_each(|index| meanwhile.fail(index));
         first += count;
     }

@@ -61,6 +61,8 @@ macro_rules! counts {
         pub struct Metrics {
             /// Look-ups that returned a report, in success or not.
             pub lookups: u64,
+            /// Drives that serve nothing at this moment ([`Store::drive_states`](crate::Store::drive_states)).
+            pub drives_failed: u64,
             $($(#[$doc])* pub $name: u64,)*
             /// Time in each stage, indexed by [`Stage`].
             pub stages: [Duration; 6],
@@ -91,6 +93,7 @@ macro_rules! counts {
             pub(crate) fn snapshot(&self) -> Metrics {
                 Metrics {
                     lookups: self.lookups.load(Ordering::Relaxed),
+                    drives_failed: 0,
                     $($name: self.$name.load(Ordering::Relaxed),)*
                     stages: std::array::from_fn(|i| {
                         Duration::from_nanos(self.nanos.get(i).map_or(0, |nanos| nanos.load(Ordering::Relaxed)))

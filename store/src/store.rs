@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_dma::{Clock, SystemClock};
+use warprow_driver::DriverError;
 use warprow_layout::{
     Access, DType, Drive, FormatOptions, Generation, Inspection, OpenError, Ranks, Repair, RowReader, State, Table,
     Volume, VolumeError, row_crc,
@@ -100,6 +101,8 @@ pub(crate) struct Shared {
     pub driving: Driving,
     pub totals: Totals,
     repairs: Vec<Repair>,
+    /// Drives that were given, and could not be driven.
+    unopened: Vec<DriveState>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -112,6 +115,28 @@ impl Shared {
     /// Looks at what drives report, and fails where a namespace is not what it was.
     pub(crate) fn watch(&self) -> Result<(), StoreError> {
         self.members.iter().flatten().try_for_each(|member| member.watch(self.driving.clock.now()))
+    }
+}
+
+/// How a drive does.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DriveState {
+    /// The drive.
+    pub drive: String,
+    /// Why it serves nothing: it was given up ([`DriverError::GivenUp`], with everything that was tried), or could not be
+    /// driven when the store was opened. `None`: it serves.
+    pub failure: Option<DriverError>,
+    /// How often its controller was reset since the store was opened.
+    pub resets: u64,
+}
+
+impl DriveState {
+    fn of(member: &Arc<Member>) -> Self {
+        let controller = member.controller();
+        let function = controller.name().clone();
+        let failure = controller.failure().map(|failure| DriverError::GivenUp { function, failure });
+        Self { drive: member.name().to_owned(), failure, resets: controller.resets() }
     }
 }
 
@@ -188,17 +213,26 @@ impl Store {
         Self::on(members, options)
     }
 
-    /// Opens the store that lies on `devices`, given in any order.
+    /// Opens the store that lies on `devices`, given in any order. A drive that cannot be driven is an error, or, in a
+    /// degraded open, is done without ([`drive_states`](Self::drive_states) has the reason).
     pub fn open(devices: &[Device], options: &OpenOptions) -> Result<Self, StoreError> {
-        Self::on(open_members(devices, &options.driving())?, options).map_err(|error| of_image(devices, error))
+        let (members, failed) = match options.access {
+            Access::Degraded => open_what_works(devices, &options.driving())?,
+            _ => (open_members(devices, &options.driving())?, Vec::new()),
+        };
+        Self::without(failed, members, options).map_err(|error| of_image(devices, error))
     }
 
     pub(crate) fn on(given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
+        Self::without(Vec::new(), given, options)
+    }
+
+    fn without(unopened: Vec<DriveState>, given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
         let opened = warprow_layout::open(given.clone(), options.access)?;
         let volume = opened.volume;
         let members = volume.positions().iter().map(|position| given.get((*position)?).cloned()).collect();
         let driving = options.driving();
-        let shared = Shared { volume, members, driving, totals: Totals::default(), repairs: opened.repairs };
+        let shared = Shared { volume, members, driving, totals: Totals::default(), repairs: opened.repairs, unopened };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -231,6 +265,29 @@ impl Store {
         self.shared.members.iter().map(|member| member.as_ref().map(name)).collect()
     }
 
+    /// How each drive does: those of the members that are there, in their order, then those that could not be opened.
+    ///
+    /// A drive is given up when recovery has come to its end, or when it is gone. From then on look-ups fail its rows at
+    /// once ([`RowError::Drive`](crate::RowError)) and serve all others; whatever else needs it fails with
+    /// [`DriverError::GivenUp`].
+    pub fn drive_states(&self) -> Vec<DriveState> {
+        let members = self.shared.members.iter().flatten().map(DriveState::of);
+        members.chain(self.shared.unopened.iter().cloned()).collect()
+    }
+
+    /// Tries every drive that was given up once more, when somebody says that it may work again: resets its function and
+    /// sets it up. Returns how these drives do then. Look-ups use the ones that are back from their next batch on. A drive
+    /// that was plugged out of a VFIO group does not come back this way: open the store again.
+    pub fn retry_drives(&self) -> Vec<DriveState> {
+        let given_up = |member: &&Arc<Member>| member.controller().failure().is_some();
+        let retried = self.shared.members.iter().flatten().filter(given_up).map(|member| {
+            let error = member.driven().retry().err();
+            let state = DriveState::of(member);
+            DriveState { failure: error.or(state.failure), ..state }
+        });
+        retried.collect()
+    }
+
     /// What each drive has reported by itself since the store was opened: warnings about its health, errors, changes of its
     /// namespaces. Look-ups look for that too, every 10 ms at most, and `tracing` warns of each event; so this is for what
     /// has come, whether anybody looks rows up or not. It waits for the log pages of new events, at most as long as an
@@ -247,7 +304,8 @@ impl Store {
 
     /// Totals over all look-ups since the store was opened.
     pub fn metrics(&self) -> Metrics {
-        self.shared.totals.snapshot()
+        let drives_failed = self.drive_states().iter().filter(|drive| drive.failure.is_some()).count() as u64;
+        Metrics { drives_failed, ..self.shared.totals.snapshot() }
     }
 
     /// A table's id → rank permutation; `None`: ids are ranks.
@@ -401,7 +459,29 @@ pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<Located> {
 
 pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {
     let driven = driven::open(devices, driving)?;
-    devices.iter().zip(driven).map(|(device, driven)| Member::on(device, driven, driving)).collect()
+    devices.iter().zip(driven).map(|(device, driven)| Member::on(device, driven?, driving)).collect()
+}
+
+/// As [`open_members`], doing without the drives that cannot be driven.
+fn open_what_works(devices: &[Device], driving: &Driving) -> Result<(Vec<Arc<Member>>, Vec<DriveState>), StoreError> {
+    let (mut members, mut failed) = (Vec::new(), Vec::new());
+    for (device, driven) in devices.iter().zip(driven::open(devices, driving)?) {
+        match driven.map_err(StoreError::from).and_then(|driven| Member::on(device, driven, driving)) {
+            Ok(member) => members.push(member),
+            Err(StoreError::Driver(error)) => {
+                tracing::error!(drive = device.name(), %error, "a drive is left out");
+                failed.push(DriveState { drive: device.name(), failure: Some(error), resets: 0 });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match (members.is_empty(), failed.pop()) {
+        (true, Some(DriveState { failure: Some(error), .. })) => Err(error.into()),
+        (_, last) => {
+            failed.extend(last);
+            Ok((members, failed))
+        }
+    }
 }
 
 impl TableInfo {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::Table;
 use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
-use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_soft_controller::{Cut, Fault, Queues, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{
     Batch, DType, Feature, HostOptions, LoadOptions, LookupError, OpenOptions, Output, Plan, PlanOptions, Pooling,
@@ -185,20 +185,92 @@ fn a_queue_that_is_not_deleted_costs_a_reset_of_the_controller() {
 }
 
 #[test]
-fn a_drive_that_is_gone_fails_its_rows_and_then_the_look_up() {
+fn a_drive_that_is_gone_fails_its_rows_at_once_and_no_others() {
+    let world = world(2);
+    let plan = world.plan(Pooling::None, 2);
+    let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
+    world.drives[1].faults().inject(rule(Fault::Disappear));
+    look(&world, &mut slot, &ids()).unwrap_err();
+    for slot in [&mut slot, &mut other] {
+        for _ in 0..20 {
+            let began = Instant::now();
+            let (positions, source) = look(&world, slot, &ids()).unwrap_err();
+            assert!(began.elapsed() < Duration::from_millis(100), "nothing is waited for");
+            assert!(positions.len() > 5 && positions.len() < 50, "one of two drives, and DRAM: {positions:?}");
+            assert!(matches!(&source, RowError::Drive(DriverError::GivenUp { .. })), "{source}");
+            assert!(source.to_string().contains("drive1"), "{source}");
+        }
+    }
+    // Ids in DRAM alone are a look-up without a fault.
+    look(&world, &mut slot, &[1, 2, 99]).unwrap();
+    let states = world.store.drive_states();
+    assert!(states[0].failure.is_none() && states[0].drive == "drive0");
+    assert!(states[1].failure.as_ref().is_some_and(|why| why.to_string().contains("gone")), "{states:?}");
+    assert_eq!(world.store.metrics().drives_failed, 1);
+    let error = world.store.verify("t", &mut |_| std::ops::ControlFlow::Continue(())).unwrap_err();
+    assert!(error.to_string().contains("given up"), "{error}");
+
+    assert!(world.store.retry_drives()[0].failure.is_some(), "it is still gone");
+    look(&world, &mut slot, &ids()).unwrap_err();
+    world.drives[1].power_cut(Cut::KeepAll).unwrap();
+    assert!(world.store.retry_drives()[0].failure.is_none());
+    assert_eq!(world.store.metrics().drives_failed, 0);
+    for slot in [&mut slot, &mut other] {
+        look(&world, slot, &ids()).unwrap();
+    }
+}
+
+#[test]
+fn a_drive_that_never_answers_is_given_up() {
     let world = world(2);
     let plan = world.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
-    world.drives[1].faults().inject(rule(Fault::Disappear));
-    look(&world, &mut slot, &ids()).unwrap_err();
-    let mut rows = vec![7.0; DIM];
+    look(&world, &mut slot, &ids()).unwrap();
+    let reads = world.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).always());
     let began = Instant::now();
-    let result = slot.lookup(&Batch::new(&[1i64], 1), &mut Output::new(Rows::F32(&mut rows), DIM));
-    let error = result.unwrap_err();
-    assert!(matches!(error, LookupError::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains("drive1"), "{error}");
-    assert!(rows.iter().all(|&x| x == 7.0), "the output is untouched");
+    let mut waits = 0;
+    let failure = loop {
+        match look(&world, &mut slot, &ids()).unwrap_err().1 {
+            RowError::Drive(DriverError::TimedOut { .. }) => waits += 1,
+            RowError::Drive(DriverError::GivenUp { failure, .. }) => break failure,
+            other => panic!("{other}"),
+        }
+    };
+    // At first, then with the queue made anew, after a reset of the controller, and after one of the function.
+    assert_eq!((waits, failure.steps.len()), (4, 4), "{failure}");
+    assert!(failure.steps.iter().all(|step| matches!(step.error, DriverError::TimedOut { .. })), "{failure}");
     assert!(began.elapsed() < Duration::from_secs(5));
+    let began = Instant::now();
+    (0..20).for_each(|_| drop(look(&world, &mut slot, &ids()).unwrap_err()));
+    assert!(began.elapsed() < Duration::from_millis(300), "a time-out each");
+    assert!(world.drives[1].faults().fired(reads) < 200, "it is still asked");
+
+    world.drives[1].faults().clear();
+    assert!(world.store.retry_drives().iter().all(|drive| drive.failure.is_none() && drive.drive == "drive1"));
+    look(&world, &mut slot, &ids()).unwrap();
+}
+
+#[test]
+fn a_drive_that_cannot_be_driven_is_done_without_when_opened_degraded() {
+    let World { drives, store, table, options: host } = world(2);
+    drop(store);
+    drives[1].faults().inject(Rule::new(Fault::Disappear).on(Queues::Admin));
+    Store::open(&common::devices(&drives), &options()).unwrap_err();
+    let store = Store::open(&common::devices(&drives), &options().with_degraded()).unwrap();
+    let states = store.drive_states();
+    assert!(states[0].failure.is_none() && states.len() == 2, "{states:?}");
+    assert!(states[1].drive == "drive1" && matches!(states[1].failure, Some(DriverError::Gone { .. })), "{states:?}");
+    assert_eq!(store.metrics().drives_failed, 1);
+    let world = World { drives, store, table, options: host.with_dram_bytes(0) };
+    let (plan, ids) = (world.plan(Pooling::None, 1), (HOT as i64..HOT as i64 + 64).collect::<Vec<_>>());
+    let (positions, source) = look(&world, &mut plan.slot().unwrap(), &ids).unwrap_err();
+    assert!(matches!(source, RowError::MemberMissing { .. }) && positions.len() < 64, "{source}: {positions:?}");
+    // If none can be, the reason is the error.
+    let gone = common::devices(&world.drives[1..]);
+    assert!(matches!(
+        Store::open(&gone, &options().with_degraded()),
+        Err(warprow_store::StoreError::Driver(DriverError::Gone { .. }))
+    ));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{AllocateError, Backing, DmaMemory, Doorbell};
+use crate::{AllocateError, Backing, DmaMemory, Doorbell, Interrupt};
 
 /// What can go wrong between the driver and a PCIe function.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum FunctionError {
     /// The function no longer answers: a register read returned all ones, or its transport is closed.
     #[error("{function}: the device is gone (removed, powered off, or its transport closed)")]
@@ -40,7 +40,7 @@ pub enum FunctionError {
         /// What was being done.
         what: &'static str,
         /// The system's answer.
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// The transport cannot do this.
     #[error("{function}: {what} is not supported by this transport")]
@@ -106,6 +106,12 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master, which is off
     /// afterwards, also if the reset failed or is [`FunctionError::Unsupported`].
     fn reset(&self) -> Result<(), FunctionError>;
+
+    /// Turns MSI-X on for vector 0, which is the admin completion queue's, and returns what waits for it; the same every
+    /// time. It outlives resets. Polling needs it not.
+    fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
+        Err(FunctionError::Unsupported { function: self.name().to_owned(), what: "waiting for interrupts" })
+    }
 }
 
 /// Memory that a device can reach, for as long as this value lives.

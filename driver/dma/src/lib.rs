@@ -8,9 +8,11 @@ mod clock;
 mod doorbell;
 mod file_mapping;
 mod function;
+mod interrupt;
 mod memory;
 mod mmio;
 pub mod order;
+pub mod pci;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod process_barrier;
 mod sigbus;
@@ -19,5 +21,6 @@ pub use clock::{Clock, SystemClock};
 pub use doorbell::{Doorbell, Ring, Wake};
 pub use file_mapping::{FileMapping, MappingLost};
 pub use function::{Function, FunctionError, Mapped};
+pub use interrupt::{Event, Interrupt};
 pub use memory::{AllocateError, Backing, DmaMemory, HUGE_PAGE, ImportError, PAGE, WeakMemory};
 pub use mmio::Mmio;

@@ -30,7 +30,7 @@ pub enum Backing {
 }
 
 /// Memory for DMA could not be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot allocate {len} bytes of DMA memory ({backing:?}): {source}{}", remedy(*.backing))]
 pub struct AllocateError {
     /// Length asked for, bytes.
@@ -38,7 +38,7 @@ pub struct AllocateError {
     /// What it was to be made of.
     pub backing: Backing,
     /// The system's answer.
-    pub source: std::io::Error,
+    pub source: Arc<std::io::Error>,
 }
 
 fn remedy(backing: Backing) -> &'static str {
@@ -149,7 +149,7 @@ impl fmt::Debug for DmaMemory {
 impl DmaMemory {
     /// Allocates at least `len` bytes (at least one page), rounded up to whole pages of the backing.
     pub fn allocate(len: usize, backing: Backing) -> Result<Self, AllocateError> {
-        let error = |source| AllocateError { len, backing, source };
+        let error = |source: std::io::Error| AllocateError { len, backing, source: source.into() };
         let page = if backing == Backing::HugePages { HUGE_PAGE } else { PAGE };
         let rounded = len
             .max(1)

@@ -52,6 +52,17 @@ pub enum PushError {
     /// A buffer that PRPs cannot describe.
     #[error(transparent)]
     Prp(#[from] PrpError),
+    /// A data buffer in memory that could be taken from the device while the command names it.
+    #[error(
+        "the buffer ({len} bytes at {iova:#x}) lies in no memory that this queue keeps mapped: give it the memory first, by \
+         QueuePair::keep"
+    )]
+    NotKept {
+        /// Where it starts.
+        iova: u64,
+        /// Its length, bytes.
+        len: u64,
+    },
     /// A namespace with metadata.
     #[error("namespace {nsid} has {bytes} B of metadata in each block; format it to an LBA format without")]
     Metadata {
@@ -146,6 +157,7 @@ impl QueuePair {
         if len != bytes {
             return Err(PushError::WrongLength { len, bytes });
         }
+        self.check_kept(data)?;
         let (prp1, prp2) = match data.in_a_page() {
             // The most usual kind needs no list.
             Some(prp1) => (prp1, 0),
@@ -154,7 +166,17 @@ impl QueuePair {
         Ok((blocks_z, prp1, prp2))
     }
 
-    /// Pushes a Read of `blocks` blocks from `lba` into `data`.
+    /// A mapping cannot end while a command names it: all that commands name is kept until they can reach it no more.
+    #[inline]
+    fn check_kept(&self, data: Data<'_>) -> Result<(), PushError> {
+        let check = |iova, len| if self.keeps(iova, len) { Ok(()) } else { Err(PushError::NotKept { iova, len }) };
+        match data {
+            Data::Contiguous { iova, len } => check(iova, len),
+            Data::Scattered(stretches) => stretches.iter().try_for_each(|stretch| check(stretch.iova, stretch.len)),
+        }
+    }
+
+    /// Pushes a Read of `blocks` blocks from `lba` into `data`, in memory that the queue [keeps](Self::keep).
     #[inline]
     pub fn read(&mut self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>, tag: u64) -> Result<u16, PushError> {
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;

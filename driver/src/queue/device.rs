@@ -67,6 +67,8 @@ pub(super) struct DeviceQueue {
     has_cq: bool,
     /// Commands in quarantine that change the media: this queue's share of the controller's late writes.
     pub(super) late: u32,
+    /// The controller's trial when the queue was made on the device.
+    pub(super) trial: u64,
     pub(super) controller: Arc<Controller>,
 }
 
@@ -93,6 +95,7 @@ impl DeviceQueue {
             has_sq: false,
             has_cq: false,
             late: 0,
+            trial: 0,
             controller: controller.clone(),
         })
     }
@@ -125,6 +128,7 @@ impl DeviceQueue {
             return Err(DriverError::NoQueueLeft { function: self.controller.name().clone(), granted: queues.granted });
         }
         self.made = self.controller.gate.now();
+        self.trial = self.controller.recovery.trial();
         let size_z = |entries: u32| (entries - 1) as u16;
         let cq = Sqe::create_io_cq(self.id, size_z(self.sizes.completion_entries))
             .with_prps(self.iova + self.sizes.cq_offset() as u64, 0);
@@ -212,5 +216,11 @@ impl DeviceQueue {
 
 /// Whether the device said no, so that the command certainly had no effect.
 fn is_refusal(error: &DriverError) -> bool {
-    matches!(error, DriverError::Command { .. } | DriverError::Down { .. } | DriverError::AdminQueueFull { .. })
+    matches!(
+        error,
+        DriverError::Command { .. }
+            | DriverError::Down { .. }
+            | DriverError::GivenUp { .. }
+            | DriverError::AdminQueueFull { .. }
+    )
 }

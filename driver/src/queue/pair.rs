@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
 use crate::late::changes_media;
+use crate::recovery::Blame;
 
 /// How to make a queue pair.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ impl Default for QueueOptions {
 const TURNS: u32 = 64;
 /// How long a wait spins and yields before it sleeps between looks.
 const SPIN: Duration = Duration::from_millis(20);
+/// Commands that the device is asked to abort one by one before their queue is deleted.
+const MOST_ABORTS: usize = 16;
 
 /// A submission queue with its completion queue, driven by one thread at a time (`&mut self`): no locks, no atomic
 /// read-modify-write. `docs/rings.md` gives the rules.
@@ -44,7 +48,8 @@ const SPIN: Duration = Duration::from_millis(20);
 /// [`poll`](Self::poll) or [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
 ///
 /// **The memory that a command names** must stay untouched by others until the command has ended in any way but
-/// [`Ended::TimedOut`]. [`keep`](Self::keep) makes sure that it also stays mapped.
+/// [`Ended::TimedOut`]. It also stays mapped: the queue pair [keeps](Self::keep) it, until the device has provably let go of
+/// it (queue deleted, or CC.EN = 0 and RDY = 0).
 ///
 /// The methods that push a command fail with a [`PushError`], and then have done nothing. All others fail with
 /// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
@@ -56,6 +61,8 @@ pub struct QueuePair {
     memory: Arc<Mapped>,
     pub(super) places: Places,
     kept: Vec<Arc<Mapped>>,
+    /// The addresses of what is kept and mapped for this controller.
+    reach: Vec<Range<u64>>,
     options: QueueOptions,
     /// When the batch that is being pushed ends at the latest.
     batch_deadline: Duration,
@@ -112,6 +119,7 @@ impl Controller {
             memory,
             places,
             kept: Vec::new(),
+            reach: Vec::new(),
             options: QueueOptions { max_transfer, completion_entries, ..options.clone() },
             batch_deadline: NEVER,
             earliest: NEVER,
@@ -179,9 +187,21 @@ impl QueuePair {
     }
 
     /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from
-    /// the device, even if it is dropped while the device does not answer.
+    /// the device, even if it is dropped while the device does not answer. Commands with data name such memory only
+    /// ([`PushError::NotKept`]).
     pub fn keep(&mut self, memory: Arc<Mapped>) {
+        if Arc::ptr_eq(memory.function(), self.device.controller.function()) {
+            let begin = memory.iova();
+            self.reach.push(begin..begin.saturating_add(memory.memory().len() as u64));
+        }
         self.kept.push(memory);
+    }
+
+    /// Whether all of a buffer lies in memory that is kept.
+    #[inline]
+    pub(super) fn keeps(&self, iova: u64, len: u64) -> bool {
+        let Some(end) = iova.checked_add(len) else { return false };
+        self.reach.iter().any(|kept| kept.start <= iova && end <= kept.end)
     }
 
     /// Lets go of the queue, so that the controller can be reset. Every other call then answers
@@ -196,18 +216,24 @@ impl QueuePair {
         DriverError::Stale { function: self.device.controller.name().clone(), queue: self.id() }
     }
 
-    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), ends every command
-    /// to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
+    /// Blames the controller for `error`, of a command of this queue: for [`Controller::recover`].
+    pub fn blame(&self, error: DriverError) -> Blame {
+        Blame { trial: self.device.trial, error }
+    }
+
+    /// Starts the queue again from nothing: asks the device to abort what timed out (the first few), deletes the queue
+    /// from the device (unless a reset already has), ends every command to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
     /// creates it anew with the same memory. The step to take for a queue with commands in quarantine, and after a
     /// reset of the controller.
     ///
-    /// If the device does not delete the queue, no command has ended but those it answered, and the quarantine stays:
+    /// If the device does not answer to the Abort or delete the queue, no command has ended but those it answered, and the quarantine stays:
     /// reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
         self.leave();
         let controller = self.device.controller.clone();
         let queues = controller.lock_queues();
         self.device.forget_if_reset();
+        self.abort_quarantined()?;
         self.device.delete_sq()?;
         if self.device.has_cq() {
             // While there is still a completion queue: this may ring its doorbell.
@@ -219,8 +245,26 @@ impl QueuePair {
         self.device.create(&queues)
     }
 
+    /// Asks the device to abort what timed out. What it says of it does not matter: the queue is deleted next, and that
+    /// alone proves anything. But a device that does not even answer will not delete a queue either.
+    fn abort_quarantined(&mut self) -> Result<(), DriverError> {
+        if !self.device.has_sq() {
+            return Ok(());
+        }
+        let (id, controller) = (self.id(), &self.device.controller);
+        for cid in self.ring.unanswered().take(MOST_ABORTS) {
+            match controller.abort(id, cid) {
+                Ok(aborted) => tracing::debug!(function = %controller.name(), queue = id, cid, aborted, "abort"),
+                Err(DriverError::Command { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
-    /// The PRP entries are taken as they are; the methods named after commands build them.
+    /// The PRP entries are taken as they are: that what they name is mapped, and stays so, is the caller's business. The
+    /// methods named after commands build them, and see to that.
     ///
     /// A queue without room refuses it ([`PushError::Full`]). Commands that change the media are refused while an earlier
     /// one may still be carried out late ([`PushError::LateWrites`]).

@@ -341,6 +341,11 @@ impl<M: Words, B: Bell> Ring<M, B> {
         self.slots.iter().filter(|slot| slot.state != State::Free).map(Slot::issued)
     }
 
+    /// The CIDs of commands that timed out and have not been answered since.
+    pub fn unanswered(&self) -> impl Iterator<Item = u16> {
+        self.slots.iter().filter(|slot| slot.state == State::Quarantined).map(|slot| slot.cid)
+    }
+
     /// Starts again from empty rings, once the device has provably let go of both (queues deleted, or CC.EN = 0 and
     /// RDY = 0): zeroes the completion queue, and gives `on` every command that had not ended
     /// ([`Ended::Lost`]) or was in quarantine ([`Ended::Released`]).

@@ -103,6 +103,16 @@ fn refusals_before_anything_is_sent() {
     );
     let unaligned = Data::Contiguous { iova: rig.buffer.iova() + 2, len: 512 };
     assert!(matches!(pair.read(ns, 0, 1, unaligned, 0), Err(PushError::Prp(_))));
+    let buffer = rig.buffer.iova();
+    let (first, last) = (buffer.wrapping_sub(512), buffer + rig.buffer.memory().len() as u64 - 512);
+    pair.write(ns, 0, 1, Data::Contiguous { iova: last, len: 512 }, false, 0).unwrap();
+    let unkept = rig.controller.allocate(512).unwrap();
+    for (iova, len) in [(first, 1024), (last, 1024), (last + 4, 512), (unkept.iova(), 512), (u64::MAX - 3, 512)] {
+        let data = Data::Contiguous { iova, len };
+        let pushed = pair.read(ns, 0, (len / 512) as u32, data, 0);
+        assert_eq!(pushed, Err(PushError::NotKept { iova, len }), "{iova:#x}");
+    }
+    assert_eq!(pair.wait(|completion| assert!(completion.is_success())).unwrap(), 1);
     assert_eq!(pair.compare(ns, 0, 1, of(512), 0), Err(PushError::Unsupported { what: "Compare" }));
     assert_eq!(pair.deallocate(ns, &[], 0), Err(PushError::RangeCount { ranges: 0, max: 32 }));
     assert_eq!(pair.deallocate(ns, &[(0, 1); 33], 0), Err(PushError::RangeCount { ranges: 33, max: 32 }));
@@ -241,6 +251,7 @@ fn a_queue_is_drained_while_its_doorbells_exist() {
 fn no_write_is_accepted_while_one_may_come_late() {
     let (rig, mut pair) = Rig::new();
     let mut other = rig.controller.queue_pair(&small()).unwrap();
+    other.keep(rig.buffer.clone());
     let refused = PushError::LateWrites { count: 1 };
     let cids = rig.silence();
     // A late read harms nobody who writes.
@@ -277,6 +288,7 @@ fn no_write_is_accepted_while_one_may_come_late() {
 fn writes_left_in_a_queue_that_stays_hold_off_others_until_a_reset() {
     let (rig, mut pair) = Rig::new();
     let mut other = rig.controller.queue_pair(&small()).unwrap();
+    other.keep(rig.buffer.clone());
     let _cids = rig.silence();
     pair.write(&rig.namespace, 1, 1, rig.block(0), false, 1).unwrap();
     pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
@@ -288,6 +300,7 @@ fn writes_left_in_a_queue_that_stays_hold_off_others_until_a_reset() {
     assert_error!(rig.controller.check_late_writes(), DriverError::LateWrites { count: 1, .. }, "timed out");
     // Nor is what nobody waited for at all forgotten.
     let mut third = rig.controller.queue_pair(&small()).unwrap();
+    third.keep(rig.buffer.clone());
     let _cids = rig.silence();
     third.read(&rig.namespace, 1, 1, rig.block(0), 1).unwrap();
     third.ring().unwrap();

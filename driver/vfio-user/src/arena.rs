@@ -1,6 +1,7 @@
 //! Memory for servers that take few DMA regions: large pieces, of which each allocation gets a part.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use warprow_dma::{AllocateError, Backing, DmaMemory, PAGE, WeakMemory};
@@ -61,8 +62,8 @@ pub(crate) struct Arena {
 impl Arena {
     /// At least `len` zeroed bytes, of a piece that is there or of a new one.
     pub(crate) fn allocate(&mut self, len: usize) -> Result<DmaMemory, AllocateError> {
-        let too_long =
-            || AllocateError { len, backing: Backing::Memfd, source: std::io::ErrorKind::OutOfMemory.into() };
+        let source = || Arc::new(std::io::ErrorKind::OutOfMemory.into());
+        let too_long = || AllocateError { len, backing: Backing::Memfd, source: source() };
         let rounded = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(too_long)?;
         if let Some(part) = self.slabs.iter_mut().find_map(|slab| slab.allocate(rounded)) {
             return Ok(part);

@@ -105,7 +105,7 @@ impl Connection {
     }
 
     pub(crate) fn os(&self, what: &'static str, source: io::Error) -> FunctionError {
-        FunctionError::Os { function: self.name.clone(), what, source }
+        FunctionError::Os { function: self.name.clone(), what, source: source.into() }
     }
 
     /// The answer makes no sense: nothing that this server says is believed any more.

@@ -1,14 +1,17 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, PAGE, Ring};
+use warprow_dma::pci::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
+use warprow_dma::pci::{COMMAND, PciAccess};
+use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Event, Function, FunctionError, Interrupt, PAGE, Ring};
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_REGION_INFO, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
-    DeviceInfo, DmaMap, DmaUnmap, RegionAccess, RegionInfo, command, device_flags, dma_flags, region,
+    DeviceInfo, DmaMap, DmaUnmap, IrqSet, RegionAccess, RegionInfo, command, device_flags, dma_flags, irq,
+    irq_set_flags, region,
 };
 use warprow_vfio_user_proto::{
     Capabilities, Region, Version, device_info, region_data, region_info, region_written, version_reply,
@@ -20,19 +23,14 @@ use crate::arena::Arena;
 use crate::connection::{Connection, Patience, connect};
 use crate::iova::Iovas;
 
-/// Offsets in configuration space, and bits of the command register (PCI Local Bus 3.0, 6.2).
+/// Offsets in configuration space (PCI Local Bus 3.0, 6.2).
 const CLASS: u64 = 8;
-const COMMAND: u64 = 4;
 const BAR0: u64 = 0x10;
-const MEMORY_SPACE: u16 = 1 << 1;
-const BUS_MASTER: u16 = 1 << 2;
-const INTERRUPT_DISABLE: u16 = 1 << 10;
 /// Mass storage, non-volatile memory, NVM Express I/O controller.
 const NVME: u32 = 0x01_08_02;
 
-/// Doorbells in BAR0, and the register that a controller always has (NVMe Base 2.0, 3.1.3).
+/// Doorbells in BAR0 (NVMe Base 2.0, 3.1.3).
 const DOORBELLS: u64 = 0x1000;
-const CSTS: u64 = 0x1c;
 
 /// The version of the protocol that is proposed.
 const OURS: (u16, u16) = (0, 1);
@@ -53,6 +51,8 @@ pub struct VfioUserFunction {
     shared: Option<(DmaMemory, u64)>,
     most_regions: usize,
     state: Mutex<State>,
+    /// Signalled by vector 0, once somebody has asked for it.
+    event: OnceLock<Arc<Event>>,
 }
 
 /// The part that doorbells keep.
@@ -173,6 +173,7 @@ impl VfioUserFunction {
             shared,
             most_regions,
             state: Mutex::default(),
+            event: OnceLock::new(),
         })
     }
 
@@ -192,42 +193,15 @@ impl VfioUserFunction {
             let bytes = address.to_le_bytes();
             self.link.store(region::CONFIG, BAR0, if wide { &bytes } else { &bytes[..4] })?;
         }
-        self.command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)
+        self.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)
     }
 
-    /// Sets and clears bits of the command register, and makes sure that the function took them.
-    fn command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
-        let read = || {
-            let mut bytes = [0; 2];
-            self.link.load(region::CONFIG, COMMAND, &mut bytes).map(|()| u16::from_le_bytes(bytes))
-        };
-        let new = read()? & !clear | set;
-        self.link.store(region::CONFIG, COMMAND, &new.to_le_bytes())?;
-        let now = read()?;
-        if (now ^ new) & (set | clear) & !INTERRUPT_DISABLE != 0 {
-            let text = format!("the function refused it: {new:#06x} written, {now:#06x} read");
-            return Err(self.link.0.os("changing the PCI command register", std::io::Error::other(text)));
-        }
-        Ok(())
-    }
-
-    fn check(&self, what: &'static str, offset: u64, width: u64) -> Result<(), FunctionError> {
-        let inside = offset.is_multiple_of(width) && offset.checked_add(width).is_some_and(|end| end <= self.bar0);
-        if inside { Ok(()) } else { Err(FunctionError::OutsideBar { function: self.name.clone(), what, offset }) }
-    }
-
-    fn load(&self, offset: u64) -> Result<u32, FunctionError> {
-        let mut bytes = [0; 4];
-        self.link.load(region::BAR0, offset, &mut bytes).map(|()| u32::from_le_bytes(bytes))
-    }
-
-    /// Fails if the controller does not answer.
-    fn present(&self) -> Result<(), FunctionError> {
-        let lost = self.shared.as_ref().is_some_and(|(memory, _)| memory.is_lost());
-        if lost || self.load(CSTS)? == u32::MAX {
-            return Err(FunctionError::Gone { function: self.name.clone() });
-        }
-        Ok(())
+    /// Has the server signal the eventfd for vector 0.
+    fn arm(&self, event: &Event) -> Result<(), FunctionError> {
+        let flags = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
+        let set = IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
+        let (what, time) = ("turning an interrupt on", self.link.1.answer);
+        self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], &[event.as_fd()], time).map(drop)
     }
 
     fn map_error(&self, memory: &DmaMemory, why: impl Into<String>) -> FunctionError {
@@ -330,33 +304,19 @@ impl Function for VfioUserFunction {
     }
 
     fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
-        self.check("a 32-bit register", offset, 4)?;
-        let value = self.load(offset)?;
-        if value == u32::MAX {
-            self.present()?;
-        }
-        Ok(value)
+        self.load_u32(offset)
     }
 
     fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
-        self.check("a 64-bit register", offset, 8)?;
-        // Two halves: every controller takes them, and some break on 64-bit accesses.
-        let value = u64::from(self.load(offset)?) | u64::from(self.load(offset + 4)?) << 32;
-        if value == u64::MAX {
-            self.present()?;
-        }
-        Ok(value)
+        self.load_u64(offset)
     }
 
     fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
-        self.check("a 32-bit register", offset, 4)?;
-        self.link.store(region::BAR0, offset, &value.to_le_bytes())
+        self.store_u32(offset, value)
     }
 
     fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
-        self.check("a 64-bit register", offset, 8)?;
-        self.write_u32(offset, value as u32)?;
-        self.write_u32(offset + 4, (value >> 32) as u32)
+        self.store_u64(offset, value)
     }
 
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
@@ -421,23 +381,66 @@ impl Function for VfioUserFunction {
     }
 
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
-        if enabled { self.command(BUS_MASTER, 0) } else { self.command(0, BUS_MASTER) }
+        if enabled { self.change_command(BUS_MASTER, 0) } else { self.change_command(0, BUS_MASTER) }
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
-        self.command(0, BUS_MASTER)?;
+        self.change_command(0, BUS_MASTER)?;
         if !self.can_reset {
             return Err(FunctionError::Unsupported { function: self.name.clone(), what: "resetting the function" });
         }
         self.link.0.ask("resetting the function", command::DEVICE_RESET, &[], &[], self.link.1.reset)?;
         self.set_up()?;
+        if let Some(event) = self.event.get() {
+            self.arm(event)?;
+        }
         self.present()
+    }
+
+    fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
+        if let Some(event) = self.event.get() {
+            return Ok(event.clone());
+        }
+        let event = Event::new().map_err(|e| self.os("making an eventfd", e))?;
+        self.arm(&event)?;
+        // Somebody else may have been first. Then that one is signalled.
+        let kept = self.event.get_or_init(|| Arc::new(event));
+        self.arm(kept)?;
+        Ok(kept.clone())
+    }
+}
+
+impl PciAccess for VfioUserFunction {
+    fn bar_bytes(&self) -> u64 {
+        self.bar0
+    }
+
+    fn load(&self, offset: u64) -> Result<u32, FunctionError> {
+        let mut bytes = [0; 4];
+        self.link.load(region::BAR0, offset, &mut bytes).map(|()| u32::from_le_bytes(bytes))
+    }
+
+    fn store(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
+        self.link.store(region::BAR0, offset, &value.to_le_bytes())
+    }
+
+    fn load_command(&self) -> Result<u16, FunctionError> {
+        let mut bytes = [0; 2];
+        self.link.load(region::CONFIG, COMMAND, &mut bytes).map(|()| u16::from_le_bytes(bytes))
+    }
+
+    fn store_command(&self, value: u16) -> Result<(), FunctionError> {
+        self.link.store(region::CONFIG, COMMAND, &value.to_le_bytes())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.as_ref().is_some_and(|(memory, _)| memory.is_lost())
     }
 }
 
 impl Drop for VfioUserFunction {
     fn drop(&mut self) {
         // A server that is gone has stopped by itself; one that does not answer keeps pages that are nobody else's.
-        let _ = self.command(0, BUS_MASTER);
+        let _ = self.change_command(0, BUS_MASTER);
     }
 }

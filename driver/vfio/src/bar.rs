@@ -46,9 +46,9 @@ impl Bar {
         Ok(Self { size, file_offset, areas })
     }
 
-    /// Whether an aligned register of `width` bytes at `offset` lies in the BAR.
-    pub(crate) fn holds(&self, offset: u64, width: u64) -> bool {
-        offset.is_multiple_of(width) && offset.checked_add(width).is_some_and(|end| end <= self.size)
+    /// Its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size
     }
 
     /// The mapping that holds a 32-bit register, and its offset in there.
@@ -59,7 +59,7 @@ impl Bar {
         })
     }
 
-    /// Loads a 32-bit register that [`holds`](Self::holds).
+    /// Loads a 32-bit register inside of it.
     pub(crate) fn read(&self, file: &File, offset: u64) -> io::Result<u32> {
         if let Some((mmio, inner)) = self.mapped(offset) {
             return Ok(mmio.read_u32(inner));
@@ -69,7 +69,7 @@ impl Bar {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// Stores a 32-bit register that [`holds`](Self::holds).
+    /// Stores a 32-bit register inside of it.
     pub(crate) fn write(&self, file: &File, offset: u64, value: u32) -> io::Result<()> {
         match self.mapped(offset) {
             Some((mmio, inner)) => {

@@ -2,15 +2,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_TYPE};
-use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError};
+use warprow_dma::pci::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
+use warprow_dma::pci::{COMMAND, PciAccess};
+use warprow_dma::{DmaMemory, Doorbell, Event, Function, FunctionError, Interrupt};
 
 use crate::bar::Bar;
+use crate::irq;
 use crate::region::Region;
 use crate::space::{AddressSpace, Lease, lock};
 use crate::sysfs::System;
@@ -18,15 +21,6 @@ use crate::type1::GroupDevice;
 use crate::{Interface, OpenError, PciAddress};
 
 nix::ioctl_none_bad!(device_reset, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 11));
-
-/// Offset of the command register in configuration space (PCI Local Bus 3.0, 6.2.2), and its bits.
-const COMMAND: u64 = 4;
-const MEMORY_SPACE: u16 = 1 << 1;
-const BUS_MASTER: u16 = 1 << 2;
-const INTERRUPT_DISABLE: u16 = 1 << 10;
-
-/// Controller Status (NVMe Base 2.0, 3.1.3.6): never all ones, unlike other registers (CRTO).
-const CSTS: u64 = 0x1c;
 
 /// An NVMe controller that VFIO lends to this process.
 ///
@@ -38,6 +32,8 @@ pub struct VfioFunction {
     config: Config,
     /// Memory by I/O virtual address.
     mappings: Mutex<HashMap<u64, DmaMemory>>,
+    /// Signalled by vector 0, once somebody has asked for it.
+    event: OnceLock<Arc<Event>>,
     _group: Option<GroupDevice>,
     space: Lease,
 }
@@ -82,6 +78,7 @@ impl VfioFunction {
             bar,
             config: Config { file, offset: config.offset, lock: Mutex::new(()) },
             mappings: Mutex::default(),
+            event: OnceLock::new(),
             _group: device,
             space,
         };
@@ -95,63 +92,42 @@ impl VfioFunction {
         self.space.interface()
     }
 
-    fn os(&self, what: &'static str, source: io::Error) -> FunctionError {
-        FunctionError::Os { function: self.name.clone(), what, source }
+    /// Sets and clears bits of the command register. At a write that has memory space enabled, the kernel sets the BARs up
+    /// again if a reset that it did not see, such as one of the NVM subsystem, has cleared them.
+    fn command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
+        let _one_at_a_time = lock(&self.config.lock);
+        self.change_command(set, clear)
     }
 
-    fn gone(&self) -> FunctionError {
-        FunctionError::Gone { function: self.name.clone() }
+    /// Has the kernel signal the eventfd for vector 0.
+    fn arm(&self, event: &Event) -> Result<(), FunctionError> {
+        irq::signal(&self.config.file, event.as_fd()).map_err(|e| self.os("turning an interrupt on", e))
     }
+}
 
-    /// Fails unless an aligned register of `width` bytes lies in the BAR.
-    fn check(&self, what: &'static str, offset: u64, width: u64) -> Result<(), FunctionError> {
-        if self.bar.holds(offset, width) {
-            Ok(())
-        } else {
-            Err(FunctionError::OutsideBar { function: self.name.clone(), what, offset })
-        }
+impl PciAccess for VfioFunction {
+    fn bar_bytes(&self) -> u64 {
+        self.bar.bytes()
     }
 
     fn load(&self, offset: u64) -> Result<u32, FunctionError> {
         self.bar.read(&self.config.file, offset).map_err(|e| self.os("reading a register", e))
     }
 
-    /// Fails if the function does not answer.
-    fn present(&self) -> Result<(), FunctionError> {
-        if self.load(CSTS)? == u32::MAX { Err(self.gone()) } else { Ok(()) }
-    }
-
     fn store(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
         self.bar.write(&self.config.file, offset, value).map_err(|e| self.os("writing a register", e))
     }
 
-    /// Sets and clears bits of the command register, and makes sure that the function took them.
-    fn command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
-        let _one_at_a_time = lock(&self.config.lock);
-        self.change_command(set, clear)
+    fn load_command(&self) -> Result<u16, FunctionError> {
+        let (Config { file, offset, .. }, mut bytes) = (&self.config, [0; 2]);
+        file.read_exact_at(&mut bytes, offset + COMMAND).map_err(|e| self.os("reading the PCI command register", e))?;
+        Ok(u16::from_le_bytes(bytes))
     }
 
-    /// [`command`](Self::command), with the lock held. Always writes: at a write that has memory space enabled, the kernel sets
-    /// the BARs up again if a reset that it did not see, such as one of the NVM subsystem, has cleared them.
-    fn change_command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
+    fn store_command(&self, value: u16) -> Result<(), FunctionError> {
         let Config { file, offset, .. } = &self.config;
-        let at = offset + COMMAND;
-        let read = || {
-            let mut bytes = [0; 2];
-            file.read_exact_at(&mut bytes, at).map_err(|e| self.os("reading the PCI command register", e))?;
-            Ok(Some(u16::from_le_bytes(bytes)).filter(|&value| value != u16::MAX))
-        };
-        let old = read()?.ok_or_else(|| self.gone())?;
-        let new = old & !clear | set;
-        file.write_all_at(&new.to_le_bytes(), at).map_err(|e| self.os("writing the PCI command register", e))?;
-        // Bit 10 is optional where a function has no interrupt line; polling needs no interrupts at all.
-        let relevant = (set | clear) & !INTERRUPT_DISABLE;
-        let now = read()?.ok_or_else(|| self.gone())?;
-        if (now ^ new) & relevant != 0 {
-            let text = format!("the function refused it: {new:#06x} written, {now:#06x} read");
-            return Err(self.os("changing the PCI command register", io::Error::other(text)));
-        }
-        Ok(())
+        let written = file.write_all_at(&value.to_le_bytes(), offset + COMMAND);
+        written.map_err(|e| self.os("writing the PCI command register", e))
     }
 }
 
@@ -161,33 +137,19 @@ impl Function for VfioFunction {
     }
 
     fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
-        self.check("a 32-bit register", offset, 4)?;
-        let value = self.load(offset)?;
-        if value == u32::MAX {
-            self.present()?;
-        }
-        Ok(value)
+        self.load_u32(offset)
     }
 
     fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
-        self.check("a 64-bit register", offset, 8)?;
-        // Two halves: every controller takes them, and some break on 64-bit accesses.
-        let value = u64::from(self.load(offset)?) | u64::from(self.load(offset + 4)?) << 32;
-        if value == u64::MAX {
-            self.present()?;
-        }
-        Ok(value)
+        self.load_u64(offset)
     }
 
     fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
-        self.check("a 32-bit register", offset, 4)?;
-        self.store(offset, value)
+        self.store_u32(offset, value)
     }
 
     fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
-        self.check("a 64-bit register", offset, 8)?;
-        self.store(offset, value as u32)?;
-        self.store(offset + 4, (value >> 32) as u32)
+        self.store_u64(offset, value)
     }
 
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
@@ -237,7 +199,22 @@ impl Function for VfioFunction {
             Err(errno) => return Err(self.os("resetting the function", errno.into())),
         }
         self.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)?;
+        if let Some(event) = self.event.get() {
+            self.arm(event)?;
+        }
         self.present()
+    }
+
+    fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
+        if let Some(event) = self.event.get() {
+            return Ok(event.clone());
+        }
+        let event = Event::new().map_err(|e| self.os("making an eventfd", e))?;
+        self.arm(&event)?;
+        // Somebody else may have been first. Then that one is signalled.
+        let kept = self.event.get_or_init(|| Arc::new(event));
+        self.arm(kept)?;
+        Ok(kept.clone())
     }
 }
 

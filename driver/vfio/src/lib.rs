@@ -12,6 +12,7 @@ mod function;
 mod interface;
 mod iommufd;
 mod iova;
+mod irq;
 mod map_error;
 mod region;
 mod space;

@@ -14,8 +14,8 @@ use crate::units;
 
 /// Show what lies on the drives, without changing anything
 ///
-/// Nothing is written, rolled forward or repaired. If drives of the store are missing, everything that is known is printed all
-/// the same, with exit code 6. A blank drive is no error: "store" is null then.
+/// Nothing is written, rolled forward or repaired. If drives of the store are missing, or do not answer, everything that is known
+/// is printed all the same, with the reason, and exit code 6. A blank drive is no error: "store" is null then.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub struct InspectArgs {
 }
 
 pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
-    let devices = drives::devices(&args.drives)?;
+    let (devices, unopened) = drives::devices_that_answer(&args.drives)?;
     let names: Vec<String> = devices.iter().map(warprow_store::Device::name).collect();
     let options = OpenOptions::default().with_degraded();
     let store = match Store::open(&devices, &options) {
@@ -52,15 +52,20 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         State::Healthy => Vec::new(),
         State::Degraded { missing } => missing,
     };
+    let failed = store.drive_states().into_iter().filter_map(|it| Some((it.drive, it.failure?.to_string())));
+    let failed: Vec<(String, String)> = unopened.into_iter().chain(failed).collect();
     let object = json!({
         "drives": names,
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
         "missing": missing,
+        "failed": failed.iter().map(|(drive, why)| json!({"drive": drive, "why": why})).collect::<Vec<_>>(),
         "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
         "store": inspection,
     });
-    let mut done = Done::new(describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty()), object)?;
+    let mut text = describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty());
+    failed.iter().for_each(|(drive, why)| text += &format!("\nFAILED {drive}: {why}"));
+    let mut done = Done::new(text, object)?;
     if !missing.is_empty() {
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let what = format!("the store lacks {}", missing.join(", "));

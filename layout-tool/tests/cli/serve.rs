@@ -75,6 +75,37 @@ fn a_store_is_made_filled_and_read_over_a_socket() {
 }
 
 #[test]
+fn a_drive_that_does_not_answer_is_named_and_the_others_are_inspected() {
+    let rig = Rig::new();
+    rig.npy("items.npy", 500, 16, |r, _| r as f32);
+    let first = Serving::new(&rig, &["--socket", "a.sock", "emulated:a.drive,size=64M"]);
+    let second = Serving::new(&rig, &["--socket", "b.sock", "emulated:b.drive,size=64M"]);
+    let drives = ["-d", "vfio-user:a.sock", "-d", "vfio-user:b.sock"];
+    let format = |more: &[&'static str]| [&["format"], &drives[..], &["--row-bytes", "64"], more].concat();
+    let token = rig.ok(&format(&["--dry-run"]))["token"].as_str().unwrap().to_owned();
+    let mut agree: Vec<&str> = format(&["--consent"]);
+    agree.push(&token);
+    rig.ok(&agree);
+    rig.ok(&[&["load"], &drives[..], &["items.npy"]].concat());
+    let inspect = [&["inspect"], &drives[..]].concat();
+    let healthy = rig.ok(&inspect);
+    assert_eq!((&healthy["state"], &healthy["failed"]), (&"healthy".into(), &serde_json::json!([])));
+
+    assert_eq!(second.end(Signal::SIGKILL).0, -1);
+    let (seen, exit) = rig.json(&inspect);
+    assert_eq!((exit, &seen["state"]), (6, &"degraded".into()), "{seen}");
+    let [failed] = &seen["failed"].as_array().unwrap()[..] else { panic!("{seen}") };
+    assert_eq!(failed["drive"], "vfio-user:b.sock");
+    assert!(failed["why"].as_str().unwrap().contains("b.sock"), "{failed}");
+    assert_eq!(seen["store"]["generations"][0]["tables"][0]["name"], "items");
+    let shown = rig.command(&inspect).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("FAILED vfio-user:b.sock: ") && shown.contains("items"), "{shown}");
+    assert_eq!(first.end(Signal::SIGINT).0, 0);
+    rig.fails(&inspect, 7);
+}
+
+#[test]
 fn it_says_how_it_is_reached() {
     let rig = Rig::new();
     let serving = Serving::new(&rig, &["--socket", "a b.sock", "emulated:x,backing=ram,size=16M"]);

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::prp;
 
 /// Recommended Arbitration Burst, and what the feature starts with: 2^5 commands.
 pub(crate) const ARBITRATION_BURST: u8 = 5;
@@ -22,6 +23,9 @@ const UNLIMITED: u32 = 1024;
 pub(crate) const TEMPERATURE: u16 = 313;
 /// Warning Composite Temperature Threshold, kelvins.
 pub(crate) const WARNING_TEMPERATURE: u16 = 343;
+
+/// Bytes of the table of autonomous power state transitions.
+const TRANSITION_BYTES: usize = 256;
 
 /// Feature values since the last controller reset.
 #[derive(Clone, Debug)]
@@ -49,6 +53,12 @@ impl Features {
             (FeatureId::WRITE_ATOMICITY_NORMAL, 0),
             (FeatureId::ASYNC_EVENT_CONFIG, 0),
         ];
+        if config.autonomous_power_states {
+            values.push((FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION, 1));
+        }
+        if config.host_memory.0 != 0 {
+            values.push((FeatureId::HOST_MEMORY_BUFFER, 0));
+        }
         if volatile {
             values.push((FeatureId::VOLATILE_WRITE_CACHE, 1));
         }
@@ -73,7 +83,7 @@ impl Features {
         self.values.iter().find(|value| value.0 == id).map(|value| (value.1, value.2))
     }
 
-    fn set(&mut self, id: FeatureId, to: u32) {
+    pub(crate) fn set_value(&mut self, id: FeatureId, to: u32) {
         for (_, _, current) in self.values.iter_mut().filter(|value| value.0 == id) {
             *current = to;
         }
@@ -155,17 +165,24 @@ impl Control {
         }
         self.check_feature_namespace(id, sqe.nsid)?;
         match id {
+            FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION => {
+                // A table comes with it, of use to a drive that has power states.
+                let page = self.regs.cc.page_bytes();
+                prp::walk(&mut self.dma, page, (sqe.prp1, sqe.prp2), TRANSITION_BYTES, &mut self.segments)?;
+                self.features.set_value(id, value & 1);
+            }
+            FeatureId::HOST_MEMORY_BUFFER => return self.set_host_memory(core, sqe),
             FeatureId::NUMBER_OF_QUEUES => return self.set_number_of_queues(value),
             FeatureId::VOLATILE_WRITE_CACHE => {
                 let enable = VolatileWriteCacheFeature::from_bits(value).wce();
                 if !enable {
                     self.namespaces.iter().try_for_each(|namespace| namespace.backing.flush())?;
                 }
-                self.features.set(id, u32::from(enable));
+                self.features.set_value(id, u32::from(enable));
                 self.publish(core);
             }
             FeatureId::ARBITRATION => {
-                self.features.set(id, value);
+                self.features.set_value(id, value);
                 self.publish(core);
             }
             // One power state.
@@ -174,7 +191,7 @@ impl Control {
                 // Only the composite temperature's upper threshold is kept.
                 let threshold = TemperatureThreshold::from_bits(value);
                 if threshold.tmpsel() == 0 && threshold.thsel().0 == 0 {
-                    self.features.set(id, value);
+                    self.features.set_value(id, value);
                     if self.features.is_hot() && self.features.event_config().critical_warnings().temperature() {
                         self.events.raise(AsyncEventKind::Health(HealthEvent::TEMPERATURE), LogPageId::SMART);
                     }
@@ -185,7 +202,7 @@ impl Control {
             FeatureId::INTERRUPT_VECTOR_CONFIG if value & 0xffff > u32::from(core.config.queue_pairs) => {
                 return Err(Failure::field(44));
             }
-            _ => self.features.set(id, value),
+            _ => self.features.set_value(id, value),
         }
         Ok(Reply::Done(0))
     }
@@ -201,7 +218,7 @@ impl Control {
         let most = self.features.max_queue_pairs - 1;
         let granted = NumberOfQueues::new().with_nsq_z(asked.nsq_z().min(most)).with_ncq_z(asked.ncq_z().min(most));
         self.features.granted = granted;
-        self.features.set(FeatureId::NUMBER_OF_QUEUES, granted.into_bits());
+        self.features.set_value(FeatureId::NUMBER_OF_QUEUES, granted.into_bits());
         Ok(Reply::Done(granted.into_bits()))
     }
 

@@ -111,6 +111,8 @@ impl Control {
         data.elpe_z = (ERRORS_KEPT - 1) as u8;
         data.wctemp = WARNING_TEMPERATURE;
         data.cctemp = WARNING_TEMPERATURE + 15;
+        data.apsta = config.autonomous_power_states.into();
+        (data.hmpre, data.hmmin) = config.host_memory;
         data.tnvmcap =
             self.namespaces.iter().map(|namespace| u128::from(namespace.backing.size())).sum::<u128>().into();
         data.sqes = EntrySize::new().with_required(Sqe::SIZE_LOG2).with_maximum(Sqe::SIZE_LOG2);

@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod features;
 pub(crate) mod format;
+mod host_memory;
 mod identify;
 mod log_page;
 mod queues;

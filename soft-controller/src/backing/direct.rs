@@ -47,7 +47,8 @@ impl Direct {
             let why = format!("the disk takes transfers of multiples of {} bytes", alignment.offset);
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }
-        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::Backing::Anonymous).map_err(|error| error.source)?;
+        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::Backing::Anonymous)
+            .map_err(|error| std::io::Error::new(error.source.kind(), error))?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let end = Arc::new(FileEnd::new(len, is_device));
         Ok(Self { file: Arc::new(file), len, end, alignment, bounce: Mutex::new(bounce), is_device, _kept: None })

@@ -208,7 +208,7 @@ impl<'a> Buckets<'a> {
         let rows = DmaMemory::allocate(len, warprow_dma::Backing::Anonymous).map_err(|error| StoreError::Allocate {
             what: "putting rows in order",
             bytes,
-            source: error.source,
+            source: std::io::Error::new(error.source.kind(), error),
         })?;
         let put = |rank: u64, row: &[u8]| {
             note(rank, row);

@@ -12,6 +12,7 @@ mod dma;
 mod features;
 mod format;
 mod identify;
+mod interrupts;
 mod load;
 mod nvm;
 mod pattern;
@@ -70,6 +71,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "unknown features and log pages are refused", run: features::unknown },
     Check { name: "the SMART log counts commands", run: features::smart_log },
     Check { name: "a temperature event is reported, and again", run: features::temperature_event },
+    Check { name: "answers to admin commands interrupt", run: interrupts::of_the_admin_queue },
     Check { name: "unknown admin commands are refused", run: admin::unknown_opcode },
     Check { name: "impossible queues are refused", run: admin::impossible_queues },
     Check { name: "Abort of nothing aborts nothing", run: admin::abort_of_nothing },

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
+use warprow_driver::{Controller, DriverError, HostMemory, Options, ResetKind};
 use warprow_soft_controller::{Builder, Fault, Namespace, Ram, Rule, SoftController};
+use warprow_spec::admin::FeatureSelect;
+use warprow_spec::features::FeatureId;
 use warprow_spec::identify::Fna;
 use warprow_spec::registers::Vs;
-use warprow_spec::{AdminOpcode, NvmOpcode, Status};
+use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, Status, StatusCode};
 
 /// A drive of two namespaces.
 fn drive() -> Builder {
@@ -16,9 +19,12 @@ fn drive() -> Builder {
     SoftController::builder().namespace(namespace(64 << 20)).namespace(namespace(16 << 20))
 }
 
+/// In this process there are none; over a socket there are.
+const INTERRUPTS: &str = "answers to admin commands interrupt";
+
 /// Runs every check; those that need a write cache may be skipped.
 fn passes(builder: Builder) {
-    passes_but(builder, &["the volatile write cache is switched"]);
+    passes_but(builder, &["the volatile write cache is switched", INTERRUPTS]);
 }
 
 /// Runs every check; only those named may be skipped.
@@ -64,7 +70,85 @@ fn with_formats_that_reach_every_namespace() {
 #[test]
 fn with_a_write_cache() {
     let namespace = || Namespace::new(Ram::new(16 << 20).expect("memory")).lba(512).write_cache(1 << 20);
-    passes_but(SoftController::builder().namespace(namespace()).namespace(namespace()), &[]);
+    passes_but(SoftController::builder().namespace(namespace()).namespace(namespace()), &[INTERRUPTS]);
+}
+
+#[test]
+fn that_borrows_memory() {
+    passes(drive().host_memory(64, 16));
+    // Lent, again after resets, found as it was left before the shutdown; and what is wrong is refused.
+    let drive = drive().host_memory(64, 16).build().expect("a controller");
+    let open = |limit| {
+        let options = Options { host_memory_limit: limit, ..Options::default() };
+        Controller::open(drive.clone(), Arc::new(SystemClock::new()), options).expect("it opens")
+    };
+    let controller = open(1 << 20);
+    let lent = HostMemory::Lent(64 << 12);
+    assert_eq!(controller.host_memory(), lent);
+    for kind in [ResetKind::Controller, ResetKind::Function] {
+        controller.reset(kind).expect("a reset");
+        assert_eq!(controller.host_memory(), lent);
+    }
+    let send = |sqe| match controller.admin(sqe, &[], Duration::from_secs(2)) {
+        Ok(_) => None,
+        Err(DriverError::Command { status, .. }) => Some(status.code()),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(send(Sqe::lend_host_memory(64, 0x1000, 1)), Some(StatusCode::CommandSequenceError), "lent already");
+    let take_back = Sqe { cdw11: 0, ..Sqe::lend_host_memory(0, 0, 0) };
+    assert_eq!(send(take_back), None, "every mark is there");
+    assert_eq!(send(take_back), None);
+    assert_eq!(send(Sqe::lend_host_memory(15, 0x1000, 1)), Some(StatusCode::InvalidField), "less than it needs");
+    assert!(send(Sqe::lend_host_memory(64, 0x1000, 1)).is_some(), "no memory there");
+    let page = controller.allocate(2 * 4096).expect("memory");
+    page.memory().store_u64(0, page.iova() + 4096);
+    page.memory().store_u64(8, 64);
+    assert!(send(Sqe::lend_host_memory(64, page.iova(), 1)).is_some(), "fewer pages than it says");
+    drop(page);
+    let lost = drive.dma_faults();
+    controller.reset(ResetKind::Controller).expect("a reset");
+    assert_eq!(controller.host_memory(), lent);
+    controller.shutdown().expect("it gives the memory back first");
+    drop(controller);
+    assert_eq!(open(32 << 12).host_memory(), HostMemory::Lent(32 << 12), "less than it would like");
+    assert!(matches!(open(8 << 12).host_memory(), HostMemory::Withheld(_)), "less than it needs");
+    assert_eq!(drive.dma_faults(), lost);
+}
+
+/// A host that writes to memory that it has lent.
+#[test]
+fn memory_that_was_spoilt_while_it_was_lent_is_noticed() {
+    let drive = drive().host_memory(16, 16).build().expect("a controller");
+    let options = Options { host_memory_limit: 0, ..Options::default() };
+    let controller = Controller::open(drive, Arc::new(SystemClock::new()), options).expect("it opens");
+    let memory = controller.allocate(17 * 4096).expect("memory");
+    for spoilt in [false, true] {
+        memory.memory().store_u64(0, memory.iova() + 4096);
+        memory.memory().store_u64(8, 16);
+        let lend = Sqe::lend_host_memory(16, memory.iova(), 1);
+        controller.admin(lend, &[], Duration::from_secs(2)).expect("it takes the memory");
+        if spoilt {
+            memory.memory().store_u64(9 * 4096, 1);
+        }
+        let back = Sqe { cdw11: 0, ..Sqe::lend_host_memory(0, 0, 0) };
+        assert_eq!(controller.admin(back, &[], Duration::from_secs(2)).is_err(), spoilt);
+    }
+}
+
+#[test]
+fn that_would_change_its_power_state() {
+    passes(drive().autonomous_power_states());
+    for allowed in [false, true] {
+        let drive = drive().autonomous_power_states().build().expect("a controller");
+        let options = Options { autonomous_power_states: allowed, ..Options::default() };
+        let controller = Controller::open(drive, Arc::new(SystemClock::new()), options).expect("it opens");
+        for _ in 0..2 {
+            let feature = FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION;
+            let on = controller.feature(feature, 0, FeatureSelect::CURRENT).expect("the feature");
+            assert_eq!(on, u32::from(allowed));
+            controller.reset(ResetKind::Controller).expect("a reset, after which it is on again");
+        }
+    }
 }
 
 #[test]

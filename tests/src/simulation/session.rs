@@ -236,13 +236,6 @@ impl Session {
                 ensure!(bytes == untouched, "a refused look-up wrote");
                 return Ok(Found::Refused);
             }
-            Err(error @ LookupError::Unavailable { .. }) => {
-                ensure!(
-                    bytes == untouched && mask.iter().all(|&byte| byte == GARBAGE),
-                    "an unavailable drive, and it wrote"
-                );
-                return Ok(Found::Failed(error.to_string()));
-            }
             Err(error) => bail!("a right batch was refused: {error}"),
         };
         let is_failed = |at: usize| failed.binary_search(&at).is_ok();

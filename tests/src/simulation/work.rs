@@ -205,6 +205,8 @@ impl Work {
     fn recover(&mut self, harm: Harm) -> Result<()> {
         let unread = self.states.iter().all(State::is_empty);
         let mut reopen = self.store.is_none() || self.states.len() > 1 || harm >= Harm::Controller && unread;
+        // Drives that were given up have power again.
+        self.retry_drives()?;
         let mut sessions = std::mem::take(&mut self.sessions);
         for session in &mut sessions {
             // The first may still find the drive in the state in which it was left; the next brings it back.
@@ -217,6 +219,8 @@ impl Work {
                 if last.is_none() {
                     break;
                 }
+                // It may have been the last straw for one that failed time and again.
+                self.retry_drives()?;
             }
             if let Some(why) = last {
                 ensure!(harm >= Harm::Controller, "look-ups do not recover: {why}");
@@ -247,6 +251,15 @@ impl Work {
                 self.reopen_well()?;
                 self.check_contents()?;
             }
+        }
+        Ok(())
+    }
+
+    fn retry_drives(&mut self) -> Result<()> {
+        let Some(store) = &self.store else { return Ok(()) };
+        for retried in store.retry_drives() {
+            ensure!(retried.failure.is_none(), "{} does not come back: {:?}", retried.drive, retried.failure);
+            self.trace.note(self.world.now(), format_args!("{} is retried", retried.drive));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use warprow_driver::DriverError;
@@ -24,7 +25,7 @@ const DIM: usize = 512;
 struct Rig {
     // In the order in which they go.
     slot: Slot,
-    _store: Store,
+    store: Store,
     drives: Vec<Arc<SoftController>>,
     clock: Arc<VirtualClock>,
 }
@@ -60,7 +61,7 @@ impl Rig {
         let options = HostOptions::default().with_depth(8);
         let host = store.attach_host(if checked { options.with_checked_rows() } else { options })?;
         let plan = host.plan(&[Feature::new("feature", "table")], PlanOptions::default().with_out(DType::U8))?;
-        Ok(Self { slot: plan.slot()?, _store: store, drives, clock })
+        Ok(Self { slot: plan.slot()?, store, drives, clock })
     }
 
     /// Looks every second row up and compares what there is. The error, and how many rows were right.
@@ -78,10 +79,6 @@ impl Rig {
                 let failed = positions.clone();
                 (Some(LookupError::RowsFailed { report, positions, source }), failed)
             }
-            Err(error @ LookupError::Unavailable { .. }) => {
-                ensure!(rows.iter().chain(&mask).all(|&byte| byte == 0x5a), "it wrote all the same");
-                return Ok((Some(error), 0));
-            }
             Err(error) => bail!("{error}"),
         };
         let mut wrong = 0;
@@ -95,6 +92,31 @@ impl Rig {
             return Err(Wrong(wrong).into());
         }
         Ok((error, ids.len() - failed.len()))
+    }
+}
+
+impl Rig {
+    /// Look-ups fail the rows of the last drive at once, and no others.
+    fn is_given_up(&mut self) -> Result<()> {
+        let drives = self.drives.len();
+        for _ in 0..3 {
+            let began = self.clock.now();
+            let (error, rows) = self.look_up()?;
+            ensure!(drives == 1 || rows >= 200 / drives, "only {rows} rows came");
+            let Some(LookupError::RowsFailed { source: RowError::Drive(error), .. }) = error else {
+                bail!("{error:?}");
+            };
+            let name = format!("drive{}", drives - 1);
+            let DriverError::GivenUp { function, failure } = &error else { bail!("{error}") };
+            ensure!(**function == *name && matches!(failure.steps[0].error, DriverError::Gone { .. }), "{error}");
+            // What the other drives take; nothing is waited for.
+            let took = self.clock.now() - began;
+            ensure!(took < Duration::from_millis(10), "it took {took:?}");
+            let states = self.store.drive_states();
+            ensure!(states.iter().all(|state| state.failure.is_some() == (state.drive == name)), "{states:?}");
+            ensure!(self.store.metrics().drives_failed == 1);
+        }
+        Ok(())
     }
 }
 
@@ -141,10 +163,13 @@ fn cell(drives: usize, mishap: Mishap, checked: bool, says: Says, next: Next) ->
     }
     match next {
         Next::Right => {}
-        Next::AfterReplug => {
-            let (error, _) = rig.look_up()?;
-            ensure!(matches!(error, Some(LookupError::Unavailable { .. })), "while it is gone: {error:?}");
+        Next::AfterRetry => {
+            rig.is_given_up().context("while it is gone")?;
+            ensure!(rig.store.retry_drives()[0].failure.is_some(), "it is back before its time");
             rig.drives[last].power_cut(Cut::KeepAll)?;
+            rig.is_given_up().context("while nobody retries it")?;
+            ensure!(rig.store.retry_drives()[0].failure.is_none(), "it is not back");
+            ensure!(rig.store.metrics().drives_failed == 0 && rig.store.retry_drives().is_empty());
         }
     }
     for round in 0..2 {

@@ -1,6 +1,8 @@
 //! Every fault × every command the driver sends × the error that is due. A cell holds when the error is the one in the table,
 //! when what the table says to do then makes the next read right, by content, and when the command itself works again.
 
+mod ladder;
+mod lifetime;
 mod lookups;
 mod misaddressed;
 mod render;

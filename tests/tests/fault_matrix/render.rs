@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::ladder::{By, LADDER};
 use crate::table::{Cell, Command, LOOKUPS, Mishap, Next, Says, TABLE, Then, Told};
 
 const HEAD: &str = "\
@@ -88,7 +89,7 @@ fn look_ups() -> String {
 ## Look-ups
 
 One read of a look-up is hit, on one drive and on one of three. Rows that failed are zeros with mask 0, **every other row of the
-look-up is right**, and so is the next look-up: the store brings queue and controller back by itself.
+look-up is right**, and so is the next look-up: the store brings queue and controller back by itself, unless the drive is gone.
 
 | fault | rows checked | the look-up says | the next one |
 |---|---|---|---|
@@ -106,11 +107,47 @@ look-up is right**, and so is the next look-up: the store brings queue and contr
         };
         let next = match next {
             Next::Right => "right",
-            Next::AfterReplug => "`Unavailable` until the drive is back, then right",
+            Next::AfterRetry => "that drive's rows fail at once, all others are right; after `retry_drives` all are",
         };
         out += &format!("| {} | {} | {says} | {next} |\n", mishap.title(), if checked { "yes" } else { "no" });
     }
     out + "\n"
+}
+
+fn ladder() -> String {
+    let mut out = String::from(
+        "\
+## The ladder
+
+time-out → Abort → queue deleted and made anew → controller reset → function reset → given up
+
+`Controller::recover` climbs it, for the store's look-ups and for whoever drives a controller. Here 32 reads and 32 writes are in
+flight and not answered in time, something else goes wrong on top, and a canary stands on either side of every buffer. Whatever
+comes of it, nothing lands late, every canary lives, every block holds what it may hold, and commands work afterwards.
+
+| on top | brought back by |
+|---|---|
+",
+    );
+    for (obstacle, by) in LADDER {
+        let by = match by {
+            By::Queue => "the queue".to_owned(),
+            By::ControllerReset => "a reset of the controller".to_owned(),
+            By::FunctionReset => "a reset of the function".to_owned(),
+            By::GivenUp(steps) => {
+                let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+                format!("nothing: **given up**. The error names {}", steps.join(", "))
+            }
+        };
+        out += &format!("| {} | {by} |\n", obstacle.words());
+    }
+    out + "
+A queue that times out again before any command has succeeded is not brought back the same way twice: the next rung is tried, and
+above the highest there is none. A drive that is given up does no DMA any more. Everything fails at once with
+`DriverError::GivenUp`, which has every step with its error, until `Controller::retry` (`Store::retry_drives`) or a reset brings
+it back, or it is opened anew.
+
+"
 }
 
 pub(crate) fn page() -> String {
@@ -122,6 +159,7 @@ pub(crate) fn page() -> String {
     for (title, part) in parts {
         out += &format!("## {title}\n\n{}\n", table(&TABLE[part]));
     }
+    out += &ladder();
     out += &look_ups();
     out += "## What the words mean\n";
     out += LEGEND;

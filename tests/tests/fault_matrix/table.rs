@@ -362,8 +362,8 @@ pub(crate) enum Says {
 pub(crate) enum Next {
     /// It is right.
     Right,
-    /// `LookupError::Unavailable` while the drive is gone; right when it is back.
-    AfterReplug,
+    /// The drive's rows fail at once and all others are right, until the drive is back and retried.
+    AfterRetry,
 }
 
 /// Each fault of a look-up's read, with or without checking rows against their checksums.
@@ -380,6 +380,6 @@ pub(crate) const LOOKUPS: [(Mishap, bool, Says, Next); 14] = [
     (Mishap::Corrupted, true, Says::Checksum, Next::Right),
     (Mishap::Fatal, false, Says::Fatal, Next::Right),
     (Mishap::Fatal, true, Says::Fatal, Next::Right),
-    (Mishap::Gone, false, Says::Gone, Next::AfterReplug),
-    (Mishap::Gone, true, Says::Gone, Next::AfterReplug),
+    (Mishap::Gone, false, Says::Gone, Next::AfterRetry),
+    (Mishap::Gone, true, Says::Gone, Next::AfterRetry),
 ];

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warprow_dma::{DmaMemory, Function, FunctionError, Mapped, SystemClock};
-use warprow_driver::prp::Data;
 use warprow_driver::{BlockIo, Controller, Options, QueueOptions, QueuePair};
-use warprow_soft_controller::{Fault, Rule};
-use warprow_spec::NvmOpcode;
+use warprow_soft_controller::{Fault, Queues, Rule};
+use warprow_spec::Sqe;
 use warprow_vfio_user::VfioUserFunction;
 
 use crate::rig::{Served, drive, works};
@@ -128,22 +127,24 @@ fn reads_under_way(function: &Arc<VfioUserFunction>, memory: DmaMemory) -> (Queu
     let options = Options { admin_timeout: Duration::from_millis(300), ..Options::default() };
     let controller = Controller::open(function.clone(), clock, options).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
-    let mut pair = controller.queue_pair(&QueueOptions::default()).expect("a queue pair");
+    let queue = QueueOptions { entries: 256, ..QueueOptions::default() };
+    let mut pair = controller.queue_pair(&queue).expect("a queue pair");
     let mapped = Mapped::new(function.clone(), memory).expect("a mapping");
     for i in 0..LANDING as u64 / 1024 {
-        let data = Data::Contiguous { iova: mapped.iova() + i * 1024, len: 1024 };
-        pair.read(&namespace, 8 + i * 2, 2, data, i).expect("room");
+        // Sent as it is: the driver itself would keep the memory mapped.
+        let read = Sqe::read(namespace.nsid(), 8 + i * 2, 1, false);
+        pair.push(read.with_prps(mapped.iova() + i * 1024, 0), i).expect("room");
     }
     pair.ring().expect("a doorbell");
     std::thread::sleep(LATE / 4);
     (pair, mapped)
 }
 
-fn delayed() -> Served {
+fn delayed(by: Duration) -> Served {
     let served = Served::new(drive());
     works(served.connect(), 40);
     served.await_end(0);
-    served.drive.faults().inject(Rule::new(Fault::Delay(LATE)).always().io(NvmOpcode::READ));
+    served.drive.faults().inject(Rule::new(Fault::Delay(by)).always().on(Queues::Io));
     served
 }
 
@@ -159,7 +160,7 @@ fn stays_untouched(memory: &DmaMemory, how: &str) {
 #[test]
 fn nothing_lands_after_the_end_of_a_mapping() {
     for how in ["unmap", "bus master", "reset"] {
-        let served = delayed();
+        let served = delayed(LATE);
         let function = served.connect();
         let memory = function.allocate(LANDING).expect("memory");
         let (_pair, mapped) = reads_under_way(&function, memory.clone());
@@ -171,7 +172,7 @@ fn nothing_lands_after_the_end_of_a_mapping() {
         stays_untouched(&memory, how);
     }
     // The yardstick: left alone, they do land.
-    let served = delayed();
+    let served = delayed(LATE);
     let function = served.connect();
     let memory = function.allocate(LANDING).expect("memory");
     let (mut pair, _mapped) = reads_under_way(&function, memory.clone());
@@ -184,7 +185,35 @@ fn nothing_lands_after_the_end_of_a_mapping() {
     assert!(read == written, "other content");
 }
 
-/// The same when the client is killed: its memory, which somebody else has too, is left alone once the server has noticed.
+/// Where writes are under way when a client is killed, and what with.
+const WRITTEN: u64 = 1000;
+const BLOCKS: usize = LANDING / 512;
+const OLD: u64 = 60;
+const NEW: u64 = 61;
+/// Long enough that nothing has been carried out when the client is dead.
+const VERY_LATE: Duration = Duration::from_millis(600);
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; LANDING];
+    warprow_conformance::fill(seed, WRITTEN, 512, &mut bytes);
+    bytes
+}
+
+/// Writes beside the reads, under way when this returns; as many again.
+fn writes_under_way(pair: &mut QueuePair, function: &Arc<VfioUserFunction>) -> Mapped {
+    let memory = function.allocate(LANDING).expect("memory");
+    memory.write(0, &content(NEW));
+    let mapped = Mapped::new(function.clone(), memory).expect("a mapping");
+    for i in 0..BLOCKS as u64 / 2 {
+        let write = Sqe::write(1, WRITTEN + i * 2, 1, i % 2 == 0);
+        pair.push(write.with_prps(mapped.iova() + i * 1024, 0), i).expect("room");
+    }
+    pair.ring().expect("a doorbell");
+    mapped
+}
+
+/// A client is killed with reads and writes under way. Its memory, which somebody else has too, is left alone once the
+/// server has noticed; no write of its comes late, over what the next client writes.
 #[test]
 fn nothing_lands_after_a_client_was_killed() {
     let test = "deaths::nothing_lands_after_a_client_was_killed";
@@ -198,19 +227,45 @@ fn nothing_lands_after_a_client_was_killed() {
     };
     if let Some((_, socket)) = role() {
         let function = VfioUserFunction::open(&socket).expect("a client");
-        let under_way = reads_under_way(&function, share(&socket).0);
+        let (mut pair, landing) = reads_under_way(&function, share(&socket).0);
+        let written = writes_under_way(&mut pair, &function);
+        assert!(pair.outstanding() >= 128, "all of them under way");
         say_ready();
         std::thread::sleep(Duration::from_secs(60));
-        drop(under_way);
+        drop((pair, landing, written));
         return;
     }
-    let served = delayed();
+    let served = Served::new(drive());
+    let connect = || {
+        let controller =
+            Controller::open(served.connect(), Arc::new(SystemClock::new()), Options::default()).expect("a controller");
+        let namespace = controller.namespace(1).expect("a namespace");
+        BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair")
+    };
+    connect().write(WRITTEN, &content(OLD)).expect("a write");
+    served.await_end(0);
+    served.drive.faults().inject(Rule::new(Fault::Delay(VERY_LATE)).always().on(Queues::Io));
     let mut client = child(test, "client", &served.path);
     client.kill().expect("it can be killed");
     client.wait().expect("it is dead");
     served.await_end(1);
     let (memory, path) = share(&served.path);
     std::fs::remove_file(path).expect("removed");
+    served.drive.faults().clear();
+    memory.fill(0, memory.len(), 0x5a);
+    // The next client: whatever became of the writes, each block is old or new; and then as this client has it.
+    let mut io = connect();
+    let (mut found, old, new, own) = (vec![0; LANDING], content(OLD), content(NEW), content(62));
+    io.read(WRITTEN, &mut found).expect("a read");
+    for (block, found) in found.chunks(512).enumerate() {
+        let is = |content: &[u8]| content[block * 512..][..512] == *found;
+        assert!(is(&old) || is(&new), "block {block} holds what nobody wrote there");
+    }
+    io.write(WRITTEN, &own).expect("a write");
+    std::thread::sleep(VERY_LATE);
+    io.read(WRITTEN, &mut found).expect("a read");
+    assert!(found == own, "a write of the client that was killed came late");
     stays_untouched(&memory, "killed");
+    drop(io);
     works(served.connect(), 41);
 }

@@ -5,5 +5,6 @@ mod by_hand;
 mod checks;
 mod client_lies;
 mod deaths;
+mod interrupts;
 mod rig;
 mod server_lies;

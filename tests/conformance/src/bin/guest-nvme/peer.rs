@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use warprow_conformance::fill;
 use warprow_dma::{
-    AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Mapped, SystemClock, WeakMemory,
+    AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock, WeakMemory,
 };
 use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
 use warprow_vfio::VfioFunction;
@@ -75,7 +75,7 @@ impl Function for InPeer {
             at = offset + taken;
         }
         if !self.bar.contains(at, len) {
-            let source = std::io::ErrorKind::OutOfMemory.into();
+            let source = Arc::new(std::io::ErrorKind::OutOfMemory.into());
             return Err(AllocateError { len, backing: Backing::Auto, source });
         }
         let memory = self.bar.part(at, len);
@@ -99,6 +99,10 @@ impl Function for InPeer {
     fn reset(&self) -> Result<(), FunctionError> {
         self.function.reset()
     }
+
+    fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
+        self.function.interrupt()
+    }
 }
 
 /// What the drive brings lies in the peer's memory, as a second mapping of it shows; nothing of the drive's lies elsewhere.
@@ -113,10 +117,11 @@ pub(crate) fn holds_everything(address: &str) -> Result<()> {
     let mut want = vec![0; 128 << 10];
     fill(0x9ee7, 0, block, &mut want);
     BlockIo::new(&controller, ns, &QueueOptions::default())?.write(0, &want)?;
-    let target = Mapped::new(peer.clone(), peer.allocate(want.len())?)?;
+    let target = controller.allocate(want.len())?;
     let (start, len) = (target.memory().as_ptr().addr() - peer.bar.as_ptr().addr(), want.len());
     let ns = controller.namespace(1)?;
     let mut pair = controller.queue_pair(&QueueOptions::default())?;
+    pair.keep(target.clone());
     let most = usize::try_from(pair.max_transfer())?.min(len);
     for at in (0..len).step_by(most) {
         let data = warprow_driver::prp::Data::Contiguous { iova: target.iova() + at as u64, len: most as u64 };

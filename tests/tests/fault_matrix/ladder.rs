@@ -1,0 +1,466 @@
+//! The ladder of recovery, rung by rung: 64 commands are in flight when the fault happens, a canary stands on either side
+//! of every buffer, and nothing may land late, whether the drive comes back or is given up.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use warprow_dma::{AllocateError, Clock, DmaMemory, Doorbell, Function, FunctionError, Mapped};
+use warprow_driver::prp::Data;
+use warprow_driver::{Completion, Controller, DriverError, Ended, Namespace, Options, QueueOptions, QueuePair, Rung};
+use warprow_soft_controller::{Cut, Fault, Namespace as Space, Queues, Ram, Rule, SoftController};
+use warprow_spec::registers::{Cc, offset};
+use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
+use warprow_tests::VirtualClock;
+
+use crate::rig::{BLOCK, LATE, PATIENCE, pattern};
+
+/// Commands in flight: as many reads as writes.
+const COMMANDS: usize = 64;
+/// Blocks that are read, and behind them those that are written.
+const READ: usize = 0;
+const WRITTEN: usize = COMMANDS;
+const CANARY: u8 = 0xc5;
+const UNTOUCHED: u8 = 0x3c;
+
+/// A drive whose registers can be made not to obey.
+struct Stubborn {
+    drive: Arc<SoftController>,
+    /// CC.EN stays set until the function is reset.
+    stays_enabled: AtomicBool,
+    /// The function cannot be reset.
+    refuses_reset: AtomicBool,
+}
+
+impl fmt::Debug for Stubborn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stubborn")
+    }
+}
+
+impl Function for Stubborn {
+    fn name(&self) -> &str {
+        self.drive.name()
+    }
+    fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
+        self.drive.read_u32(offset)
+    }
+    fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
+        self.drive.read_u64(offset)
+    }
+    fn write_u32(&self, at: u64, value: u32) -> Result<(), FunctionError> {
+        if at == offset::CC && !Cc::from_bits(value).en() && self.stays_enabled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.drive.write_u32(at, value)
+    }
+    fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
+        self.drive.write_u64(offset, value)
+    }
+    fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
+        self.drive.doorbell(offset)
+    }
+    fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
+        self.drive.allocate(len)
+    }
+    fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
+        self.drive.map(memory)
+    }
+    fn unmap(&self, iova: u64) -> Result<(), FunctionError> {
+        self.drive.unmap(iova)
+    }
+    fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
+        self.drive.set_bus_master(enabled)
+    }
+    fn reset(&self) -> Result<(), FunctionError> {
+        if self.refuses_reset.load(Ordering::Relaxed) {
+            return Err(FunctionError::Unsupported {
+                function: self.name().to_owned(),
+                what: "resetting the function",
+            });
+        }
+        self.stays_enabled.store(false, Ordering::Relaxed);
+        self.drive.reset()
+    }
+}
+
+/// What comes on top of the commands that are not answered in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    Nothing,
+    AbortRefused,
+    AbortLost,
+    DeletionRefused,
+    DeletionLost,
+    CreationLost,
+    StaysEnabled,
+    StartsAtTheSecondReset,
+    Fatal,
+    /// Recovery goes well each time, and no command is ever answered.
+    NeverAnswers,
+    /// Neither CC.EN nor a reset of the function is obeyed.
+    ObeysNothing,
+    /// It says nothing to admin commands, after whatever reset.
+    Mute,
+    Gone,
+}
+
+/// What brought it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Queue,
+    ControllerReset,
+    FunctionReset,
+    /// Nothing: the steps that the error names, in their order.
+    GivenUp(&'static [Rung]),
+}
+
+pub(crate) const LADDER: [(Obstacle, By); 13] = [
+    (Obstacle::Nothing, By::Queue),
+    (Obstacle::AbortRefused, By::Queue),
+    (Obstacle::AbortLost, By::ControllerReset),
+    (Obstacle::DeletionRefused, By::ControllerReset),
+    (Obstacle::DeletionLost, By::ControllerReset),
+    (Obstacle::CreationLost, By::ControllerReset),
+    (Obstacle::StaysEnabled, By::ControllerReset),
+    (Obstacle::StartsAtTheSecondReset, By::FunctionReset),
+    (Obstacle::Fatal, By::ControllerReset),
+    (Obstacle::NeverAnswers, By::GivenUp(&[Rung::Command; 4])),
+    (Obstacle::ObeysNothing, By::GivenUp(&[Rung::Command, Rung::Queue, Rung::ControllerReset, Rung::FunctionReset])),
+    (Obstacle::Mute, By::GivenUp(&[Rung::Command, Rung::Queue, Rung::ControllerReset, Rung::FunctionReset])),
+    (Obstacle::Gone, By::GivenUp(&[Rung::Command, Rung::Registers])),
+];
+
+impl Obstacle {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing else",
+            Self::AbortRefused => "Abort is refused",
+            Self::AbortLost => "Abort is not answered",
+            Self::DeletionRefused => "Delete I/O Submission Queue is refused",
+            Self::DeletionLost => "Delete I/O Submission Queue is not answered",
+            Self::CreationLost => "Create I/O Completion Queue is not answered",
+            Self::StaysEnabled => "CC.EN is not obeyed, and the queue not deleted",
+            Self::StartsAtTheSecondReset => "the queue is not deleted, and Identify not answered after the first reset",
+            Self::Fatal => "CSTS.CFS",
+            Self::NeverAnswers => "all that recovery does goes well, and no command is ever answered",
+            Self::ObeysNothing => "neither CC.EN nor a reset of the function is obeyed, and no queue deleted",
+            Self::Mute => "no admin command is answered, after whatever reset",
+            Self::Gone => "the drive is gone",
+        }
+    }
+}
+
+struct Rig {
+    // In the order in which they go.
+    pair: QueuePair,
+    namespace: Namespace,
+    memory: Arc<Mapped>,
+    controller: Arc<Controller>,
+    function: Arc<Stubborn>,
+    clock: Arc<VirtualClock>,
+    /// What each block may hold.
+    may_hold: Vec<Vec<u64>>,
+}
+
+/// Where the buffer of a command lies: between two canaries.
+fn place(index: usize) -> usize {
+    index * 2 * BLOCK + BLOCK / 2
+}
+
+impl Rig {
+    fn new() -> Result<Self> {
+        let builder = SoftController::builder().stepped().queue_pairs(2).name("drive");
+        let drive = builder.namespace(Space::new(Ram::new(1 << 20)?).lba(BLOCK as u32)).build()?;
+        let clock = VirtualClock::new();
+        clock.step_too(drive.clone());
+        let function = Arc::new(Stubborn { drive, stays_enabled: false.into(), refuses_reset: false.into() });
+        let options = Options { admin_timeout: PATIENCE, ..Options::default() };
+        let controller = Controller::open(function.clone(), clock.clone(), options)?;
+        let namespace = controller.namespace(1)?;
+        let queue = QueueOptions { timeout: PATIENCE, ..QueueOptions::default() };
+        let mut pair = controller.queue_pair(&queue)?;
+        let memory = controller.allocate(COMMANDS * 2 * BLOCK)?;
+        pair.keep(memory.clone());
+        let may_hold = vec![vec![0]; 2 * COMMANDS];
+        let mut rig = Self { pair, namespace, memory, controller, function, clock, may_hold };
+        for first in [READ, WRITTEN] {
+            rig.write_all(first, 1)?;
+        }
+        Ok(rig)
+    }
+
+    fn data(&self, index: usize) -> Data<'static> {
+        Data::Contiguous { iova: self.memory.iova() + place(index) as u64, len: BLOCK as u64 }
+    }
+
+    /// Waits until everything has ended; the first that ended badly.
+    fn finish(&mut self) -> Result<(), DriverError> {
+        let mut failed: Option<Completion> = None;
+        self.pair.ring()?;
+        while self.pair.outstanding() != 0 {
+            self.pair.wait(|completion| {
+                if !completion.is_success() {
+                    failed.get_or_insert(completion);
+                }
+            })?;
+        }
+        failed.and_then(|completion| self.pair.error(&completion)).map_or(Ok(()), Err)
+    }
+
+    /// Writes `COMMANDS` blocks from `first` on.
+    fn write_all(&mut self, first: usize, seed: u64) -> Result<()> {
+        for index in 0..COMMANDS {
+            self.memory.memory().write(place(index), &pattern(seed, first + index));
+            let data = self.data(index);
+            self.pair.write(&self.namespace, (first + index) as u64, 1, data, false, 0)?;
+            self.may_hold[first + index] = vec![seed];
+        }
+        Ok(self.finish()?)
+    }
+
+    /// Reads all blocks and compares them.
+    fn verify(&mut self) -> Result<()> {
+        for first in [READ, WRITTEN] {
+            for index in 0..COMMANDS {
+                let data = self.data(index);
+                self.pair.read(&self.namespace, (first + index) as u64, 1, data, 0)?;
+            }
+            self.finish()?;
+            for index in 0..COMMANDS {
+                let block = first + index;
+                let mut found = vec![0; BLOCK];
+                self.memory.memory().read(place(index), &mut found);
+                let model = &mut self.may_hold[block];
+                model.retain(|&seed| pattern(seed, block) == found);
+                ensure!(!model.is_empty(), "block {block} holds what nobody wrote there");
+            }
+        }
+        self.canaries()
+    }
+
+    /// Puts canaries between buffers, and content that no block has into those of reads.
+    fn set(&self) {
+        let memory = self.memory.memory();
+        memory.fill(0, memory.len(), CANARY);
+        (0..COMMANDS / 2).for_each(|index| memory.fill(place(index), BLOCK, UNTOUCHED));
+    }
+
+    fn canaries(&self) -> Result<()> {
+        let mut bytes = vec![0; self.memory.memory().len()];
+        self.memory.memory().read(0, &mut bytes);
+        (0..COMMANDS).for_each(|index| bytes[place(index)..][..BLOCK].fill(CANARY));
+        ensure!(bytes.iter().all(|&byte| byte == CANARY), "a canary is dead");
+        Ok(())
+    }
+
+    /// Fills the buffers of reads anew; nothing may land in them however long one waits, nor the writes on the media.
+    fn nothing_lands(&self) -> Result<()> {
+        self.set();
+        self.clock.sleep(2 * LATE);
+        let mut buffer = vec![0; BLOCK];
+        for index in 0..COMMANDS / 2 {
+            self.memory.memory().read(place(index), &mut buffer);
+            ensure!(buffer.iter().all(|&byte| byte == UNTOUCHED), "something landed late in buffer {index}");
+        }
+        self.canaries()
+    }
+
+    /// 32 reads and 32 writes, in flight at once.
+    fn submit(&mut self, seed: u64) -> Result<()> {
+        self.set();
+        for index in 0..COMMANDS {
+            let data = self.data(index);
+            if index < COMMANDS / 2 {
+                self.pair.read(&self.namespace, (READ + index) as u64, 1, data, index as u64)?;
+            } else {
+                self.memory.memory().write(place(index), &pattern(seed, WRITTEN + index));
+                self.pair.write(&self.namespace, (WRITTEN + index) as u64, 1, data, false, index as u64)?;
+                self.may_hold[WRITTEN + index].push(seed);
+            }
+        }
+        self.pair.ring()?;
+        ensure!(self.pair.outstanding() as usize == COMMANDS);
+        Ok(())
+    }
+
+    /// Arms the faults: commands are late, and what comes on top.
+    fn hinder(&self, obstacle: Obstacle) {
+        let faults = self.function.drive.faults();
+        // The first rule that fits counts.
+        match obstacle {
+            Obstacle::Fatal => drop(faults.inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(20))),
+            Obstacle::Gone => drop(faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ).nth(20))),
+            _ => {}
+        }
+        // Carried out and answered long after their time limit.
+        faults.inject(Rule::new(Fault::Delay(LATE)).on(Queues::Io).always());
+        let refused = Fault::Status(Status::from_code(StatusCode::InternalError));
+        let admin = |fault, opcode| Rule::new(fault).admin(opcode);
+        let undeleted = || faults.inject(admin(refused, AdminOpcode::DELETE_IO_SQ));
+        match obstacle {
+            Obstacle::Nothing | Obstacle::NeverAnswers | Obstacle::Fatal | Obstacle::Gone => {}
+            Obstacle::AbortRefused => drop(faults.inject(admin(refused, AdminOpcode::ABORT).always())),
+            Obstacle::AbortLost => drop(faults.inject(admin(Fault::Swallow, AdminOpcode::ABORT))),
+            Obstacle::DeletionRefused => drop(undeleted()),
+            Obstacle::DeletionLost => drop(faults.inject(admin(Fault::Swallow, AdminOpcode::DELETE_IO_SQ))),
+            Obstacle::CreationLost => drop(faults.inject(admin(Fault::Swallow, AdminOpcode::CREATE_IO_CQ))),
+            Obstacle::StaysEnabled => {
+                undeleted();
+                self.function.stays_enabled.store(true, Ordering::Relaxed);
+            }
+            Obstacle::StartsAtTheSecondReset => {
+                undeleted();
+                faults.inject(admin(Fault::Swallow, AdminOpcode::IDENTIFY));
+            }
+            Obstacle::ObeysNothing => {
+                undeleted();
+                self.function.stays_enabled.store(true, Ordering::Relaxed);
+                self.function.refuses_reset.store(true, Ordering::Relaxed);
+            }
+            Obstacle::Mute => drop(faults.inject(Rule::new(Fault::Swallow).on(Queues::Admin).always())),
+        }
+    }
+
+    /// Everything works as it should again.
+    fn repair(&self, obstacle: Obstacle) -> Result<()> {
+        self.function.drive.faults().clear();
+        self.function.stays_enabled.store(false, Ordering::Relaxed);
+        self.function.refuses_reset.store(false, Ordering::Relaxed);
+        if obstacle == Obstacle::Gone {
+            self.function.drive.power_cut(Cut::KeepAll)?;
+        }
+        Ok(())
+    }
+
+    /// Recovers from `error`. How each command ended.
+    fn recover(&mut self, error: DriverError) -> (Result<(), DriverError>, Vec<Completion>) {
+        let mut ended = Vec::new();
+        let blame = self.pair.blame(error);
+        self.pair.leave();
+        let pair = &mut self.pair;
+        let recovered =
+            self.controller.recover(Some(blame), || pair.recreate(|completion| ended.push(completion)), || {});
+        (recovered, ended)
+    }
+
+    fn is_given_up(&mut self) -> Result<()> {
+        let began = self.clock.now();
+        let (again, _) = self.recover(DriverError::Stale { function: self.controller.name().clone(), queue: 1 });
+        let is = |error: &DriverError| matches!(error, DriverError::GivenUp { .. });
+        ensure!(is(&again.err().context("it was brought back")?));
+        ensure!(is(&self.controller.active_namespaces().err().context("it answers")?));
+        ensure!(is(&self.controller.check_health().err().context("it is healthy")?));
+        ensure!(matches!(self.pair.ring(), Err(DriverError::Stale { .. })));
+        ensure!(self.clock.now() == began, "it took time to say so");
+        Ok(())
+    }
+}
+
+fn cell(obstacle: Obstacle, by: By) -> Result<()> {
+    let mut rig = Rig::new()?;
+    rig.hinder(obstacle);
+    rig.submit(2)?;
+    let mut rounds = 1;
+    let recovered = loop {
+        let error = rig.finish().err().context("the commands were answered")?;
+        let due = match obstacle {
+            Obstacle::Fatal => matches!(error, DriverError::Fatal { .. }),
+            Obstacle::Gone => matches!(error, DriverError::Gone { .. }),
+            _ => matches!(error, DriverError::TimedOut { .. }),
+        };
+        ensure!(due, "{error}");
+        let unended = rig.pair.outstanding() + rig.pair.quarantined();
+        ensure!(unended as usize == COMMANDS, "{unended} commands are not ended");
+        let (recovered, ended) = rig.recover(error);
+        if recovered.is_ok() {
+            // Each is ended exactly once: released from quarantine, lost, or aborted in time.
+            let of = |wanted: fn(&Ended) -> bool| ended.iter().filter(|it| wanted(&it.ended)).count();
+            let lost = of(|it| matches!(it, Ended::Released | Ended::Lost));
+            ensure!(lost == COMMANDS && ended.len() == lost, "{ended:?}");
+        }
+        if recovered.is_err() || obstacle != Obstacle::NeverAnswers {
+            break recovered;
+        }
+        ensure!(rounds < 10, "recovery goes on for ever");
+        rounds += 1;
+        rig.nothing_lands()?;
+        rig.submit(2)?;
+    };
+    rig.nothing_lands()?;
+    match by {
+        By::Queue | By::ControllerReset | By::FunctionReset => {
+            recovered?;
+            let resets = [By::Queue, By::ControllerReset, By::FunctionReset].iter().position(|&it| it == by);
+            ensure!(Some(rig.controller.resets() as usize) == resets, "{} resets", rig.controller.resets());
+            rig.function.drive.faults().clear();
+        }
+        By::GivenUp(steps) => {
+            let Err(DriverError::GivenUp { failure, .. }) = recovered else { anyhow::bail!("{recovered:?}") };
+            let taken: Vec<Rung> = failure.steps.iter().map(|step| step.rung).collect();
+            ensure!(taken == steps, "{taken:?}: {failure}");
+            let words = failure.to_string();
+            ensure!(failure.steps.iter().all(|step| words.contains(&step.error.to_string())), "{words}");
+            rig.is_given_up()?;
+            if obstacle != Obstacle::NeverAnswers {
+                // Too early: it says so, and what was tried first is not forgotten.
+                let early = rig.controller.retry().err().context("it is back before its time")?;
+                let DriverError::GivenUp { failure, .. } = early else { anyhow::bail!("{early}") };
+                let taken: Vec<Rung> = failure.steps.iter().map(|step| step.rung).collect();
+                ensure!(taken == [steps, &[Rung::Retry]].concat(), "{taken:?}");
+                rig.is_given_up()?;
+            }
+            rig.nothing_lands()?;
+            rig.repair(obstacle)?;
+            rig.is_given_up().context("nobody has retried it")?;
+            rig.controller.retry()?;
+            rig.pair.recreate(|_| {})?;
+        }
+    }
+    rig.verify().context("what lies on the drive")?;
+    rig.write_all(WRITTEN, 3)?;
+    rig.nothing_lands()?;
+    rig.verify().context("after new writes")?;
+    // From the foot of the ladder again, after a success.
+    rig.controller.proven();
+    let resets = rig.controller.resets();
+    rig.hinder(Obstacle::Nothing);
+    rig.submit(4)?;
+    let error = rig.finish().err().context("the commands were answered")?;
+    rig.recover(error).0?;
+    rig.function.drive.faults().clear();
+    ensure!(rig.controller.resets() == resets, "a reset, though commands had succeeded");
+    rig.nothing_lands()?;
+    rig.verify().context("at the end")
+}
+
+#[test]
+fn every_rung_holds() {
+    let mut wrong = Vec::new();
+    for (obstacle, by) in LADDER {
+        if let Err(error) = cell(obstacle, by) {
+            wrong.push(format!("{}: {error:#}", obstacle.words()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} rungs:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_drive_that_obeys_nothing_keeps_what_it_may_reach() -> Result<()> {
+    let mut rig = Rig::new()?;
+    rig.hinder(Obstacle::ObeysNothing);
+    rig.submit(2)?;
+    let error = rig.finish().err().context("the commands were answered")?;
+    rig.recover(error).0.err().context("it was brought back")?;
+    let (data, function, clock) = (rig.memory.memory().downgrade(), rig.function.clone(), rig.clock.clone());
+    let Rig { pair, memory, controller, .. } = rig;
+    drop((pair, memory));
+    clock.sleep(2 * LATE);
+    ensure!(!data.is_gone(), "nothing proves that the drive has let go of it");
+    function.drive.faults().clear();
+    function.stays_enabled.store(false, Ordering::Relaxed);
+    controller.retry()?;
+    ensure!(data.is_gone(), "it is kept for ever");
+    Ok(())
+}
