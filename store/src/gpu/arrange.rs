@@ -12,11 +12,11 @@ use crate::{Store, StoreError};
 /// Where rows begin: at the lines in which memory is read.
 pub(super) const LINE: u64 = 128;
 
-/// Bytes from a row to the next in memory: whole lines, where that costs at most a quarter more; else a multiple of 16 B.
+/// Bytes from a row to the next in memory: whole lines, where that costs at most a third more; else a multiple of 16 B.
 fn stride_of(table: &Table) -> u32 {
     let least = table.row_bytes().next_multiple_of(16);
     let lines = least.next_multiple_of(LINE as u32);
-    if lines - least <= least / 4 { lines } else { least }
+    if lines - least <= least / 3 { lines } else { least }
 }
 
 /// The places of all tables.
