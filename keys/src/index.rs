@@ -134,6 +134,11 @@ impl KeyIndex {
         self.shape.fingerprint
     }
 
+    /// CRC32C of the header, which has checksums of all else: equal for equal indexes, and for about no others.
+    pub fn checksum(&self) -> u32 {
+        crc32c::crc32c(self.bytes.get(..crate::HEADER_BYTES).unwrap_or_default())
+    }
+
     /// All of it, as it is stored.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes

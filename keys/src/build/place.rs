@@ -233,9 +233,9 @@ impl<'a> Placer<'a> {
         }
         let Some((_, pilot)) = best else { return false };
         let count = hashes.len();
-        for index in 0..count {
+        for (index, place) in places.iter_mut().enumerate().take(count) {
             let slot = slot_in_part(self.bucket(bucket)[index], pilot, slots);
-            places[index] = slot;
+            *place = slot;
             let owner = self.owners[slot as usize];
             if owner != NONE {
                 self.give_up(owner, taken);
