@@ -334,6 +334,12 @@ impl GpuExecutor {
 impl GpuTable {
     /// Fails if no look-up can find its rows.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
+        if self.located.table().keys.is_some() {
+            let name = &self.located.table().name;
+            return Err(GpuError::Unsupported(format!(
+                "table {name:?} is looked up by sparse keys, which the GPU executor does not do: use the host executor"
+            )));
+        }
         match &self.damage {
             None => Ok(()),
             Some(source) => {
