@@ -1,6 +1,6 @@
 //! An index, and its evaluation.
 
-use crate::bytes::Shape;
+use crate::bytes::{Layout, Shape};
 use crate::hash::{MULTIPLIERS, mix, reduce};
 
 /// Which numbers keys are.
@@ -72,6 +72,7 @@ impl Fingerprint {
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyIndex {
     shape: Shape,
+    layout: Layout,
     bytes: Vec<u8>,
 }
 
@@ -111,7 +112,7 @@ impl KeyIndex {
     pub const ABSENT: u64 = u64::MAX;
 
     pub(crate) fn of(shape: Shape, bytes: Vec<u8>) -> Self {
-        Self { shape, bytes }
+        Self { shape, layout: shape.layout(), bytes }
     }
 
     /// How many keys it has.
@@ -153,7 +154,7 @@ impl KeyIndex {
     /// Its numbers, for other evaluators.
     pub fn parts(&self) -> Parts {
         let Shape { keys, seed, parts, buckets, slots, fingerprint, .. } = self.shape;
-        let layout = self.shape.layout();
+        let layout = &self.layout;
         Parts {
             keys,
             seed,
@@ -216,15 +217,17 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    #[inline(always)]
     fn of(index: &'a KeyIndex) -> Self {
-        let layout = index.shape.layout();
-        let part =
-            |range: std::ops::Range<u64>| index.bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+        let part = |range: &std::ops::Range<u64>| {
+            index.bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
+        };
+        let layout = &index.layout;
         Self {
             shape: index.shape,
-            pilots: part(layout.pilots),
-            stand_ins: part(layout.stand_ins),
-            prints: part(layout.prints),
+            pilots: part(&layout.pilots),
+            stand_ins: part(&layout.stand_ins),
+            prints: part(&layout.prints),
         }
     }
 
