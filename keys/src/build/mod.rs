@@ -25,7 +25,7 @@ pub struct Options {
     pub fingerprint: Fingerprint,
     /// Threads; 0: as many as the machine has cores for this process.
     pub threads: usize,
-    /// Bytes of hashes in memory, 8 a key; where they are more, keys are read several times. What else it takes: the index,
+    /// Bytes of hashes in memory, 8 a key; where they are more, keys are read several times. What else it takes: the index, a bit a key,
     /// about 4 MiB a thread, and 8 bytes a thread for each 131,072 keys.
     pub memory: u64,
 }
@@ -70,6 +70,8 @@ impl Options {
 
 /// Keys of a part, about: its tables stay in a core's second cache.
 const PART_KEYS: u64 = 1 << 17;
+/// Where stand-ins have 8 bytes: the fuller parts are, the more alike they are, and the fewer slots need one.
+const LARGE_PART_KEYS: u64 = 1 << 20;
 /// Buckets of a part: a pilot of 8 bits serves three keys.
 const BUCKET_KEYS: u64 = 3;
 /// Seeds tried. One fails about never, unless keys are few or were chosen to.
@@ -173,7 +175,7 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&self, progress: &mut Tell<'_>) -> Result<KeyIndex, Setback> {
         let keys = self.source.len();
-        let parts = keys.div_ceil(PART_KEYS);
+        let parts = keys.div_ceil(if keys <= 1 << 32 { PART_KEYS } else { LARGE_PART_KEYS });
         let buckets = keys.div_ceil(parts).div_ceil(BUCKET_KEYS) as u32;
         let (kind, fingerprint) = (self.source.kind(), self.options.fingerprint);
         let mut shape = Shape { keys, seed: self.seed, parts, buckets, slots: 0, fingerprint, kind };
@@ -273,9 +275,10 @@ impl Attempt<'_> {
     /// Looks at the keys of one part, as many as parts have at most if there is no duplicate among them.
     fn find_duplicates_in(&self, part: u64, shape: &Shape) -> Result<(), BuildError> {
         let mut hashes = Vec::new();
+        let most = (shape.keys / shape.parts * 2) as usize;
         scatter::read(self.source, 0..shape.keys, |keys| {
             let of_part = keys.iter().map(|&key| shape.hash(key)).filter(|&hash| shape.part(hash) == part);
-            hashes.extend(of_part.take((PART_KEYS as usize * 2).saturating_sub(hashes.len())));
+            hashes.extend(of_part.take(most.saturating_sub(hashes.len())));
             Ok(())
         })?;
         hashes.sort_unstable();
