@@ -123,6 +123,9 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::TableExists { table } => {
             (Class::Refused, table.clone(), "give it another name with --tensor NAME=GLOB, or add --replace")
         }
+        StoreError::KeysNotStored { table } => {
+            (Class::Input, table.clone(), "do without --check-keys, or load the table again with its keys stored")
+        }
         StoreError::Plan { feature, .. } => (Class::Input, feature.clone(), "choose another pooling or type"),
         StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
@@ -334,7 +337,10 @@ fn of_volume(error: &VolumeError) -> Meaning {
             (Class::Input, table.clone(), "change the table, or leave it out with --tensor")
         }
         VolumeError::NoSpace { .. } | VolumeError::CatalogueFull { .. } => (Class::Resources, "store".into(), LESS),
-        VolumeError::RanksDamaged { table, .. } | VolumeError::RanksInvalid { table, .. } => {
+        VolumeError::RanksDamaged { table, .. }
+        | VolumeError::RanksInvalid { table, .. }
+        | VolumeError::KeysDamaged { table, .. }
+        | VolumeError::KeysInvalid { table, .. } => {
             (Class::Store, table.clone(), "load the table again, with --replace")
         }
         VolumeError::Source { table, source } => {

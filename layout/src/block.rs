@@ -22,7 +22,7 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 ///
 /// Another major is refused. A newer minor is read: it may only add fields in reserved space and at the end of records, such
 /// that a writer that drops them does no harm.
-pub const VERSION: (u16, u16) = (1, 0);
+pub const VERSION: (u16, u16) = (1, 1);
 
 /// What a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use uuid::Uuid;
+use warprow_keys::{Fingerprint, KeyKind};
 
 use crate::DType;
 use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
@@ -13,7 +14,7 @@ use crate::generation::{Generation, MAX_TABLES};
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, RowPacking};
 use crate::superblock::Superblock;
-use crate::table::{RankWidth, Region, StoredRanks, Table};
+use crate::table::{KeySpec, RankWidth, Region, StoredKeys, StoredRanks, Table};
 
 /// All generations of a store at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +28,9 @@ pub struct Catalogue {
 /// Flags of a table record.
 const ROW_CRC: u8 = 1 << 0;
 const DEFAULT_ROW: u8 = 1 << 1;
+
+/// Added to the kind of ranking of a table that has keys: older versions refuse it as unknown.
+const KEYED: u8 = 4;
 
 impl Catalogue {
     /// The byte string that goes into the blocks.
@@ -78,11 +82,12 @@ impl Catalogue {
 
 fn encode_table(out: &mut Writer, table: &Table) {
     out.u8(table.dtype as u8);
-    out.u8(match &table.ranks {
+    let ranking = match &table.ranks {
         None => 0,
         Some(StoredRanks { width: RankWidth::U32, .. }) => 1,
         Some(StoredRanks { width: RankWidth::U64, .. }) => 2,
-    });
+    };
+    out.u8(ranking | if table.keys.is_some() { KEYED } else { 0 });
     let row_crc = if table.crc_region.is_some() { ROW_CRC } else { 0 };
     out.u8(row_crc | if table.default_row.is_some() { DEFAULT_ROW } else { 0 });
     out.u8(0);
@@ -98,6 +103,20 @@ fn encode_table(out: &mut Writer, table: &Table) {
     out.bytes(table.name.as_bytes());
     if let Some(row) = &table.default_row {
         out.bytes(row);
+    }
+    if let Some(StoredKeys { spec, index, index_crc, keys, keys_crc }) = &table.keys {
+        out.u8(match spec.kind {
+            KeyKind::U64 => 0,
+            KeyKind::I64 => 1,
+        });
+        out.u8(spec.fingerprint.bits() as u8);
+        out.u8(spec.stored.into());
+        out.u8(0);
+        out.u32(*index_crc);
+        out.u64(spec.index_bytes);
+        out.u64(index.first_lba);
+        out.u64(keys.map_or(0, |region| region.first_lba));
+        out.u32(*keys_crc);
     }
 }
 
@@ -204,7 +223,7 @@ fn decode_table(
     };
     let array = |width: u32| rows.checked_mul(u64::from(width)).map(|b| b.div_ceil(u64::from(placement.lba_size())));
     let rows_region = region(rows_lba, packing.lbas(rows))?;
-    let width = match rank_kind {
+    let width = match rank_kind & !KEYED {
         0 => None,
         1 if RankWidth::for_rows(rows) == RankWidth::U32 => Some(RankWidth::U32),
         2 => Some(RankWidth::U64),
@@ -222,7 +241,34 @@ fn decode_table(
         true => Some(input.bytes(row_bytes as usize)?.into()),
         false => None,
     };
-    Ok(Table { name, rows, dim, dtype, hot_rows, default_row, rows_region, ranks, crc_region, packing })
+    let keys = match rank_kind & KEYED != 0 {
+        true => {
+            let (kind, bits, stored) = (input.u8()?, input.u8()?, input.u8()?);
+            input.u8()?;
+            let index_crc = input.u32()?;
+            let (index_bytes, index_lba, keys_lba) = (input.u64()?, input.u64()?, input.u64()?);
+            let keys_crc = input.u32()?;
+            let kind = match kind {
+                0 => KeyKind::U64,
+                1 => KeyKind::I64,
+                _ => return Err(bad("its kind of keys is unknown")),
+            };
+            let fingerprint = Fingerprint::from_bits(bits.into());
+            let fingerprint = fingerprint.ok_or_else(|| bad("its fingerprints have none of 8, 16 and 32 bits"))?;
+            let stored = match stored {
+                0 => false,
+                1 => true,
+                _ => return Err(bad("whether its keys are stored is unknown")),
+            };
+            let index_lbas = index_bytes.div_ceil(u64::from(placement.lba_size()));
+            let index = region(index_lba, Some(index_lbas).filter(|&lbas| lbas > 0))?;
+            let keys = if stored { Some(region(keys_lba, array(8))?) } else { None };
+            let spec = KeySpec { index_bytes, kind, fingerprint, stored };
+            Some(StoredKeys { spec, index, index_crc, keys, keys_crc })
+        }
+        false => None,
+    };
+    Ok(Table { name, rows, dim, dtype, hot_rows, default_row, rows_region, ranks, keys, crc_region, packing })
 }
 
 /// The blocks of a serialised catalogue of at most 2³² − 1 bytes, for one member, in the order of their units.

@@ -435,6 +435,38 @@ pub enum VolumeError {
         /// Ranks given.
         given: u64,
     },
+    /// A keyed table was not given its keys.
+    #[error("table {table:?} was declared to have keys, but none were given for it")]
+    KeysNotGiven {
+        /// The table.
+        table: String,
+    },
+    /// Keys were given that are not those that the table was declared with.
+    #[error("table {table:?} was declared without keys, or with others than were given for it")]
+    KeysMismatch {
+        /// The table.
+        table: String,
+    },
+    /// Stored keys, or their index, do not match the catalogue's checksum.
+    #[error("table {table:?}: the stored {what} is damaged (CRC32C {found:08x} instead of {expected:08x})")]
+    KeysDamaged {
+        /// The table.
+        table: String,
+        /// Of the two which.
+        what: &'static str,
+        /// From the catalogue.
+        expected: u32,
+        /// Of what was read.
+        found: u32,
+    },
+    /// A stored index is none, or not that of its table.
+    #[error("table {table:?}: the stored key index is not the table's")]
+    KeysInvalid {
+        /// The table.
+        table: String,
+        /// What is wrong with it, if it is none.
+        source: Option<warprow_keys::IndexError>,
+    },
     /// A buffer has the wrong length.
     #[error("{what} has {given} bytes instead of {expected}")]
     Length {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::error::VolumeError;
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, Placement, RowAddress, RowPacking};
-use crate::table::{MAX_NAME, RankWidth, Region, StoredRanks, Table, TableSpec};
+use crate::table::{MAX_NAME, RankWidth, Region, StoredKeys, StoredRanks, Table, TableSpec};
 
 /// Bytes of a stripe unit unless rows or drives ask for another.
 pub const DEFAULT_STRIPE_UNIT: u32 = 32 << 10;
@@ -159,6 +159,17 @@ impl Plan {
                 }
                 false => None,
             };
+            let keys = match table.keys {
+                Some(spec) => {
+                    let index = region(Some(spec.index_bytes.div_ceil(u64::from(lba_size)))).ok_or_else(huge)?;
+                    let keys = match spec.stored {
+                        true => Some(region(array(8)).ok_or_else(huge)?),
+                        false => None,
+                    };
+                    Some(StoredKeys { spec, index, index_crc: 0, keys, keys_crc: 0 })
+                }
+                None => None,
+            };
             let crc_region = match table.row_crc {
                 true => Some(region(array(4)).ok_or_else(huge)?),
                 false => None,
@@ -172,6 +183,7 @@ impl Plan {
                 default_row: table.default_row.as_deref().map(Into::into),
                 rows_region,
                 ranks,
+                keys,
                 crc_region,
                 packing,
             });

@@ -89,19 +89,35 @@ pub struct TableInspection {
     pub lbas_per_row: u32,
     /// Entry width of its id → rank permutation; `None`: rank = id.
     pub ranks: Option<RankWidth>,
+    /// Its keys; `None`: it is looked up by ids from 0 on.
+    pub keys: Option<KeysInspection>,
     /// How many of the first ranks are worth keeping in memory.
     pub hot_rows: u64,
     /// Whether rows have checksums.
     pub row_crc: bool,
     /// Whether the default row is another than zeros.
     pub default_row: bool,
-    /// Bytes on the drives: rows, ranks and checksums with their padding.
+    /// Bytes on the drives: rows, ranks, keys and checksums with their padding.
     pub bytes: u64,
+}
+
+/// The keys of a table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KeysInspection {
+    /// Whether they are signed: `i64` rather than `u64`.
+    pub signed: bool,
+    /// Bits of the fingerprint by which other keys are told.
+    pub fingerprint_bits: u32,
+    /// Bytes of their index.
+    pub index_bytes: u64,
+    /// Whether they are stored themselves.
+    pub stored: bool,
 }
 
 impl TableInspection {
     fn new(table: &Table, lba_size: u32) -> Self {
         let regions = [Some(table.rows_region), table.ranks.map(|ranks| ranks.region), table.crc_region];
+        let keys = table.keys.into_iter().flat_map(|keys| keys.regions());
         Self {
             name: table.name.clone(),
             rows: table.rows,
@@ -111,10 +127,16 @@ impl TableInspection {
             rows_per_lba: table.packing.rows_per_lba(),
             lbas_per_row: table.packing.row_lbas(),
             ranks: table.ranks.map(|ranks| ranks.width),
+            keys: table.keys.map(|keys| KeysInspection {
+                signed: keys.spec.kind == warprow_keys::KeyKind::I64,
+                fingerprint_bits: keys.spec.fingerprint.bits(),
+                index_bytes: keys.spec.index_bytes,
+                stored: keys.spec.stored,
+            }),
             hot_rows: table.hot_rows,
             row_crc: table.crc_region.is_some(),
             default_row: table.default_row.as_deref().is_some_and(|row| row.iter().any(|&byte| byte != 0)),
-            bytes: regions.iter().flatten().map(|region| region.lbas * u64::from(lba_size)).sum(),
+            bytes: regions.into_iter().flatten().chain(keys).map(|region| region.lbas * u64::from(lba_size)).sum(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::VolumeError;
 use crate::extent::Extent;
+use crate::keyed::Keyed;
 use crate::placement::Placement;
 use crate::ranks::Ranks;
 use crate::table::{Region, Table, row_crc};
@@ -50,20 +51,28 @@ impl RowSource for [u8] {
     }
 }
 
-/// The writes that load one table: its rows, its ranks and its checksums.
+/// The writes that load one table: its rows, its ranks, its keys and its checksums.
 ///
 /// Neither reads nor writes drives; may be shared between threads that fill buffers for different extents.
 pub struct Loader<'a, S: RowSource + ?Sized> {
     table: Table,
     placement: Arc<Placement>,
     source: &'a S,
+    /// What is stored: id → rank, of a keyed table slot → rank.
     id_to_rank: Option<&'a Ranks>,
+    /// Where the source has the row of each rank.
     rank_to_id: Option<Ranks>,
+    keyed: Option<&'a Keyed<'a>>,
 }
 
 impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
     pub(crate) fn new(table: Table, placement: Arc<Placement>, source: &'a S, ranks: Option<&'a Ranks>) -> Self {
-        Self { table, placement, source, id_to_rank: ranks, rank_to_id: ranks.map(Ranks::inverse) }
+        Self { table, placement, source, id_to_rank: ranks, rank_to_id: ranks.map(Ranks::inverse), keyed: None }
+    }
+
+    pub(crate) fn keyed(table: Table, placement: Arc<Placement>, source: &'a S, keyed: &'a Keyed<'a>) -> Self {
+        let rank_to_id = keyed.placement().map(Ranks::inverse);
+        Self { table, placement, source, id_to_rank: keyed.ranks(), rank_to_id, keyed: Some(keyed) }
     }
 
     /// The writes, each of at most `max_bytes`, but at least one stripe unit; see [`Placement::extents`].
@@ -78,7 +87,8 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
 
     fn regions(&self) -> impl Iterator<Item = Region> + use<S> {
         let ranks = self.table.ranks.map(|ranks| ranks.region);
-        [Some(self.table.rows_region), ranks, self.table.crc_region].into_iter().flatten()
+        let keys = self.table.keys.into_iter().flat_map(|keys| keys.regions());
+        [Some(self.table.rows_region), ranks].into_iter().flatten().chain(keys).chain(self.table.crc_region)
     }
 
     /// Writes the content of `extent`, one of this loader's, into `buf` of its length. Every byte is written; padding is zero.
@@ -98,6 +108,13 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
                     Some(ranks) => ranks.encode(lba * entries_per_lba, out),
                     None => out.fill(0),
                 }
+            } else if let Some((keyed, lba)) = self.keyed.zip(self.table.keys.and_then(|keys| within(keys.index))) {
+                keyed.fill_index(lba * u64::from(self.placement.lba_size()), out);
+            } else if let Some((keyed, lba)) =
+                self.keyed.zip(self.table.keys.and_then(|keys| keys.keys).and_then(within))
+            {
+                let filled = keyed.fill_keys(lba * u64::from(self.placement.lba_size() / 8), out);
+                filled.map_err(|source| VolumeError::Source { table: self.table.name.clone(), source })?;
             } else if let Some(lba) = self.table.crc_region.and_then(within) {
                 self.fill_crcs(lba * u64::from(self.placement.lba_size() / 4), out)?;
             } else {

@@ -108,6 +108,15 @@ impl Ranks {
         }
     }
 
+    /// One after the other: entry i is that of `next` at this one's entry i. Both are of one length.
+    pub(crate) fn then(&self, next: &Self) -> Self {
+        let entries = (0..self.len()).map(|at| self.get(at).and_then(|at| next.get(at)).unwrap_or(0));
+        match RankWidth::for_rows(self.len()) {
+            RankWidth::U32 => Self::U32(entries.map(|rank| rank as u32).collect()),
+            RankWidth::U64 => Self::U64(entries.collect()),
+        }
+    }
+
     /// Writes entries `first..` little-endian into `out`, zeros past the last.
     pub(crate) fn encode(&self, first: u64, out: &mut [u8]) {
         let first = usize::try_from(first).unwrap_or(usize::MAX);

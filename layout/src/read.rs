@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use warprow_keys::KeyIndex;
+
 use crate::drive::Drive;
 use crate::error::VolumeError;
 use crate::extent::Extent;
@@ -100,6 +102,43 @@ impl Volume {
         let ranks = Ranks::decode(&bytes, stored.width)
             .map_err(|source| VolumeError::RanksInvalid { table: entry.name.clone(), source })?;
         Ok(Some(ranks))
+    }
+
+    /// Reads the index of a table's keys and verifies it; `None` if it is looked up by ids. It gives slots; the rank of a slot
+    /// is that of an id of its number ([`read_ranks`](Self::read_ranks)).
+    pub fn read_key_index(&self, generation: &Generation, table: usize) -> Result<Option<KeyIndex>, VolumeError> {
+        let entry = table_of(generation, table)?;
+        let Some(stored) = entry.keys else { return Ok(None) };
+        let name = || entry.name.clone();
+        let bytes = self.read_array(generation, stored.index, stored.spec.index_bytes)?;
+        // The catalogue vouches for the header, and the header for all else.
+        let found = crc32c::crc32c(bytes.get(..warprow_keys::HEADER_BYTES).unwrap_or(&bytes));
+        if found != stored.index_crc {
+            let expected = stored.index_crc;
+            return Err(VolumeError::KeysDamaged { table: name(), what: "key index", expected, found });
+        }
+        let index = KeyIndex::from_bytes(bytes)
+            .map_err(|source| VolumeError::KeysInvalid { table: name(), source: Some(source) })?;
+        let spec = &stored.spec;
+        match (index.len(), index.kind(), index.fingerprint()) == (entry.rows, spec.kind, spec.fingerprint) {
+            true => Ok(Some(index)),
+            false => Err(VolumeError::KeysInvalid { table: name(), source: None }),
+        }
+    }
+
+    /// Reads a table's keys, by rank, and verifies their checksum; `None` if none are stored. An `i64` is its bits.
+    pub fn read_keys(&self, generation: &Generation, table: usize) -> Result<Option<Vec<u64>>, VolumeError> {
+        let entry = table_of(generation, table)?;
+        let Some((stored, region)) = entry.keys.and_then(|stored| Some((stored, stored.keys?))) else {
+            return Ok(None);
+        };
+        let bytes = self.read_array(generation, region, entry.rows * 8)?;
+        let found = crc32c::crc32c(&bytes);
+        if found != stored.keys_crc {
+            let expected = stored.keys_crc;
+            return Err(VolumeError::KeysDamaged { table: entry.name.clone(), what: "array of keys", expected, found });
+        }
+        Ok(Some(bytes.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect()))
     }
 
     /// Reads the checksums of a table's rows ([`row_crc`](crate::row_crc)), by rank; `None` if none are stored.

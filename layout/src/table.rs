@@ -2,8 +2,11 @@
 
 use serde::Serialize;
 
+use warprow_keys::{Fingerprint, KeyKind};
+
 use crate::DType;
 use crate::error::VolumeError;
+use crate::keyed::Keyed;
 use crate::placement::RowPacking;
 
 /// The longest name of a table or a generation, in bytes of UTF-8.
@@ -20,8 +23,10 @@ pub struct TableSpec {
     pub dim: u32,
     /// Type of the elements.
     pub dtype: DType,
-    /// Whether ids differ from ranks: an id → rank permutation is then stored beside the rows.
+    /// Whether ids (of a keyed table: slots) differ from ranks: an id → rank permutation is then stored beside the rows.
     pub permuted: bool,
+    /// Whether rows are looked up by sparse keys, and by which index. Set it by [`keyed`](Self::keyed).
+    pub keys: Option<KeySpec>,
     /// Row for ids that the table does not have: `dim` elements, little-endian. `None`: zeros.
     pub default_row: Option<Vec<u8>>,
     /// How many of the first ranks are worth keeping in memory: a hint to whoever opens the table.
@@ -33,7 +38,23 @@ pub struct TableSpec {
 impl TableSpec {
     /// A table in identity order, default row of zeros, without hint and row checksums.
     pub fn new(name: impl Into<String>, rows: u64, dim: u32, dtype: DType) -> Self {
-        Self { name: name.into(), rows, dim, dtype, permuted: false, default_row: None, hot_rows: 0, row_crc: false }
+        Self {
+            name: name.into(),
+            rows,
+            dim,
+            dtype,
+            permuted: false,
+            keys: None,
+            default_row: None,
+            hot_rows: 0,
+            row_crc: false,
+        }
+    }
+
+    /// With the keys of `keyed`: as many rows, in its order.
+    #[must_use]
+    pub fn keyed(self, keyed: &Keyed<'_>) -> Self {
+        Self { rows: keyed.len(), permuted: keyed.ranks().is_some(), keys: Some(keyed.spec()), ..self }
     }
 
     pub(crate) fn invalid(&self, reason: impl Into<String>) -> VolumeError {
@@ -49,6 +70,9 @@ impl TableSpec {
             return Err(self.invalid("it has no rows or no elements in a row"));
         }
         let row_bytes = self.dim.checked_mul(self.dtype.size()).ok_or_else(|| self.invalid("its rows pass 4 GiB"))?;
+        if self.keys.is_some_and(|keys| keys.index_bytes > 1 << 48) {
+            return Err(self.invalid("its key index passes 2⁴⁸ bytes"));
+        }
         if let Some(row) = &self.default_row
             && row.len() != row_bytes as usize
         {
@@ -57,6 +81,27 @@ impl TableSpec {
             );
         }
         Ok(row_bytes)
+    }
+}
+
+/// The keys of a table to be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySpec {
+    /// Bytes of their index.
+    pub index_bytes: u64,
+    /// Which numbers they are.
+    pub kind: KeyKind,
+    /// How the index tells keys that are not the table's.
+    pub fingerprint: Fingerprint,
+    /// Whether the keys themselves are stored, 8 bytes each: for export, for checking, and for look-ups that compare them.
+    pub stored: bool,
+}
+
+impl KeySpec {
+    pub(crate) fn new(index: &warprow_keys::KeyIndex, stored: bool) -> Self {
+        let (kind, fingerprint) = (index.kind(), index.fingerprint());
+        Self { index_bytes: index.as_bytes().len() as u64, kind, fingerprint, stored }
     }
 }
 
@@ -112,6 +157,27 @@ pub struct StoredRanks {
     pub crc: u32,
 }
 
+/// Where a table's keys lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredKeys {
+    /// What they are.
+    pub spec: KeySpec,
+    /// The bytes of the index, dense, padded with zeros.
+    pub index: Region,
+    /// The index's [`checksum`](warprow_keys::KeyIndex::checksum).
+    pub index_crc: u32,
+    /// The keys by rank, a little-endian `u64` each, dense; `None`: not stored.
+    pub keys: Option<Region>,
+    /// CRC32C of the keys, without the padding; 0 if they are not stored.
+    pub keys_crc: u32,
+}
+
+impl StoredKeys {
+    pub(crate) fn regions(&self) -> impl Iterator<Item = Region> + use<> {
+        [Some(self.index), self.keys].into_iter().flatten()
+    }
+}
+
 /// A table that lies in a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
@@ -129,8 +195,10 @@ pub struct Table {
     pub default_row: Option<Box<[u8]>>,
     /// The rows, by rank.
     pub rows_region: Region,
-    /// The id → rank permutation; `None`: rank = id.
+    /// The id → rank permutation, of a keyed table slot → rank; `None`: rank = id, or slot.
     pub ranks: Option<StoredRanks>,
+    /// Its keys; `None`: it is looked up by ids from 0 on.
+    pub keys: Option<StoredKeys>,
     /// CRC32C of each row ([`row_crc`]), a little-endian `u32` each, by rank, dense; `None`: not stored.
     pub crc_region: Option<Region>,
     /// How rows are packed into [`rows_region`](Self::rows_region).

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::error::VolumeError;
 use crate::generation::Generation;
+use crate::keyed::Keyed;
 use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
 use crate::volume::Writing;
@@ -19,7 +20,7 @@ pub struct Transaction {
     generation: Generation,
     /// The commit's identity.
     id: Option<Uuid>,
-    /// Tables whose ranks were given.
+    /// Tables whose ranks and keys were given.
     ranked: Vec<bool>,
     superseded: Vec<u64>,
 }
@@ -48,6 +49,9 @@ impl Transaction {
         let generation = &mut self.generation;
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
         let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
+        if entry.keys.is_some() {
+            return Err(VolumeError::KeysNotGiven { table: entry.name.clone() });
+        }
         let given = ranks.map_or(0, Ranks::len);
         if ranks.is_some() != entry.ranks.is_some() || ranks.is_some() && given != entry.rows {
             let permuted = entry.ranks.is_some();
@@ -63,6 +67,34 @@ impl Transaction {
         Ok(Loader::new(entry.clone(), generation.placement.clone(), source, ranks))
     }
 
+    /// Plans the writes of keyed table `table`: rows from `source`, in the order of the keys. Checksums are written as well.
+    pub fn keyed_loader<'a, S: RowSource + ?Sized>(
+        &mut self,
+        table: usize,
+        source: &'a S,
+        keyed: &'a Keyed<'a>,
+    ) -> Result<Loader<'a, S>, VolumeError> {
+        let generation = &mut self.generation;
+        let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
+        let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
+        let name = || entry.name.clone();
+        let fits = entry.rows == keyed.len() && entry.ranks.is_some() == keyed.ranks().is_some();
+        let Some(stored) = entry.keys.as_mut().filter(|stored| fits && stored.spec == keyed.spec()) else {
+            return Err(VolumeError::KeysMismatch { table: name() });
+        };
+        stored.index_crc = keyed.index().checksum();
+        stored.keys_crc =
+            keyed.keys_crc().map_err(|source| VolumeError::Source { table: entry.name.clone(), source })?;
+        source.check(entry)?;
+        if let (Some(ranks), Some(stored)) = (keyed.ranks(), &mut entry.ranks) {
+            stored.crc = ranks.crc();
+        }
+        if let Some(ranked) = self.ranked.get_mut(table) {
+            *ranked = true;
+        }
+        Ok(Loader::keyed(entry.clone(), generation.placement.clone(), source, keyed))
+    }
+
     /// Also drops generation `id` in the same commit: the switch from an old version to this one.
     pub fn supersede(&mut self, id: u64) {
         self.superseded.push(id);
@@ -75,6 +107,10 @@ impl Transaction {
         let tables = self.generation.tables.iter().zip(&self.ranked);
         if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.ranks.is_some() && !**ranked) {
             return Err(VolumeError::RanksNotGiven { table: table.name.clone() });
+        }
+        let tables = self.generation.tables.iter().zip(&self.ranked);
+        if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.keys.is_some() && !**ranked) {
+            return Err(VolumeError::KeysNotGiven { table: table.name.clone() });
         }
         let generation = Arc::new(self.generation);
         self.writing.commit(Some(generation.clone()), &self.superseded, self.id)?;

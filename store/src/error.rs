@@ -53,6 +53,14 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
+    /// Sparse ids are to be compared with the stored ones, and the table has none.
+    #[error(
+        "table {table:?} does not store its keys, so none can be compared: load it with them, or do without the check"
+    )]
+    KeysNotStored {
+        /// The table.
+        table: String,
+    },
     /// A drive's LBA format cannot be used.
     #[error("drive {drive}: {reason}")]
     LbaFormat {

@@ -9,6 +9,7 @@ use warprow_layout::{Ranks, Table};
 use crate::feature::{Feature, PlanOptions};
 use crate::memory::Memory;
 use crate::plan::Plan;
+use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
 use crate::{Store, StoreError};
 
@@ -29,12 +30,15 @@ pub struct HostOptions {
     /// Check every row that is read from a drive against its checksum, where the table has them: four bytes of memory a row,
     /// and a CRC32C for each read.
     pub check_rows: bool,
+    /// Compare every sparse id with the stored one, which takes eight bytes of memory a row: a foreign id is then missing for certain.
+    /// Else one in 2⁸, 2¹⁶ or 2³² gets some row, by its table's fingerprints. A table that does not store its ids is refused.
+    pub check_keys: bool,
 }
 
 impl Default for HostOptions {
     /// No DRAM tier, one worker, 1,023 commands in flight, the store's time-out, no checks.
     fn default() -> Self {
-        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false }
+        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false }
     }
 }
 
@@ -61,6 +65,12 @@ impl HostOptions {
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
+    }
+
+    /// With every sparse id compared with the stored one.
+    #[must_use]
+    pub fn with_checked_keys(self) -> Self {
+        Self { check_keys: true, ..self }
     }
 
     /// With every row checked.
@@ -104,6 +114,8 @@ pub(crate) struct Order {
     pub ranks: Option<Arc<Ranks>>,
     /// By rank; `None`: not stored, or not to be checked.
     pub crcs: Option<Arc<Vec<u32>>>,
+    /// Sparse id → slot; `None`: ids are below the number of rows.
+    pub sparse: Option<SparseIds>,
 }
 
 impl Attached {
@@ -114,10 +126,19 @@ impl Attached {
         }
         self.store.watch()?;
         let Located { generation, index } = &table.located;
-        let order = Order {
-            ranks: self.store.volume.read_ranks(generation, *index)?.map(Arc::new),
-            crcs: row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new),
+        let volume = &self.store.volume;
+        let ranks = volume.read_ranks(generation, *index)?.map(Arc::new);
+        let sparse = match volume.read_key_index(generation, *index)?.map(Arc::new) {
+            Some(key_index) => {
+                let stored = if self.options.check_keys { volume.read_keys(generation, *index)? } else { None };
+                if self.options.check_keys && stored.is_none() {
+                    return Err(StoreError::KeysNotStored { table: table.located.table().name.clone() });
+                }
+                Some(SparseIds { index: key_index, stored: stored.map(Arc::new), ranks: ranks.clone() })
+            }
+            None => None,
         };
+        let order = Order { ranks, sparse, crcs: row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new) };
         Ok(table.order.get_or_init(|| order).clone())
     }
 }
@@ -254,6 +275,7 @@ mod tests {
             default_row: None,
             rows_region: Region { first_lba: 0, lbas: 0 },
             ranks: None,
+            keys: None,
             crc_region: None,
             packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
         }

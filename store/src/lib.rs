@@ -69,5 +69,6 @@ pub use store::{DriveState, OpenOptions, Store, TableInfo, Verified};
 pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};
-pub use warprow_layout::{Access, DType, Ranks, RowSource, Span, TableSpec};
+pub use warprow_keys::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource};
+pub use warprow_layout::{Access, DType, KeySpec, Keyed, KeyedError, Ranks, RowOrder, RowSource, Span, TableSpec};
 pub use warprow_spec::admin::SecureErase;

@@ -11,7 +11,7 @@ use crate::feature::{Feature, Missing, PlanOptions, Pooling};
 use crate::host::{Attached, HostTable, Order};
 use crate::member::lock;
 use crate::slot::{Slot, State};
-use crate::stage::{MAX_ROWS, NONE, RouteTable};
+use crate::stage::{MAX_ROWS, NONE, RouteTable, SparseIds};
 
 /// Most features of a plan, and most tables.
 const MAX_FEATURES: usize = 1 << 16;
@@ -31,6 +31,8 @@ pub(crate) struct Prepared {
     pub routes: Vec<RouteTable>,
     /// Checksums of rows by rank, likewise; `None`: nothing is checked.
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
+    /// What sparse ids are found by, likewise; `None`: ids are below the number of rows.
+    pub sparse: Vec<Option<SparseIds>>,
     pub options: PlanOptions,
     pub pooled: bool,
     /// Elements of an output row.
@@ -155,6 +157,7 @@ impl Plan {
         let orders = tables.iter().map(|table| host.order(of_table(table))).collect::<Result<Vec<_>, _>>()?;
         let mut prepared = Prepared {
             routes: orders.iter().zip(&tables).map(|(order, table)| route_of(of_table(table), order)).collect(),
+            sparse: orders.iter().map(|order| order.sparse.clone()).collect(),
             crcs: orders.into_iter().map(|order| order.crcs).collect(),
             generation: tables.iter().map(|it| of_table(it).located.generation.id).max().unwrap_or(0),
             weighted: planned.iter().any(|feature| feature.weighted),

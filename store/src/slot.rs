@@ -17,7 +17,7 @@ use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
     Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, dedupe, keys, mask, merge, order,
-    route, sieve,
+    route, sieve, sparse_keys, sparse_mask,
 };
 
 /// Bytes of landing memory that a queue pair has at most, for each of its two halves.
@@ -199,8 +199,10 @@ impl State {
         let (mut counts, mut refused) = (KeyCounts::default(), false);
         for (feature, range) in features() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
-            let found = with_ids!(batch.ids, ids => {
-                keys(&ids[range], feature.table, rows, feature.padding, !plan.pooled, keys_out)
+            let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
+            let found = with_ids!(batch.ids, ids => match &plan.sparse[usize::from(table)] {
+                None => keys(&ids[range], table, rows, padding, read_padding, keys_out),
+                Some(sparse) => sparse_keys(&ids[range], table, sparse, padding, read_padding, keys_out),
             });
             counts.missing += found.missing;
             counts.padding += found.padding;
@@ -255,8 +257,11 @@ impl State {
         if let Some(mask_out) = &mut out.mask {
             for (feature, range) in features() {
                 let rows = plan.table(feature.table).rows;
-                let mask_out = &mut mask_out[range.clone()];
-                with_ids!(batch.ids, ids => mask(&ids[range], rows, feature.padding, mask_out));
+                let (mask_out, keys) = (&mut mask_out[range.clone()], &all_keys[range.clone()]);
+                with_ids!(batch.ids, ids => match plan.sparse[usize::from(feature.table)] {
+                    None => mask(&ids[range], rows, feature.padding, mask_out),
+                    Some(_) => sparse_mask(&ids[range], keys, feature.padding, mask_out),
+                });
             }
         }
         let routed_rows = Routed {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use warprow_dma::{Clock, SystemClock};
 use warprow_driver::DriverError;
+use warprow_keys::KeyIndex;
 use warprow_layout::{
-    Access, DType, Drive, FormatOptions, Generation, Inspection, OpenError, Ranks, Repair, RowReader, State, Table,
-    Volume, VolumeError, row_crc,
+    Access, DType, Drive, FormatOptions, Generation, Inspection, KeySpec, OpenError, Ranks, Repair, RowReader, State,
+    Table, Volume, VolumeError, row_crc,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -156,8 +157,10 @@ pub struct TableInfo {
     pub row_bytes: u32,
     /// How many of the first ranks are worth keeping in memory.
     pub hot_rows: u64,
-    /// Whether ids differ from ranks.
+    /// Whether ids, or slots of keys, differ from ranks.
     pub permuted: bool,
+    /// The keys by which its rows are looked up; `None`: ids from 0 on.
+    pub keys: Option<KeySpec>,
     /// Whether rows have checksums.
     pub row_crc: bool,
     /// The name of the model it was loaded with.
@@ -195,12 +198,16 @@ pub struct Verified {
     pub first_damaged: Vec<u64>,
     /// Why the id → rank permutation cannot be believed, if so. Which row is whose is lost then; ranks have theirs.
     pub damaged_ranks: Option<String>,
+    /// Why the index of keys, or the keys, cannot be believed, if so. Which row is whose may be lost then.
+    pub damaged_keys: Option<String>,
+    /// Keys that were compared with the row that they lead to: all, where keys are stored.
+    pub checked_keys: u64,
 }
 
 impl Verified {
     /// Whether nothing that could be checked is damaged.
     pub fn is_sound(&self) -> bool {
-        self.damaged == 0 && self.damaged_ranks.is_none()
+        self.damaged == 0 && self.damaged_ranks.is_none() && self.damaged_keys.is_none()
     }
 }
 
@@ -315,6 +322,20 @@ impl Store {
         Ok(self.shared.volume.read_ranks(&located.generation, located.index)?)
     }
 
+    /// The index of a table's keys, key → slot; `None`: it is looked up by ids. [`ranks`](Self::ranks) are those of slots.
+    pub fn key_index(&self, table: &str) -> Result<Option<KeyIndex>, StoreError> {
+        let located = self.locate(table)?;
+        self.shared.watch()?;
+        Ok(self.shared.volume.read_key_index(&located.generation, located.index)?)
+    }
+
+    /// A table's keys, by rank, an `i64` by its bits; `None`: none are stored.
+    pub fn keys(&self, table: &str) -> Result<Option<Vec<u64>>, StoreError> {
+        let located = self.locate(table)?;
+        self.shared.watch()?;
+        Ok(self.shared.volume.read_keys(&located.generation, located.index)?)
+    }
+
     /// The checksums of a table's rows ([`row_crc`](warprow_layout::row_crc)), by rank; `None`: none are stored.
     pub fn row_crcs(&self, table: &str) -> Result<Option<Vec<u32>>, StoreError> {
         let located = self.locate(table)?;
@@ -376,15 +397,14 @@ impl Store {
         let located = self.locate(table)?;
         self.shared.watch()?;
         let volume = &self.shared.volume;
-        let damaged_ranks = match volume.read_ranks(&located.generation, located.index) {
-            Ok(_) => None,
-            Err(error @ (VolumeError::RanksDamaged { .. } | VolumeError::RanksInvalid { .. })) => {
-                Some(error.to_string())
-            }
-            Err(error) => return Err(error.into()),
+        let (ranks, damaged_ranks) = sound(volume.read_ranks(&located.generation, located.index))?;
+        let (checked_keys, damaged_keys) = match damaged_ranks {
+            None => self.verify_keys(&located, ranks.flatten().as_ref())?,
+            Some(_) => (0, None),
         };
         let crcs = volume.read_row_crcs(&located.generation, located.index)?;
-        let mut verified = Verified { checked: crcs.is_some(), damaged_ranks, ..Verified::default() };
+        let mut verified =
+            Verified { checked: crcs.is_some(), damaged_ranks, damaged_keys, checked_keys, ..Verified::default() };
         let mut interrupted = false;
         self.scan_located(&located, 0..u64::MAX, &mut |rank, row| {
             verified.rows += 1;
@@ -403,6 +423,28 @@ impl Store {
         })?;
         verified.first_damaged.sort_unstable();
         if interrupted { Err(StoreError::Interrupted) } else { Ok(verified) }
+    }
+
+    /// Whether every stored key leads to the rank that it has: how many there are, and what is wrong.
+    fn verify_keys(&self, located: &Located, ranks: Option<&Ranks>) -> Result<(u64, Option<String>), StoreError> {
+        let volume = &self.shared.volume;
+        let (index, damage) = sound(volume.read_key_index(&located.generation, located.index))?;
+        let (keys, damaged_keys) = sound(volume.read_keys(&located.generation, located.index))?;
+        let (Some(index), Some(keys)) = (index.flatten(), keys.flatten()) else {
+            return Ok((0, damage.or(damaged_keys)));
+        };
+        let mut slots = [0; 1024];
+        for (first, keys) in (0u64..).step_by(slots.len()).zip(keys.chunks(slots.len())) {
+            index.slots(keys, &mut slots);
+            for ((rank, &key), &slot) in (first..).zip(keys).zip(&slots) {
+                let found = ranks.map_or(Some(slot), |ranks| ranks.get(slot));
+                if found != Some(rank) {
+                    let (name, key) = (&located.table().name, index.kind().number(key));
+                    return Ok((0, Some(format!("table {name:?}: key {key} of rank {rank} does not lead there"))));
+                }
+            }
+        }
+        Ok((keys.len() as u64, None))
     }
 
     pub(crate) fn located(&self) -> Vec<Located> {
@@ -440,6 +482,20 @@ fn of_image(devices: &[Device], error: StoreError) -> StoreError {
         ),
     };
     StoreError::ImageLba { drive: drive.clone(), lba_size: *lba_size, formatted: *formatted, remedy }
+}
+
+/// What was read, or else the damage that it has.
+fn sound<T>(read: Result<T, VolumeError>) -> Result<(Option<T>, Option<String>), StoreError> {
+    match read {
+        Ok(read) => Ok((Some(read), None)),
+        Err(
+            error @ (VolumeError::RanksDamaged { .. }
+            | VolumeError::RanksInvalid { .. }
+            | VolumeError::KeysDamaged { .. }
+            | VolumeError::KeysInvalid { .. }),
+        ) => Ok((None, Some(error.to_string()))),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Every table that counts: of each name the one of the latest generation, in the order of generations.
@@ -495,6 +551,7 @@ impl TableInfo {
             row_bytes: table.row_bytes(),
             hot_rows: table.hot_rows,
             permuted: table.ranks.is_some(),
+            keys: table.keys.map(|keys| keys.spec),
             row_crc: table.crc_region.is_some(),
             model: generation.name.clone(),
             generation: generation.id,

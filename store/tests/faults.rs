@@ -38,7 +38,7 @@ fn world(drives: usize) -> World {
     let mut spec = TableSpec::new("t", ROWS, DIM as u32, DType::F32);
     (spec.hot_rows, spec.row_crc) = (HOT, true);
     let rows = (0..ROWS * DIM as u64).flat_map(|i| (i as f32 * 0.5 - 7.0).to_le_bytes()).collect();
-    let table = Table { spec, rows, ranks: None };
+    let table = Table { spec, rows, ranks: None, keys: None };
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     World { drives, store, table, options: HostOptions::default().with_dram_bytes(HOT * 512) }
 }

@@ -41,12 +41,19 @@ fn whole_lookups(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lba = if random.bool() { 512 } else { 4096 };
     let (_drives, store) = common::store(random.usize(1..4), 24 << 20, lba);
-    let tables = random_tables(&mut random);
+    let checked = random.bool();
+    let mut tables = random_tables(&mut random);
+    for table in &mut tables {
+        if random.bool() {
+            *table = table.clone().with_random_keys(checked, &mut random);
+        }
+    }
     let memory = if random.bool() { 1 << 20 } else { 1 << 30 };
     common::load(&store, &tables, &LoadOptions::default().with_memory(memory));
     let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_workers(random.u32(1..3));
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
+    host.check_keys = checked;
     let host = store.attach_host(host).unwrap();
     for _ in 0..4 {
         let (features, options) = random_features(&tables, &mut random);

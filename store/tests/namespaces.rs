@@ -33,7 +33,7 @@ fn options() -> OpenOptions {
 fn table() -> Table {
     let mut random = fastrand::Rng::with_seed(11);
     let rows = (0..ROWS * DIM as u64).flat_map(|_| random.f32().to_le_bytes()).collect();
-    Table { spec: TableSpec::new("t", ROWS, DIM as u32, DType::F32), rows, ranks: None }
+    Table { spec: TableSpec::new("t", ROWS, DIM as u32, DType::F32), rows, ranks: None, keys: None }
 }
 
 fn look(slot: &mut Slot, table: &Table) -> Result<u64, LookupError> {

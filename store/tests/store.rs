@@ -103,7 +103,7 @@ fn sources_are_read_once_and_in_order() {
         }
         assert!(asked.into_iter().eq(0..5000), "{name}");
         let rows = (0..5000u64).flat_map(|id| [id as u8; 512]).collect();
-        assert_holds(&store, &Table { spec, rows, ranks: Some(ranks.clone()) });
+        assert_holds(&store, &Table { spec, rows, ranks: Some(ranks.clone()), keys: None });
     }
 }
 

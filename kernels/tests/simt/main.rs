@@ -6,6 +6,7 @@ mod batch;
 mod buffer;
 mod dedupe;
 mod ghosts;
+mod keys;
 mod lookups;
 mod oracle;
 mod planted;

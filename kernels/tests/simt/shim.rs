@@ -12,7 +12,7 @@ use libloading::Library;
 use warprow_kernels::abi::Lookup;
 
 const FOLDERS: [&str; 2] = ["simt", "cuda"];
-const OPTIONS: [&str; 6] = [
+pub(crate) const OPTIONS: [&str; 6] = [
     "-std=c++17",
     "-O1",
     "-fPIC",
@@ -41,7 +41,7 @@ pub(crate) struct Patch {
     pub(crate) checked: bool,
 }
 
-fn compiler() -> Option<&'static str> {
+pub(crate) fn compiler() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let works =
         |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -50,7 +50,7 @@ fn compiler() -> Option<&'static str> {
 }
 
 /// Sources by name, patched.
-fn sources(patches: &[Patch]) -> Vec<(String, String)> {
+pub(crate) fn sources(patches: &[Patch]) -> Vec<(String, String)> {
     let mut sources = vec![("queue_abi.h".to_owned(), warprow_gpu_queues::abi::HEADER.to_owned())];
     for folder in FOLDERS {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {

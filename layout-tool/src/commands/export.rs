@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{Ranks, row_crc};
-use warprow_store::{OpenOptions, Store};
+use warprow_store::{OpenOptions, Store, TableInfo};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
@@ -20,6 +20,8 @@ use crate::units;
 const RUN: usize = 1 << 20;
 
 /// Write a table to a safetensors or .npy file, in the order of its ids
+///
+/// The rows of a table that has keys are written in the order of their ranks, and the keys in the same order to another file.
 ///
 /// The rows keep their bits. If the table was loaded with --row-crc, each is compared with its checksum; one that does not
 /// match ends the export. The file appears under its name when it is whole, or not at all.
@@ -36,7 +38,10 @@ pub struct ExportArgs {
     /// The file to write, .safetensors or .npy
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Replace the file if it exists
+    /// The file to write the keys to, .npy, of a table that has keys
+    #[arg(long, value_name = "FILE")]
+    keys_out: Option<PathBuf>,
+    /// Replace the files if they exist
     #[arg(long)]
     force: bool,
 }
@@ -45,7 +50,11 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
     let writer = TableWriter::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
-    let ids = store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse);
+    let keys = export_keys(args, &store, &table)?;
+    let ids = match table.keys {
+        None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
+        Some(_) => None,
+    };
     let crcs = store.row_crcs(&table.name)?;
     let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);
     let mut run = Run { writer: &writer, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
@@ -77,14 +86,47 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     scanned.map_err(Failure::from)?;
     run.flush()?;
     writer.finish()?;
+    if let Some(keys) = keys {
+        keys.finish()?;
+    }
+    let keys_out = args.keys_out.as_ref().map(|path| path.display().to_string());
     let (path, bytes) = (args.out.display().to_string(), rows * u64::from(table.row_bytes));
     let text =
         format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
     let object = json!({
         "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": table.dtype.name(), "bytes": bytes,
-        "checked": crcs.is_some(),
+        "keys_out": keys_out, "checked": crcs.is_some(),
     });
     Done::new(text, object)
+}
+
+/// The file of keys, written but not there yet; `None`: there are none.
+fn export_keys(args: &ExportArgs, store: &Store, table: &TableInfo) -> Result<Option<TableWriter>, Failure> {
+    let (path, spec) = match (&args.keys_out, table.keys) {
+        (None, None) => return Ok(None),
+        (None, Some(spec)) if !spec.stored => return Ok(None),
+        (Some(path), Some(spec)) if spec.stored => (path, spec),
+        (None, Some(_)) => {
+            let what = format!("table {:?} has keys: without them nobody knows whose row is whose", table.name);
+            return Err(Failure::usage("--keys-out", what).remedy("say where to write them, with --keys-out FILE.npy"));
+        }
+        (Some(_), Some(_)) => {
+            let what = format!("the keys of table {:?} are not stored, only their index", table.name);
+            return Err(
+                Failure::input("--keys-out", what).remedy("leave it out: rows are written in the order of ranks")
+            );
+        }
+        (Some(_), None) => {
+            let what = format!("table {:?} has no keys: its ids are the numbers of its rows", table.name);
+            return Err(Failure::usage("--keys-out", what).remedy("leave it out"));
+        }
+    };
+    let writer = TableWriter::create_keys(path, args.force, table.rows, spec.kind)?;
+    let keys = store.keys(&table.name)?.unwrap_or_default();
+    for (first, keys) in (0..).step_by(RUN / 8).zip(keys.chunks(RUN / 8)) {
+        writer.write(first, keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>().as_slice())?;
+    }
+    Ok(Some(writer))
 }
 
 /// A row that is not what was loaded.

@@ -120,6 +120,7 @@ fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bo
             ">row",
             ">rows/LBA",
             ">on drives",
+            "ids",
             "order",
             "checksums",
             "model",
@@ -134,7 +135,21 @@ fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bo
                 units::bytes(it.row_bytes.into()),
                 if it.lbas_per_row > 1 { format!("1/{}", it.lbas_per_row) } else { it.rows_per_lba.to_string() },
                 units::bytes(it.bytes),
-                if it.ranks.is_some() { "hottest first" } else { "by id" }.to_owned(),
+                match &it.keys {
+                    None => "from 0".to_owned(),
+                    Some(keys) => format!(
+                        "{} keys{}, {}-bit fingerprints",
+                        if keys.signed { "i64" } else { "u64" },
+                        if keys.stored { ", stored" } else { "" },
+                        keys.fingerprint_bits
+                    ),
+                },
+                match (&it.keys, &it.ranks) {
+                    (_, Some(_)) => "by rank",
+                    (None, None) => "by id",
+                    (Some(_), None) => "by slot",
+                }
+                .to_owned(),
                 if it.row_crc { "every row" } else { "metadata" }.to_owned(),
                 generation.name.clone(),
                 generation.id.to_string(),

@@ -34,7 +34,7 @@ const SHOWN: (usize, usize) = (20, 8);
 
 /// Look rows up by their ids
 ///
-/// Ids that the table does not have, negative ones among them, are missing: --missing says what stands for them. With
+/// Ids that the table does not have are missing, negative ones among them unless it has keys: --missing says what stands for them. With
 /// --pooling, ids are added up in bags: --offsets says where each begins, as for torch.nn.EmbeddingBag; without it, all ids are
 /// one bag.
 #[derive(Debug, Args)]
@@ -86,9 +86,15 @@ pub struct LookupArgs {
     /// To compare them, all checksums of the table are read first: four bytes a row.
     #[arg(long)]
     no_check: bool,
+    /// Compare every id with the stored key, where the table has keys
+    ///
+    /// Without it, a key that the table does not have gets some row once in 256, 65,536 or 4,294,967,296 times, by the table's
+    /// fingerprints. To compare them, all keys of the table are read first: eight bytes a row.
+    #[arg(long)]
+    check_keys: bool,
     /// Do without drives that are missing: print the rows that are left, unchecked
     ///
-    /// Exit code 6 if one of the rows is lost. The table must be in the order of its ids; the order of others is lost as well.
+    /// Exit code 6 if one of the rows is lost. The table must be in the order of its ids; the order of others, and their keys, may be lost as well.
     #[arg(long, conflicts_with_all = ["out", "offsets"])]
     degraded: bool,
     /// Write the rows to a .npy or .safetensors file instead of printing them
@@ -174,7 +180,8 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         );
         return Err(Failure::input("--json", what).remedy("write them to a file, with --out, or look up fewer at once"));
     }
-    let host = store.attach_host(if args.no_check || args.degraded { options } else { options.with_checked_rows() })?;
+    let options = if args.no_check || args.degraded { options } else { options.with_checked_rows() };
+    let host = store.attach_host(if args.check_keys { options.with_checked_keys() } else { options })?;
     let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
     let feature = match args.padding {
@@ -472,6 +479,7 @@ fn describe(
         "pooling": args.pooling.name(),
         "generation": report.generation,
         "checked": info.row_crc && !args.no_check && !args.degraded,
+        "keys_checked": info.keys.is_some() && args.check_keys,
         "ids": report.ids,
         "padding": report.padding,
         "missing": report.missing,

@@ -22,7 +22,7 @@ const LISTED: usize = 10;
 
 /// Read tables back and compare them with their checksums, or with the file they came from
 ///
-/// Metadata and permutations always have checksums. Rows have them if they were loaded with --row-crc; if not, reading them
+/// Metadata, permutations and keys always have checksums; of keys that are stored, each must lead to its row. Rows have them if they were loaded with --row-crc; if not, reading them
 /// back shows only that the drives can read them, and the result says so. With --against, every row is compared bit for bit.
 ///
 /// Exit code 5 if anything differs.
@@ -51,6 +51,8 @@ struct Finding {
     /// Against what the rows were compared; `None`: nothing.
     against: Option<String>,
     against_file: bool,
+    /// Stored keys that lead to their rows.
+    keys: u64,
     rows: u64,
     bytes: u64,
     differing: u64,
@@ -63,9 +65,9 @@ struct Finding {
 impl Finding {
     /// Of a table that could not be looked at to the end.
     fn failed(table: TableInfo, failure: Failure) -> Self {
-        let (rows, bytes, differing) = (0, 0, 0);
+        let (keys, rows, bytes, differing) = (0, 0, 0, 0);
         let (against, against_file, first, damage) = (None, false, Vec::new(), Some(failure));
-        Self { table, against, against_file, rows, bytes, differing, first, damage }
+        Self { table, against, against_file, keys, rows, bytes, differing, first, damage }
     }
 
     /// What `first` are.
@@ -127,11 +129,12 @@ fn check(store: &Store, table: TableInfo, context: &Context) -> Result<Finding, 
     Ok(Finding {
         against: verified.checked.then(|| "checksums".to_owned()),
         against_file: false,
+        keys: verified.checked_keys,
         rows: verified.rows,
         bytes: verified.bytes,
         differing: verified.damaged,
         first: verified.first_damaged,
-        damage: verified.damaged_ranks.map(|damage| {
+        damage: verified.damaged_ranks.or(verified.damaged_keys).map(|damage| {
             Failure::new(Class::Store, &table.name, damage).remedy("load the table again, with --replace")
         }),
         table,
@@ -146,6 +149,13 @@ fn compare(
     wanted: Counterpart<'_>,
     context: &Context,
 ) -> Result<Finding, Failure> {
+    if table.keys.is_some() {
+        let what =
+            format!("the rows of table {:?} are found by keys, of which a file of rows tells nothing", table.name);
+        return Err(
+            Failure::input(&table.name, what).remedy("verify it without --against, or export it and compare files")
+        );
+    }
     let theirs = wanted.find(&table, file)?;
     let failed = |error| Failure::from(error);
     let ids = store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse);
@@ -163,6 +173,7 @@ fn compare(
     let mut finding = Finding {
         against: Some(path.clone()),
         against_file: true,
+        keys: 0,
         rows: 0,
         bytes: 0,
         differing: 0,
@@ -275,6 +286,7 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
             json!({
                 "name": it.table.name,
                 "rows": it.rows,
+                "keys_checked": it.keys,
                 "bytes": it.bytes,
                 "checked": it.against.is_some(),
                 "against": it.against,

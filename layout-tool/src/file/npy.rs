@@ -26,7 +26,16 @@ pub fn descr_of(dtype: DType) -> Option<&'static str> {
 
 /// The head of a file that holds an array of `rows` × `dim` in C order: everything before its data.
 pub fn head(descr: &str, rows: u64, dim: u64) -> Vec<u8> {
-    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {dim}), }}");
+    head_of(descr, &format!("({rows}, {dim})"))
+}
+
+/// The head of a file that holds `count` numbers.
+pub fn head_of_list(descr: &str, count: u64) -> Vec<u8> {
+    head_of(descr, &format!("({count},)"))
+}
+
+fn head_of(descr: &str, shape: &str) -> Vec<u8> {
+    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     // Magic, version 1.0, a 16-bit length; the data begin at a multiple of 64, and the text ends with a newline.
     let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
     let mut head = b"\x93NUMPY\x01\x00".to_vec();
@@ -57,6 +66,15 @@ mod tests {
                 ("<f4".into(), vec![rows, dim], head.len() as u64)
             );
         }
+    }
+
+    #[test]
+    fn another_library_reads_our_lists() {
+        let mut bytes = head_of_list("<i8", 3);
+        bytes.extend([-1i64, 0, i64::MIN].iter().flat_map(|key| key.to_le_bytes()));
+        let file = NpyFile::new(&bytes[..]).unwrap();
+        assert_eq!(file.shape(), [3]);
+        assert_eq!(file.into_vec::<i64>().unwrap(), [-1, 0, i64::MIN]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use tempfile::NamedTempFile;
 use warprow_layout::DType;
 use warprow_soft_controller::SoftController;
+use warprow_store::KeyKind;
 
 use super::npy;
 use crate::failure::{Class, Failure};
@@ -44,6 +45,24 @@ impl TableWriter {
                 Failure::usage(&subject, "its name does not tell the format").remedy("end it in .safetensors or .npy")
             );
         };
+        Self::begin(path, force, &head, rows, u64::from(dim) * u64::from(dtype.size()))
+    }
+
+    /// Begins `path`, `.npy`, for a list of `count` keys, each of which is a row of 8 bytes.
+    pub fn create_keys(path: &Path, force: bool, count: u64, kind: KeyKind) -> Result<Self, Failure> {
+        if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("npy")) {
+            let subject = path.display().to_string();
+            return Err(Failure::usage(subject, "keys are written to a .npy file").remedy("end its name in .npy"));
+        }
+        let descr = match kind {
+            KeyKind::I64 => "<i8",
+            KeyKind::U64 => "<u8",
+        };
+        Self::begin(path, force, &npy::head_of_list(descr, count), count, 8)
+    }
+
+    fn begin(path: &Path, force: bool, head: &[u8], rows: u64, row_bytes: u64) -> Result<Self, Failure> {
+        let subject = path.display().to_string();
         let exists = || {
             Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
                 .remedy("choose another name, or add --force to replace it")
@@ -59,7 +78,6 @@ impl TableWriter {
                     .remedy("choose another name"));
             }
         }
-        let row_bytes = u64::from(dim) * u64::from(dtype.size());
         let cannot = |error: io::Error| Failure::io(&subject, "cannot be written", &error);
         let size = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(head.len() as u64));
         let size = size.ok_or_else(|| Failure::input(&subject, "the table passes 2⁶⁴ bytes"))?;
@@ -69,7 +87,7 @@ impl TableWriter {
             .tempfile_in(directory(path))
             .map_err(cannot)?;
         temp.as_file().set_len(size).map_err(cannot)?;
-        temp.as_file().write_all_at(&head, 0).map_err(cannot)?;
+        temp.as_file().write_all_at(head, 0).map_err(cannot)?;
         Ok(Self { path: path.to_owned(), temp, force, at: head.len() as u64, row_bytes })
     }
 

@@ -36,7 +36,7 @@ pub struct DramRows {
 #[non_exhaustive]
 pub struct GpuOptions {
     /// Bytes of rows to keep in GPU memory: the hottest of all. Rows are padded to 16 B there and in DRAM, or to lines of 128 B if
-    /// that costs at most a quarter more, and count as that.
+    /// that costs at most a third more, and count as that.
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the next hottest.
     pub dram_bytes: u64,
@@ -334,6 +334,12 @@ impl GpuExecutor {
 impl GpuTable {
     /// Fails if no look-up can find its rows.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
+        if self.located.table().keys.is_some() {
+            let name = &self.located.table().name;
+            return Err(GpuError::Unsupported(format!(
+                "table {name:?} is looked up by sparse keys, which the GPU executor does not do: use the host executor"
+            )));
+        }
         match &self.damage {
             None => Ok(()),
             Some(source) => {

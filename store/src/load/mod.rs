@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use warprow_driver::DriverError;
 use warprow_layout::{
-    Drive, Extent, GenerationSpec, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec, Transaction,
-    VolumeError, WritesLost, row_crc,
+    Drive, Extent, GenerationSpec, Keyed, Loader, Placement, Ranks, Region, RowSource, Span, Table, TableSpec,
+    Transaction, VolumeError, WritesLost, row_crc,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -23,19 +23,31 @@ pub struct TableLoad<'a> {
     spec: &'a TableSpec,
     source: &'a dyn RowSource,
     ranks: Option<&'a Ranks>,
+    keyed: Option<&'a Keyed<'a>>,
     random_access: bool,
 }
 
 impl<'a> TableLoad<'a> {
     /// The table that `spec` describes, with rows from `source`, by id.
     pub fn new(spec: &'a TableSpec, source: &'a dyn RowSource) -> Self {
-        Self { spec, source, ranks: None, random_access: false }
+        Self { spec, source, ranks: None, keyed: None, random_access: false }
     }
 
     /// With the id → rank permutation of a table whose `spec` is `permuted`.
     #[must_use]
     pub fn with_ranks(self, ranks: &'a Ranks) -> Self {
         Self { ranks: Some(ranks), ..self }
+    }
+
+    /// With the keys of a table whose `spec` was made for them ([`TableSpec::keyed`]). Ids of rows are positions of keys.
+    #[must_use]
+    pub fn with_keys(self, keyed: &'a Keyed<'a>) -> Self {
+        Self { keyed: Some(keyed), ..self }
+    }
+
+    /// Id, or position → rank; `None`: they are the same.
+    fn placement(&self) -> Option<&'a Ranks> {
+        self.keyed.map_or(self.ranks, Keyed::placement)
     }
 
     /// With rows that the source gives in any order at no cost: computed ones, or in memory. Other sources are read once,
@@ -175,13 +187,16 @@ impl Store {
         for (table, load) in placed.tables.iter().zip(tables) {
             let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
-            let others = [table.ranks.map(|ranks| ranks.region), table.crc_region].into_iter().flatten();
+            let others = arrays(table).chain(table.crc_region);
             pace.at.total += (rows + others.map(|region| region.lbas).sum::<u64>()) * u64::from(placement.lba_size());
         }
         for (index, (table, load)) in placed.tables.iter().zip(tables).enumerate() {
             pace.at.table = index;
             let source = Source::new(load, table);
-            let loader = transaction.loader(index, &source, load.ranks)?;
+            let loader = match load.keyed {
+                Some(keyed) => transaction.keyed_loader(index, &source, keyed)?,
+                None => transaction.loader(index, &source, load.ranks)?,
+            };
             match load.buckets(table, placement, options) {
                 None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
                 Some(buckets) => {
@@ -199,8 +214,8 @@ impl Store {
                     }
                 }
             }
-            if let Some(ranks) = table.ranks {
-                write(&mut bulk, &loader, placement, ranks.region, pace)?;
+            for region in arrays(table) {
+                write(&mut bulk, &loader, placement, region, pace)?;
             }
             if let Some(region) = table.crc_region {
                 let extents = placement.extents(region, bulk.extent_bytes());
@@ -283,9 +298,15 @@ impl<'a> TableLoad<'a> {
     where
         'a: 'b,
     {
-        let ranks = self.ranks.filter(|ranks| !self.random_access && ranks.len() == table.rows)?;
+        let ranks = self.placement().filter(|ranks| !self.random_access && ranks.len() == table.rows)?;
         Some(Buckets::new(table, placement, ranks, options.memory))
     }
+}
+
+/// Where a table's ranks and keys lie.
+fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
+    let keys = table.keys.into_iter().flat_map(|keys| [Some(keys.index), keys.keys]).flatten();
+    table.ranks.map(|ranks| ranks.region).into_iter().chain(keys)
 }
 
 fn write(
@@ -362,7 +383,7 @@ impl RowSource for Source<'_> {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         self.load.source.read(first, row_bytes, rows)?;
         if !self.crcs.is_empty() {
-            let rank_of = |id: u64| self.load.ranks.map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
+            let rank_of = |id: u64| self.load.placement().map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
             (first..).zip(rows.chunks_exact(row_bytes)).for_each(|(id, row)| self.note(rank_of(id), row));
         }
         Ok(())

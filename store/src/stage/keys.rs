@@ -11,6 +11,9 @@ pub const KEY_PADDING: u64 = u64::MAX - 1;
 
 /// An integer that ids are given as.
 pub trait Id: Copy {
+    /// Whether it can be negative.
+    const SIGNED: bool;
+
     /// The id as an unsigned number: itself, or 2⁶⁴ more where it is negative, which no table has.
     fn raw(self) -> u64;
 
@@ -21,6 +24,8 @@ pub trait Id: Copy {
 macro_rules! id {
     ($($type:ty),*) => {$(
         impl Id for $type {
+            const SIGNED: bool = <$type>::MIN != 0;
+
             #[inline(always)]
             fn raw(self) -> u64 {
                 // Sign-extends what is signed.

@@ -4,6 +4,7 @@
 
 mod dedupe;
 mod expand;
+mod keyed;
 mod keys;
 mod merge;
 mod order;
@@ -13,6 +14,7 @@ mod sieve;
 pub(crate) use dedupe::{Deduping, begin};
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub use expand::{Acc, Element, Out, convert, pool};
+pub use keyed::{SparseIds, sparse_keys, sparse_mask};
 pub use keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub use merge::{Command, merge};
 pub use order::order;

@@ -8,10 +8,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use warprow_keys::Options;
 use warprow_layout::FormatOptions;
 use warprow_soft_controller::{Namespace, Ram, SoftController};
 use warprow_store::{
-    DType, Device, Feature, LoadOptions, Missing, OpenOptions, PlanOptions, Pooling, Ranks, Store, TableLoad, TableSpec,
+    DType, Device, Feature, Fingerprint, KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, Missing, OpenOptions,
+    PlanOptions, Pooling, Ranks, RowOrder, Store, TableLoad, TableSpec,
 };
 
 /// A drive in memory.
@@ -37,11 +39,93 @@ pub(crate) struct Table {
     pub(crate) spec: TableSpec,
     pub(crate) rows: Vec<u8>,
     pub(crate) ranks: Option<Ranks>,
+    /// What ids are, by position of their rows, if they are not the positions.
+    pub(crate) keys: Option<Keys>,
+}
+
+/// The sparse ids of a table.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) numbers: Vec<i128>,
+    pub(crate) kind: KeyKind,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) order: RowOrder,
+    pub(crate) stored: bool,
+}
+
+impl KeySource for Keys {
+    fn len(&self) -> u64 {
+        self.numbers.len() as u64
+    }
+
+    fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()> {
+        keys.iter_mut().zip(&self.numbers[first as usize..]).for_each(|(key, &number)| *key = number as u64);
+        Ok(())
+    }
+}
+
+impl Keys {
+    pub(crate) fn index(&self) -> Arc<KeyIndex> {
+        let options = Options::default().with_fingerprint(self.fingerprint).with_threads(1);
+        Arc::new(KeyIndex::build(self, &options, &mut |_| ControlFlow::Continue(())).unwrap())
+    }
 }
 
 impl Table {
     pub(crate) fn row_bytes(&self) -> usize {
         (self.spec.dim * self.spec.dtype.size()) as usize
+    }
+
+    /// Where the row of `id` stands; `None`: the table does not have it.
+    pub(crate) fn position(&self, id: i128) -> Option<u64> {
+        match &self.keys {
+            None => (0..i128::from(self.spec.rows)).contains(&id).then_some(id as u64),
+            Some(keys) => keys.numbers.iter().position(|&number| number == id).map(|position| position as u64),
+        }
+    }
+
+    /// The id at a position.
+    pub(crate) fn id(&self, position: u64) -> i128 {
+        self.keys.as_ref().map_or(i128::from(position), |keys| keys.numbers[position as usize])
+    }
+
+    /// The table with random sparse ids instead of its own, of whatever kind; `checked`: each will be compared with the stored one,
+    /// else fingerprints are so long that no test meets a false one.
+    pub(crate) fn with_random_keys(mut self, checked: bool, random: &mut fastrand::Rng) -> Self {
+        let kind = if random.bool() { KeyKind::I64 } else { KeyKind::U64 };
+        let rows = self.spec.rows as usize;
+        let mut numbers: Vec<i128> = vec![0, 1, i128::from(i64::MAX), i128::from(u32::MAX)];
+        match kind {
+            KeyKind::I64 => numbers.extend([-1, i128::from(i64::MIN)]),
+            KeyKind::U64 => numbers.extend([i128::from(u64::MAX), 1 << 63]),
+        }
+        random.shuffle(&mut numbers);
+        numbers.truncate(random.usize(..=numbers.len()));
+        while numbers.len() < rows {
+            let shift = random.u32(..64);
+            let number = match kind {
+                KeyKind::I64 => i128::from(random.i64(..) >> shift),
+                KeyKind::U64 => i128::from(random.u64(..) >> shift),
+            };
+            if !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        numbers.truncate(rows);
+        random.shuffle(&mut numbers);
+        let order = match (&self.ranks, random.bool()) {
+            (Some(ranks), _) => RowOrder::Ranks(ranks.clone()),
+            (None, true) => RowOrder::Given,
+            (None, false) => RowOrder::Slots,
+        };
+        let widths = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+        let fingerprint = if checked { widths[random.usize(..3)] } else { Fingerprint::Bits32 };
+        self.keys = Some(Keys { numbers, kind, fingerprint, order, stored: checked || random.bool() });
+        self
     }
 
     pub(crate) fn row(&self, id: u64) -> &[u8] {
@@ -61,20 +145,34 @@ impl Table {
             let counts: Vec<u64> = (0..spec.rows).map(|_| random.u64(..20)).collect();
             Ranks::by_hotness(&counts)
         });
-        Self { spec, rows, ranks }
+        Self { spec, rows, ranks, keys: None }
     }
 }
 
 pub(crate) fn load(store: &Store, tables: &[Table], options: &LoadOptions) {
     let sources: Vec<&[u8]> = tables.iter().map(|table| &table.rows[..]).collect();
+    let keyed: Vec<Option<Keyed<'_>>> = tables
+        .iter()
+        .map(|table| {
+            let keys = table.keys.as_ref()?;
+            Some(Keyed::new(keys.index(), keys, keys.order.clone(), keys.stored).unwrap())
+        })
+        .collect();
+    let specs: Vec<TableSpec> = tables
+        .iter()
+        .zip(&keyed)
+        .map(|(table, keyed)| keyed.as_ref().map_or(table.spec.clone(), |keyed| table.spec.clone().keyed(keyed)))
+        .collect();
     let loads: Vec<TableLoad<'_>> = tables
         .iter()
         .zip(&sources)
-        .map(|(table, source)| {
-            let load = TableLoad::new(&table.spec, source);
-            match &table.ranks {
-                Some(ranks) => load.with_ranks(ranks),
-                None => load,
+        .zip(specs.iter().zip(&keyed))
+        .map(|((table, source), (spec, keyed))| {
+            let load = TableLoad::new(spec, source);
+            match (keyed, &table.ranks) {
+                (Some(keyed), _) => load.with_keys(keyed),
+                (None, Some(ranks)) => load.with_ranks(ranks),
+                (None, None) => load,
             }
         })
         .collect();
@@ -154,13 +252,14 @@ pub(crate) fn look_up(
         let default = table.spec.default_row.as_deref().unwrap_or(&zeros);
         let (mut sum, mut count) = (vec![0f32; dim], 0u32);
         for &id in bag {
-            let found = (0..i128::from(table.spec.rows)).contains(&id);
+            let position_of_row = table.position(id);
+            let found = position_of_row.is_some();
             let padding = feature.padding == Some(id);
             mask.push(u8::from(found && !padding));
             missing_count += u64::from(!found && !padding);
             padding_count += u64::from(padding && (pooled || !found));
             let missing = feature.missing.unwrap_or(options.missing);
-            let stored = if found { Some(table.row(id as u64)) } else { None };
+            let stored = position_of_row.map(|position| table.row(position));
             if pooled {
                 let row = match (padding, stored, missing) {
                     (true, _, _) => None,

@@ -103,7 +103,9 @@ pub(crate) fn random_features(tables: &[Table], random: &mut fastrand::Rng) -> (
                 feature.weighted = feature.pooling == Pooling::Sum && random.bool();
             }
             if random.bool() {
-                feature.padding = Some(i128::from(random.i64(-2..table.spec.rows as i64 + 2)));
+                let near = i128::from(random.i64(-2..table.spec.rows as i64 + 2));
+                let own = table.keys.is_some() && random.bool();
+                feature.padding = Some(if own { table.id(random.u64(..table.spec.rows)) } else { near });
             }
             feature.missing = random.bool().then(|| missing()[random.usize(..3)]);
             feature
@@ -124,7 +126,7 @@ pub(crate) enum Given {
 impl Given {
     pub(crate) fn new(ids: &[i128], random: &mut fastrand::Rng) -> Self {
         let signed = ids.iter().any(|&id| id < 0);
-        let wide = ids.iter().any(|&id| id > i128::from(i32::MAX));
+        let wide = ids.iter().any(|&id| i32::try_from(id).is_err());
         match (signed, wide, random.bool()) {
             (_, false, true) => Self::I32(ids.iter().map(|&id| id as i32).collect()),
             (true, ..) => Self::I64(ids.iter().map(|&id| id as i64).collect()),
@@ -192,8 +194,8 @@ impl Case {
                     1 => i128::from(table.spec.rows + random.u64(..3)),
                     2 if random.bool() => i128::from(random.u64(..)),
                     2 => i128::from(random.i32(..)),
-                    3..8 => i128::from(random.u64(..table.spec.rows.min(4))),
-                    _ => i128::from(random.u64(..table.spec.rows)),
+                    3..8 => table.id(random.u64(..table.spec.rows.min(4))),
+                    _ => table.id(random.u64(..table.spec.rows)),
                 })
                 .collect();
             bags.push(ids);
@@ -208,7 +210,7 @@ impl Case {
             let table = tables.iter().find(|table| table.spec.name == feature.table).unwrap();
             for &id in ids {
                 let padding = feature.padding == Some(id) && pooled;
-                if (0..i128::from(table.spec.rows)).contains(&id) && !padding {
+                if table.position(id).is_some() && !padding {
                     seen.insert((&table.spec.name, id));
                 }
             }

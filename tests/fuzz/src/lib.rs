@@ -1,9 +1,13 @@
 //! Drives in memory, and edits of right data: most of what a fuzzer invents fails at the first check.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-use warprow_layout::{DType, Drive, DriveError, FormatOptions, GenerationSpec, TableSpec, UNIT, Volume, format, open};
+use warprow_keys::{KeyIndex, Options};
+use warprow_layout::{
+    DType, Drive, DriveError, FormatOptions, GenerationSpec, Keyed, RowOrder, TableSpec, UNIT, Volume, format, open,
+};
 
 pub const LBA: u32 = 512;
 
@@ -68,7 +72,7 @@ impl Drive for Sparse {
     }
 }
 
-/// A store of two drives with a generation of three tables, of which nothing but metadata was written.
+/// A store of two drives with a generation of four tables, of which nothing but metadata was written.
 pub fn store() -> (Volume, Vec<std::sync::Arc<Sparse>>) {
     let drives: Vec<_> =
         [8 << 20, 12 << 20].iter().enumerate().map(|(i, &bytes)| Sparse::new(&format!("d{i}"), bytes).into()).collect();
@@ -79,8 +83,18 @@ pub fn store() -> (Volume, Vec<std::sync::Arc<Sparse>>) {
     small.row_crc = true;
     small.default_row = Some(vec![1; 100]);
     let wide = TableSpec::new("wide", 30, 600, DType::BF16);
-    let spec = GenerationSpec::new("model", vec![small, wide, TableSpec::new("bytes", 199, 64, DType::I8)]);
-    let transaction = volume.begin(&spec).unwrap();
+    let keys: Vec<i64> = (-50..50).map(|key| key * key * key).collect();
+    let source = &keys[..];
+    let index = KeyIndex::build(source, &Options::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let keyed = Keyed::new(index.into(), &source, RowOrder::Given, true).unwrap();
+    let tables = vec![
+        small,
+        wide,
+        TableSpec::new("bytes", 199, 64, DType::I8),
+        TableSpec::new("keys", 0, 4, DType::F32).keyed(&keyed),
+    ];
+    let mut transaction = volume.begin(&GenerationSpec::new("model", tables)).unwrap();
+    transaction.keyed_loader(3, &[0; 1600][..], &keyed).unwrap();
     transaction.commit().unwrap();
     (volume, drives)
 }

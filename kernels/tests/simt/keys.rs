@@ -1,0 +1,104 @@
+//! `cuda/keys.cuh` gives the slots that the index gives here, from the same bytes, for its own keys and for foreign ones.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::process::Command;
+
+use libloading::Library;
+use warprow_keys::{Fingerprint, KeyIndex, Options};
+
+use crate::shim::{OPTIONS, compiler, sources};
+
+const SOURCE: &str = r#"
+#include "simt.h"
+#include "keys.cuh"
+extern "C" void slots_of(const KeyIndex* index, const u64* keys, u64* slots, u64 count) {
+    for (u64 i = 0; i < count; ++i) slots[i] = slot_of(*index, keys[i]);
+}
+"#;
+
+/// As `keys.cuh` has it.
+#[repr(C)]
+struct Device {
+    keys: u64,
+    seed: u64,
+    parts: u64,
+    pilots: u64,
+    stand_ins: u64,
+    fingerprints: u64,
+    buckets: u32,
+    slots: u32,
+    stand_in_bytes: u32,
+    fingerprint_bytes: u32,
+}
+
+type SlotsOf = unsafe extern "C" fn(*const Device, *const u64, *mut u64, u64);
+
+fn build() -> Option<Library> {
+    let Some(compiler) = compiler() else {
+        eprintln!("skipped: running device code on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
+        return None;
+    };
+    let here = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (name, text) in sources(&[]) {
+        fs::write(here.path().join(name), text).unwrap();
+    }
+    fs::write(here.path().join("keys.cpp"), SOURCE).unwrap();
+    let output = Command::new(compiler)
+        .current_dir(here.path())
+        .args(OPTIONS)
+        .args(["-Wall", "-Wno-unused-function", "-shared", "keys.cpp", "-o", "keys.so"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{compiler} refuses keys.cuh:\n{}", String::from_utf8_lossy(&output.stderr));
+    // SAFETY: it was built from our sources and runs nothing when it is loaded.
+    Some(unsafe { Library::new(here.path().join("keys.so")) }.unwrap())
+}
+
+#[test]
+fn device_code_finds_the_slots_that_the_index_has() {
+    let Some(library) = build() else { return };
+    // SAFETY: `SOURCE` declares it so.
+    let slots_of = unsafe { library.get::<SlotsOf>(b"slots_of\0") }.unwrap();
+    let mut random = fastrand::Rng::with_seed(11);
+    let widths = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+    for (round, count) in [1, 2, 7, 1000, 300_000].into_iter().enumerate() {
+        for width in widths {
+            let mut keys: Vec<u64> = (0..count).map(|_| random.u64(..) >> random.u32(..20)).collect();
+            keys.extend([0, u64::MAX, 1 << 63, i64::MAX as u64]);
+            keys.sort_unstable();
+            keys.dedup();
+            let options = Options::default().with_fingerprint(width).with_seed(round as u64);
+            let index = KeyIndex::build(&keys[..], &options, &mut |_| ControlFlow::Continue(())).unwrap();
+            // As aligned as the GPU's memory is.
+            let mut bytes = vec![0u128; index.as_bytes().len().div_ceil(16)];
+            for (word, bytes) in bytes.iter_mut().zip(index.as_bytes().chunks(16)) {
+                let mut whole = [0; 16];
+                whole[..bytes.len()].copy_from_slice(bytes);
+                *word = u128::from_le_bytes(whole);
+            }
+            let (base, parts) = (bytes.as_ptr() as u64, index.parts());
+            let device = Device {
+                keys: parts.keys,
+                seed: parts.seed,
+                parts: parts.parts,
+                pilots: base + parts.pilots,
+                stand_ins: base + parts.stand_ins,
+                fingerprints: base + parts.fingerprints,
+                buckets: parts.buckets,
+                slots: parts.slots,
+                stand_in_bytes: parts.stand_in_bytes,
+                fingerprint_bytes: parts.fingerprint_bytes,
+            };
+            let own = keys.len();
+            keys.extend((0..own).map(|_| random.u64(..)));
+            let (mut want, mut got) = (vec![0; keys.len()], vec![7; keys.len()]);
+            index.slots(&keys, &mut want);
+            // SAFETY: the addresses are those of the index's bytes, and both arrays have that many words.
+            unsafe { slots_of(&device, keys.as_ptr(), got.as_mut_ptr(), keys.len() as u64) };
+            assert_eq!(got, want, "{count} keys, {width:?}");
+            assert!(got[..own].iter().all(|&slot| slot < own as u64));
+            assert!(own < 100 || got[own..].contains(&KeyIndex::ABSENT));
+        }
+    }
+}

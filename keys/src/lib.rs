@@ -1,0 +1,38 @@
+//! Sparse 64-bit keys to row numbers.
+//!
+//! A [`KeyIndex`] maps n different keys, any `u64` or `i64`, to their *slots*: 0 to n − 1, each once. It takes about 3.3 bits a key,
+//! and a fingerprint of 8, 16 or 32 bits a key by which it tells keys that it was not built from: but for one in 2⁸, 2¹⁶ or
+//! 2³², those have no slot.
+//!
+//! ```
+//! use warprow_keys::{Fingerprint, KeyIndex, KeyKind, Options};
+//!
+//! let keys = [-5i64, 7, i64::MAX, 1 << 40];
+//! let index = KeyIndex::build(&keys[..], &Options::default(), &mut |_| std::ops::ControlFlow::Continue(()))?;
+//! let mut slots: Vec<u64> = keys.iter().filter_map(|&key| index.slot(key as u64)).collect();
+//! slots.sort();
+//! assert_eq!(slots, [0, 1, 2, 3]);
+//! assert_eq!((index.kind(), index.fingerprint()), (KeyKind::I64, Fingerprint::Bits16));
+//! # Ok::<(), warprow_keys::BuildError>(())
+//! ```
+//!
+//! An index is a string of bytes, the same on every machine ([`KeyIndex::as_bytes`]); a GPU evaluates it where it lies. The bytes,
+//! the function and why it is this one: `docs/keys.md`.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod bytes;
+mod error;
+mod hash;
+mod index;
+mod source;
+
+pub use build::{Options, SlotNumber};
+pub use bytes::{FORMAT_VERSION, HEADER_BYTES};
+pub use error::{BuildError, IndexError};
+pub use index::{Fingerprint, KeyIndex, KeyKind, Parts};
+pub use source::KeySource;
+
+/// Keys that an index may have.
+pub const MAX_KEYS: u64 = 1 << 40;

@@ -1,0 +1,69 @@
+//! Where keys come from.
+
+use crate::KeyKind;
+
+/// Keys in the order of a file, asked for from several threads, and several times over.
+pub trait KeySource: Sync {
+    /// How many there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Which numbers they are.
+    fn kind(&self) -> KeyKind;
+
+    /// Fills `keys` with those from position `first` on, of `i64`s their bits. Never asked past the last.
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()>;
+}
+
+impl KeySource for [u64] {
+    fn len(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::U64
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()> {
+        let begin = first as usize;
+        keys.copy_from_slice(
+            self.get(begin..begin.saturating_add(keys.len())).ok_or(std::io::ErrorKind::UnexpectedEof)?,
+        );
+        Ok(())
+    }
+}
+
+impl KeySource for [i64] {
+    fn len(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::I64
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()> {
+        let begin = first as usize;
+        let mine = self.get(begin..begin.saturating_add(keys.len())).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        keys.iter_mut().zip(mine).for_each(|(key, &mine)| *key = mine as u64);
+        Ok(())
+    }
+}
+
+impl<S: KeySource + ?Sized> KeySource for &S {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn kind(&self) -> KeyKind {
+        (**self).kind()
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()> {
+        (**self).read(first, keys)
+    }
+}
