@@ -17,19 +17,28 @@ pub enum DType {
     I8 = 3,
     /// Unsigned byte.
     U8 = 4,
+    /// Eight-bit float of four exponent and three mantissa bits, without infinities: OCP E4M3, `torch.float8_e4m3fn`.
+    F8E4M3 = 5,
+    /// Eight-bit float of five exponent and two mantissa bits: OCP E5M2, `torch.float8_e5m2`.
+    F8E5M2 = 6,
 }
 
 impl DType {
     /// Every type, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::BF16, Self::I8, Self::U8];
+    pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::BF16, Self::I8, Self::U8, Self::F8E4M3, Self::F8E5M2];
 
     /// Bytes of one element.
     pub const fn size(self) -> u32 {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
         }
+    }
+
+    /// Bytes of a row of `dim` elements, if they are fewer than 4 GiB.
+    pub const fn row_bytes(self, dim: u32) -> Option<u32> {
+        dim.checked_mul(self.size())
     }
 
     /// The type of that number on the drive.
@@ -37,7 +46,7 @@ impl DType {
         Self::ALL.into_iter().find(|&dtype| dtype as u8 == code)
     }
 
-    /// The lower-case name: `f32`, `f16`, `bf16`, `i8`, `u8`.
+    /// The lower-case name: `f32`, `f16`, `bf16`, `i8`, `u8`, `f8e4m3`, `f8e5m2`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -45,6 +54,8 @@ impl DType {
             Self::BF16 => "bf16",
             Self::I8 => "i8",
             Self::U8 => "u8",
+            Self::F8E4M3 => "f8e4m3",
+            Self::F8E5M2 => "f8e5m2",
         }
     }
 }

@@ -148,6 +148,10 @@ impl Plan {
     pub(crate) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
+        // Rows of eight-bit floats that come out as such are copied: bytes.
+        let bits = |dtype| if is_float8(dtype) { DType::U8 } else { dtype };
+        tables.iter_mut().filter(|table| table.dtype == options.out).for_each(|table| table.dtype = bits(table.dtype));
+        let options = PlanOptions { out: bits(options.out), ..options };
         for table in &mut tables {
             table.default_byte = host.tables[table.host].default_byte;
         }
@@ -245,6 +249,11 @@ fn route_of(source: &HostTable, order: &Order) -> RouteTable {
         first_lba: table.rows_region.first_lba,
         placement: source.located.generation.placement.clone(),
     }
+}
+
+/// Whether elements are floats of eight bits, which come out as such as [`Rows::U8`](crate::Rows::U8).
+pub(crate) fn is_float8(dtype: DType) -> bool {
+    matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
 }
 
 /// Whether rows of `table` can become elements of type `out`; else why not.

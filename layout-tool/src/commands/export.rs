@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
+use warprow_formats::TableWriter;
 use warprow_layout::{Ranks, row_crc};
 use warprow_store::{OpenOptions, Store};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::TableWriter;
+use crate::file;
 use crate::screen::Unit;
 use crate::store_failure::DAMAGED_ROWS;
 use crate::units;
@@ -44,7 +45,7 @@ pub struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    let writer = TableWriter::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
+    let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
     let ids = store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse);
     let crcs = store.row_crcs(&table.name)?;
     let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use warprow_formats::refuse_special;
 use warprow_layout::DType;
 use warprow_store::{
     Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, RowError, TableInfo,
@@ -15,7 +16,7 @@ use warprow_workload::{Keys, NpyHeader, TraceFile};
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::{TableWriter, refuse_special};
+use crate::file;
 use crate::hotness::read_numbers;
 use crate::report::{json_float, table};
 use crate::rows::RowBuffer;
@@ -188,7 +189,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
 
     let name = format!("{} rows", args.table);
     let writer = match &args.out {
-        Some(path) => Some((path, TableWriter::create(path, args.force, &name, rows, info.dim, out)?)),
+        Some(path) => Some((path, file::create(path, args.force, &name, rows, info.dim, out)?)),
         None => None,
     };
     let most_shown = match (&writer, context.json) {

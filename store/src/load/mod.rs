@@ -2,6 +2,7 @@
 
 mod buckets;
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,19 +24,27 @@ pub struct TableLoad<'a> {
     spec: &'a TableSpec,
     source: &'a dyn RowSource,
     ranks: Option<&'a Ranks>,
+    order: Option<&'a Ranks>,
     random_access: bool,
 }
 
 impl<'a> TableLoad<'a> {
     /// The table that `spec` describes, with rows from `source`, by id.
     pub fn new(spec: &'a TableSpec, source: &'a dyn RowSource) -> Self {
-        Self { spec, source, ranks: None, random_access: false }
+        Self { spec, source, ranks: None, order: None, random_access: false }
     }
 
     /// With the id → rank permutation of a table whose `spec` is `permuted`.
     #[must_use]
     pub fn with_ranks(self, ranks: &'a Ranks) -> Self {
         Self { ranks: Some(ranks), ..self }
+    }
+
+    /// With rows that the source has in another order than that of their ids: its row i is that of id `order[i]`. They are read
+    /// once, from the first to the last, also if that order is the same after all.
+    #[must_use]
+    pub fn with_order(self, order: &'a Ranks) -> Self {
+        Self { order: Some(order), ..self }
     }
 
     /// With rows that the source gives in any order at no cost: computed ones, or in memory. Other sources are read once,
@@ -172,8 +181,14 @@ impl Store {
         let placement = &*placed.placement;
         let mut bulk =
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
-        for (table, load) in placed.tables.iter().zip(tables) {
-            let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
+        let places = placed.tables.iter().zip(tables).map(|(table, load)| load.places(table));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let buckets = |index: usize, table| {
+            let places = places.get(index)?.as_deref()?;
+            Some(Buckets::new(table, placement, places, options.memory))
+        };
+        for (index, table) in placed.tables.iter().enumerate() {
+            let partitions = buckets(index, table).is_some_and(|buckets| buckets.count() > 1);
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
             let others = [table.ranks.map(|ranks| ranks.region), table.crc_region].into_iter().flatten();
             pace.at.total += (rows + others.map(|region| region.lbas).sum::<u64>()) * u64::from(placement.lba_size());
@@ -182,7 +197,7 @@ impl Store {
             pace.at.table = index;
             let source = Source::new(load, table);
             let loader = transaction.loader(index, &source, load.ranks)?;
-            match load.buckets(table, placement, options) {
+            match buckets(index, table) {
                 None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
@@ -278,13 +293,23 @@ impl Store {
 }
 
 impl<'a> TableLoad<'a> {
-    /// How the rows are put in order; `None`: they need not be, or the source does it.
-    fn buckets<'b>(&self, table: &'b Table, placement: &'b Placement, options: &LoadOptions) -> Option<Buckets<'b>>
-    where
-        'a: 'b,
-    {
-        let ranks = self.ranks.filter(|ranks| !self.random_access && ranks.len() == table.rows)?;
-        Some(Buckets::new(table, placement, ranks, options.memory))
+    /// The rank of each of the source's rows, where they have to be put in order; `None`: they need not be, or the source does
+    /// it.
+    fn places(&self, table: &Table) -> Result<Option<Cow<'a, Ranks>>, VolumeError> {
+        let Some(order) = self.order else {
+            let ranks = self.ranks.filter(|ranks| !self.random_access && ranks.len() == table.rows);
+            return Ok(ranks.map(Cow::Borrowed));
+        };
+        if order.len() != table.rows {
+            let (expected, given) = (table.rows, order.len());
+            return Err(VolumeError::Length { what: "the order of the source's rows", expected, given });
+        }
+        let Some(ranks) = self.ranks else { return Ok(Some(Cow::Borrowed(order))) };
+        let rank = |id: u64| ranks.get(id).unwrap_or(u64::MAX);
+        Ok(Some(Cow::Owned(match order {
+            Ranks::U32(order) => Ranks::U32(order.iter().map(|&id| rank(id.into()) as u32).collect()),
+            Ranks::U64(order) => Ranks::U64(order.iter().map(|&id| rank(id)).collect()),
+        })))
     }
 }
 

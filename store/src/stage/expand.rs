@@ -2,7 +2,7 @@
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use warprow_layout::DType;
+use warprow_layout::{DType, float8};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 // Rows lie on the drives as little-endian; they are copied and widened as they are.
@@ -76,6 +76,31 @@ macro_rules! integer_element {
 }
 integer_element!(i8, I8);
 integer_element!(u8, U8);
+
+/// An eight-bit float of four exponent bits.
+pub enum E4M3 {}
+/// An eight-bit float of five exponent bits.
+pub enum E5M2 {}
+
+macro_rules! float8_element {
+    ($type:ty, $dtype:ident, $values:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            #[inline(always)]
+            fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+                let mut block = [0.0; BLOCK];
+                for (i, elements) in row.chunks(BLOCK).enumerate() {
+                    let block = &mut block[..elements.len()];
+                    block.iter_mut().zip(elements).for_each(|(wide, &code)| *wide = float8::$values[usize::from(code)]);
+                    take(i * BLOCK, block);
+                }
+            }
+        }
+    };
+}
+float8_element!(E4M3, F8E4M3, E4M3_VALUES);
+float8_element!(E5M2, F8E5M2, E5M2_VALUES);
 
 /// An element type of an output.
 pub trait Out: Copy + Default + FromBytes + IntoBytes + Immutable {

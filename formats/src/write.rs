@@ -6,14 +6,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use ::safetensors::Dtype;
+use ::safetensors::tensor::{Metadata, TensorInfo};
 use tempfile::NamedTempFile;
 use warprow_layout::DType;
-use warprow_soft_controller::SoftController;
 
-use super::npy;
-use crate::failure::{Class, Failure};
+use crate::error::{FormatError, Kind};
+use crate::input::refuse_special;
+use crate::npy;
 
 /// A table being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 #[derive(Debug)]
@@ -28,41 +28,41 @@ pub struct TableWriter {
 impl TableWriter {
     /// Begins `path`, `.safetensors` or `.npy`, for `rows` rows of `dim` elements called `name`. An existing file is
     /// refused, unless `force` says to replace it.
-    pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<Self, Failure> {
-        let subject = path.display().to_string();
+    pub fn create(
+        path: &Path,
+        force: bool,
+        name: &str,
+        rows: u64,
+        dim: u32,
+        dtype: DType,
+    ) -> Result<Self, FormatError> {
+        let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
         let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
         let head = if ends("npy") {
             let descr = npy::descr_of(dtype).ok_or_else(|| {
-                Failure::input(&subject, "NumPy has no bfloat16").remedy("write to a .safetensors file instead")
+                refuse(Kind::Unsupported, &format!("NumPy has no {dtype}"), "write to a .safetensors file instead")
             })?;
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
-            safetensors_head(name, rows, dim, dtype)
-                .ok_or_else(|| Failure::input(&subject, "the table does not fit into a safetensors file"))?
+            safetensors_head(name, rows, dim, dtype).ok_or_else(|| {
+                refuse(Kind::Unsupported, "the table does not fit into a safetensors file", "write it in parts")
+            })?
         } else {
-            return Err(
-                Failure::usage(&subject, "its name does not tell the format").remedy("end it in .safetensors or .npy")
-            );
+            return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
         };
-        let exists = || {
-            Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
-                .remedy("choose another name, or add --force to replace it")
-        };
+        let shown = path;
         let path = &followed(path);
         if path.exists() {
-            super::refuse_special(path)?;
+            refuse_special(path)?;
             if !force {
-                return Err(exists());
-            }
-            if SoftController::is_open(path).unwrap_or(false) {
-                return Err(Failure::new(Class::Refused, &subject, "is a drive in use, and was left as it is")
-                    .remedy("choose another name"));
+                let what = "exists already, and was left as it is";
+                return Err(refuse(Kind::Exists, what, "choose another name, or add --force to replace it"));
             }
         }
-        let row_bytes = u64::from(dim) * u64::from(dtype.size());
-        let cannot = |error: io::Error| Failure::io(&subject, "cannot be written", &error);
+        let row_bytes = dtype.row_bytes(dim).map_or(0, u64::from);
+        let cannot = |error: io::Error| FormatError::io(shown, "cannot be written", error);
         let size = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(head.len() as u64));
-        let size = size.ok_or_else(|| Failure::input(&subject, "the table passes 2⁶⁴ bytes"))?;
+        let size = size.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let temp = tempfile::Builder::new()
             .prefix(".warprow-")
             .permissions(Permissions::from_mode(0o666))
@@ -74,35 +74,34 @@ impl TableWriter {
     }
 
     /// Writes the rows from row `first` on. Every row must be written once, in any order.
-    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), Failure> {
+    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
         let at = self.at + first * self.row_bytes;
-        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(&error))
+        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
-    pub fn finish(self) -> Result<(), Failure> {
-        self.temp.as_file().sync_all().map_err(|error| self.failed(&error))?;
+    pub fn finish(self) -> Result<(), FormatError> {
+        self.temp.as_file().sync_all().map_err(|error| self.failed(error))?;
         let Self { path, temp, force, .. } = self;
         let persisted = if force { temp.persist(&path) } else { temp.persist_noclobber(&path) };
-        let subject = path.display().to_string();
         persisted.map_err(|error| match error.error.kind() {
             io::ErrorKind::AlreadyExists => {
-                Failure::new(Class::Refused, &subject, "appeared meanwhile, and was left as it is")
+                let what = "appeared meanwhile, and was left as it is";
+                FormatError::new(Kind::Exists, &path, what, "choose another name, or add --force to replace it")
             }
-            _ => Failure::io(&subject, "cannot be written", &error.error),
+            _ => FormatError::io(&path, "cannot be written", error.error),
         })?;
         let synced = File::open(directory(&path)).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| Failure::io(&subject, "cannot be made durable", &error))
+        synced.map_err(|error| FormatError::io(&path, "cannot be made durable", error))
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
-        Failure::io(self.path.display().to_string(), "cannot be written", error)
-            .remedy("nothing was left behind; make room first")
+    fn failed(&self, error: io::Error) -> FormatError {
+        FormatError::io(&self.path, "cannot be written", error).remedy("nothing was left behind; make room first")
     }
 }
 
 /// Where `path` leads, through symbolic links: it is their target that is written. A circle is followed until that fails.
-fn followed(path: &Path) -> PathBuf {
+pub fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..40 {
         match path.read_link() {
@@ -126,6 +125,8 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
         DType::BF16 => Dtype::BF16,
         DType::I8 => Dtype::I8,
         DType::U8 => Dtype::U8,
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E5M2 => Dtype::F8_E5M2,
     };
     let shape = vec![usize::try_from(rows).ok()?, dim as usize];
     let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
@@ -143,7 +144,7 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::TableFile;
+    use crate::TableFile;
     use warprow_layout::RowSource;
 
     #[test]
@@ -169,7 +170,7 @@ mod tests {
             assert_eq!(rows, data);
             if name.ends_with("safetensors") {
                 let bytes = std::fs::read(&path).unwrap();
-                let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+                let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
                 assert_eq!(theirs.tensor("emb \"x\"").unwrap().data(), data);
             }
         }
@@ -182,7 +183,7 @@ mod tests {
         let path = dir.path().join("t.npy");
         std::fs::write(&path, "precious").unwrap();
         let create = |force| TableWriter::create(&path, force, "t", 1, 1, DType::U8);
-        assert_eq!(create(false).unwrap_err().class, Class::Refused);
+        assert_eq!(create(false).unwrap_err().kind, Kind::Exists);
         drop(create(true).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious", "dropped before it was finished");
         let writer = create(true).unwrap();
@@ -205,7 +206,7 @@ mod tests {
         let late = dir.path().join("late.npy");
         let writer = TableWriter::create(&late, false, "t", 1, 1, DType::U8).unwrap();
         std::fs::write(&late, "precious").unwrap();
-        assert_eq!(writer.finish().unwrap_err().class, Class::Refused);
+        assert_eq!(writer.finish().unwrap_err().kind, Kind::Exists);
         assert_eq!(std::fs::read_to_string(&late).unwrap(), "precious");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
@@ -216,7 +217,7 @@ mod tests {
         let create =
             |name: &str, dtype| TableWriter::create(&dir.path().join(name), false, "t", 1, 1, dtype).unwrap_err();
         assert!(create("t.npy", DType::BF16).remedy.contains(".safetensors"));
-        assert_eq!(create("t.csv", DType::F32).class, Class::Usage);
-        assert_eq!(create("no/such/dir/t.npy", DType::F32).class, Class::Input);
+        assert_eq!(create("t.csv", DType::F32).kind, Kind::Name);
+        assert_eq!(create("no/such/dir/t.npy", DType::F32).kind, Kind::Io);
     }
 }
