@@ -159,7 +159,10 @@ impl GpuPlan {
             let lba = prepared.attached.store.volume.geometry().lba_size();
             let found = table.located.table();
             if crate::plan::is_float8(found.dtype) {
-                let what = format!("table {:?} has elements of type {}: the GPU does not widen them yet", found.name, found.dtype);
+                let what = format!(
+                    "table {:?} has elements of type {}: the GPU does not widen them yet",
+                    found.name, found.dtype
+                );
                 return Err(GpuError::Unsupported(what));
             }
             super::executor::landing_stride(table.located.table(), lba).map_err(GpuError::Unsupported)
