@@ -3,11 +3,13 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
+use crate::scaled;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use warprow_layout::{DType, RowSource, Table, VolumeError, float8};
 
 /// Rows converted on the way. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, in E4M3 no number.
+/// Types whose rows have a scale take it from the smallest and the largest number of the row, as FBGEMM does.
 pub struct Converted<'a> {
     rows: &'a dyn RowSource,
     from: DType,
@@ -97,23 +99,23 @@ impl<'a> Converted<'a> {
     }
 
     /// One row, converted; nothing of it is counted as lost.
-    pub fn row(&self, row: &[u8]) -> Vec<u8> {
+    pub fn row(&self, row: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = vec![0; self.to.row_bytes(self.dim).unwrap_or(0) as usize];
         let mut wide = vec![0.0; self.dim as usize];
         if self.from == self.to {
-            return row.to_vec();
+            return Ok(row.to_vec());
         }
         widen(self.from, row, &mut wide);
-        narrow(self.to, &wide, &mut out);
-        out
+        narrow(self.to, &wide, &mut out)?;
+        Ok(out)
     }
 }
 
 /// Elements that are converted at once.
 const BLOCK: usize = 1 << 12;
 
-/// The elements of type `dtype` in `bytes`, exactly.
-fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
+/// The elements of type `dtype` in `bytes`, exactly. Where rows have a scale, `bytes` are one row.
+pub fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
     let halves = |bits: &mut [u16]| {
         bits.iter_mut().zip(bytes.as_chunks().0).for_each(|(bits, &bytes)| *bits = u16::from_le_bytes(bytes));
     };
@@ -136,11 +138,13 @@ fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
                 wide.iter_mut().zip(bytes).for_each(|(wide, &code)| *wide = values[usize::from(code)]);
             }
         }
+        DType::Q8 => scaled::widen8(bytes, wide),
+        DType::Q4 => scaled::widen4(bytes, wide),
     }
 }
 
-/// `wide` as elements of type `dtype`.
-fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) {
+/// `wide` as elements of type `dtype`; one row where rows have a scale.
+fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) -> io::Result<()> {
     match dtype {
         DType::F32 => {
             bytes.as_chunks_mut().0.iter_mut().zip(wide).for_each(|(bytes, wide)| *bytes = wide.to_le_bytes());
@@ -159,7 +163,19 @@ fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) {
         DType::U8 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = wide as u8),
         DType::F8E4M3 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = float8::to_e4m3(wide)),
         DType::F8E5M2 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = float8::to_e5m2(wide)),
+        DType::Q8 | DType::Q4 => {
+            if let Some(odd) = wide.iter().find(|value| !value.is_finite()) {
+                return Err(io::Error::other(format!(
+                    "it holds {odd}, which no scale and bias can give: choose a float type"
+                )));
+            }
+            match dtype {
+                DType::Q8 => scaled::narrow8(wide, bytes),
+                _ => scaled::narrow4(wide, bytes),
+            }
+        }
     }
+    Ok(())
 }
 
 impl RowSource for Converted<'_> {
@@ -173,13 +189,18 @@ impl RowSource for Converted<'_> {
         let count = rows.len() / to_row;
         let mut before = vec![0; count * from_row];
         self.rows.read(first, from_row, &mut before)?;
-        let (mut wide, mut back) = (vec![0.0; BLOCK], vec![0.0; BLOCK]);
+        // Whole rows at once; one where each has its own scale.
+        let scaled = self.from.is_scaled() || self.to.is_scaled();
+        let dim = self.dim as usize;
+        let at_once = if scaled { 1 } else { (BLOCK / dim.max(1)).max(1) };
+        let (mut wide, mut back) = (vec![0.0; at_once * dim], vec![0.0; at_once * dim]);
         let mut lost = Lost::default();
-        let (from, to) = (self.from.size() as usize, self.to.size() as usize);
-        for (before, after) in before.chunks(BLOCK * from).zip(rows.chunks_mut(BLOCK * to)) {
-            let (wide, back) = (&mut wide[..before.len() / from], &mut back[..before.len() / from]);
+        let pieces = before.chunks(at_once * from_row).zip(rows.chunks_mut(at_once * to_row));
+        for (row, (before, after)) in (first..).step_by(at_once).zip(pieces) {
+            let elements = before.len() / from_row * dim;
+            let (wide, back) = (&mut wide[..elements], &mut back[..elements]);
             widen(self.from, before, wide);
-            narrow(self.to, wide, after);
+            narrow(self.to, wide, after).map_err(|error| io::Error::other(format!("row {row}: {error}")))?;
             widen(self.to, after, back);
             lost.count(wide, back);
         }
@@ -231,7 +252,7 @@ mod tests {
             let mean = differences.iter().sum::<f64>() / differences.len().max(1) as f64;
             prop_assert!((lost.mean_abs() - mean).abs() <= mean * 1e-12);
             for (row, before) in bytes.chunks(12).enumerate() {
-                prop_assert_eq!(&converted.row(before), &out[row * row_bytes..][..row_bytes]);
+                prop_assert_eq!(&converted.row(before).unwrap(), &out[row * row_bytes..][..row_bytes]);
             }
         }
     }

@@ -21,6 +21,7 @@ mod npz;
 mod parquet;
 mod raw;
 pub mod safetensors;
+mod scaled;
 mod sharded;
 mod spool;
 mod table;
@@ -28,7 +29,7 @@ mod write;
 mod zip;
 
 pub use collection::{Meta, parse_meta};
-pub use convert::{Converted, Lost};
+pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};
 pub use format::{Format, RawShape, ReadOptions};
 pub use input::refuse_special;

@@ -45,7 +45,7 @@ impl TableWriter {
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
             safetensors_head(name, rows, dim, dtype).ok_or_else(|| {
-                refuse(Kind::Unsupported, "the table does not fit into a safetensors file", "write it in parts")
+                refuse(Kind::Unsupported, &format!("a table of {dtype} does not fit into a safetensors file"), "write it in parts")
             })?
         } else {
             return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
@@ -127,6 +127,8 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
         DType::U8 => Dtype::U8,
         DType::F8E4M3 => Dtype::F8_E4M3,
         DType::F8E5M2 => Dtype::F8_E5M2,
+        // Neither has a type for rows with a scale of their own.
+        DType::Q8 | DType::Q4 => return None,
     };
     let shape = vec![usize::try_from(rows).ok()?, dim as usize];
     let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;

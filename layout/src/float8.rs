@@ -53,7 +53,8 @@ const fn value(shape: &Shape, code: u32) -> f32 {
         // A subnormal: its leading one becomes the implicit one.
         let shift = shape.mantissa + mantissa.leading_zeros() - 31;
         let exponent = 1 - shape.bias - shift as i32;
-        (((exponent + 127) as u32) << 23) | (((mantissa << shift) & ((1 << shape.mantissa) - 1)) << (23 - shape.mantissa))
+        (((exponent + 127) as u32) << 23)
+            | (((mantissa << shift) & ((1 << shape.mantissa) - 1)) << (23 - shape.mantissa))
     };
     f32::from_bits(sign | bits)
 }

@@ -13,7 +13,8 @@ use crate::memory::Memory;
 use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
 use crate::stage::{
-    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, RowRead, TABLE_SHIFT, begin, convert, pool,
+    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, convert,
+    pool,
 };
 
 /// Ids that are expanded between two looks at the drives.
@@ -53,6 +54,14 @@ macro_rules! with_element {
             }
             DType::F8E5M2 => {
                 type $element = E5M2;
+                $body
+            }
+            DType::Q8 => {
+                type $element = Q8;
+                $body
+            }
+            DType::Q4 => {
+                type $element = Q4;
                 $body
             }
         }

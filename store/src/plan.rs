@@ -262,10 +262,12 @@ fn check_types(table: DType, out: DType, pooled: bool) -> Result<(), String> {
     if !is_float(out) && pooled {
         return Err(format!("pooled rows cannot be of type {out}: choose f32, f16 or bf16"));
     }
-    if is_float(out) || table == out {
+    if is_float(out) || table == out && !table.is_scaled() {
         return Ok(());
     }
-    Err(format!("its table has elements of type {table}, which cannot become {out}: choose {table} or a float type"))
+    Err(format!(
+        "its table has elements of type {table}, which cannot become {out}: choose a float type, or its own if that has no scale"
+    ))
 }
 
 /// The error of a queue pair that could not be had for a plan.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::TableWriter;
-use warprow_layout::{Ranks, row_crc};
+use warprow_formats::{TableWriter, widen};
+use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{OpenOptions, Store};
 
 use super::{Context, Done};
@@ -22,7 +22,7 @@ const RUN: usize = 1 << 20;
 
 /// Write a table to a safetensors or .npy file, in the order of its ids
 ///
-/// The rows keep their bits. If the table was loaded with --row-crc, each is compared with its checksum; one that does not
+/// The rows keep their bits; those of types with a scale for each row, which these files do not have, become f32. If the table was loaded with --row-crc, each is compared with its checksum; one that does not
 /// match ends the export. The file appears under its name when it is whole, or not at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -45,7 +45,9 @@ pub struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
+    let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
+    let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, dtype)?;
+    let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
     let ids = store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse);
     let crcs = store.row_crcs(&table.name)?;
     let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);
@@ -60,7 +62,15 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
             false => Err(damaged(&store, &table.name, rank)),
         };
         let written = checked
-            .and_then(|()| run.push(id, row))
+            .and_then(|()| {
+                if dtype == table.dtype {
+                    return run.push(id, row);
+                }
+                widen(table.dtype, row, &mut wide);
+                widened.clear();
+                widened.extend(wide.iter().flat_map(|value| value.to_le_bytes()));
+                run.push(id, &widened)
+            })
             .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
         bar.set_position(rows);
         match written {
@@ -78,11 +88,11 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     scanned.map_err(Failure::from)?;
     run.flush()?;
     writer.finish()?;
-    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(table.row_bytes));
+    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(dtype.row_bytes(table.dim).unwrap_or(0)));
     let text =
         format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
     let object = json!({
-        "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": table.dtype.name(), "bytes": bytes,
+        "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": dtype.name(), "bytes": bytes,
         "checked": crcs.is_some(),
     });
     Done::new(text, object)

@@ -53,7 +53,7 @@ pub struct LoadArgs {
     /// The format of all files, where it is not what their names and first bytes show
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// The shape of raw rows, without ROWS as many as there are: the type is f32, f16, bf16, i8, u8, f8e4m3 or f8e5m2
+    /// The shape of raw rows, without ROWS as many as there are: TYPE is as for --to, or i8 or u8
     #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
     shape: Option<RawShape>,
     /// Elements in a row, where files of keys and vectors tell it by their sizes alone, to be checked
@@ -62,7 +62,8 @@ pub struct LoadArgs {
     /// The column of ids of Parquet files, if several are of whole numbers
     #[arg(long, value_name = "COLUMN")]
     key_column: Option<String>,
-    /// Convert the rows to this type, and say what that loses: f32, f16, bf16, f8e4m3 or f8e5m2
+    /// Convert the rows to this type, and say what that loses: f32, f16, bf16, f8e4m3, f8e5m2, or q8 or q4,
+    /// bytes or halves of bytes with a scale and a bias for each row, in the layout of FBGEMM
     #[arg(long, value_name = "TYPE", value_parser = target_type)]
     to: Option<DType>,
     /// Load the tensors that match; with a name, the only one that matches, under that name
@@ -278,9 +279,10 @@ fn hotness_of<'a>(hotness: &'a [HotnessFile], name: &str) -> Option<&'a HotnessF
 }
 
 fn target_type(name: &str) -> Result<DType, String> {
-    let types = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
-    let known = || types.map(DType::name).join(", ");
-    types.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| format!("the types are {}", known()))
+    let integers = |dtype: &DType| matches!(dtype, DType::I8 | DType::U8);
+    let types = || DType::ALL.into_iter().filter(|dtype| !integers(dtype));
+    let known = || types().map(DType::name).collect::<Vec<_>>().join(", ");
+    types().find(|dtype| dtype.name() == name).ok_or_else(|| format!("the types are {}", known()))
 }
 
 /// The table as it will be, without its default row.
@@ -355,7 +357,9 @@ fn default_row(
     let rows = file.rows(table);
     let convert = |row: Vec<u8>| {
         Ok::<_, Failure>(match converted(&rows, chosen, spec)? {
-            Some(converted) => converted.row(&row),
+            Some(converted) => converted
+                .row(&row)
+                .map_err(|error| Failure::input(argument, error.to_string()).remedy("choose another row"))?,
             None => row,
         })
     };

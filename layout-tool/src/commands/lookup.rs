@@ -158,7 +158,9 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let options = if args.degraded { options.with_degraded() } else { options.with_read_only() };
     let store = drives::open(&args.drives, &options)?;
     let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    let out = if request.bags.is_some() { DType::F32 } else { info.dtype };
+    // What is printed is numbers; a file keeps the bits of types that files have.
+    let narrow = matches!(info.dtype, DType::F8E4M3 | DType::F8E5M2) && args.out.is_none();
+    let out = if request.bags.is_some() || narrow || info.dtype.is_scaled() { DType::F32 } else { info.dtype };
     let most = CHUNK_BYTES / (u64::from(info.dim) * 4).max(1);
     let chunks = request.chunks(usize::try_from(most).unwrap_or(CHUNK).clamp(1, CHUNK));
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);

@@ -158,7 +158,7 @@ impl GpuPlan {
             let table = &prepared.attached.tables[tables[index].host];
             let lba = prepared.attached.store.volume.geometry().lba_size();
             let found = table.located.table();
-            if crate::plan::is_float8(found.dtype) {
+            if crate::plan::is_float8(found.dtype) || found.dtype.is_scaled() {
                 let what = format!(
                     "table {:?} has elements of type {}: the GPU does not widen them yet",
                     found.name, found.dtype

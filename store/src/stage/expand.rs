@@ -102,6 +102,51 @@ macro_rules! float8_element {
 float8_element!(E4M3, F8E4M3, E4M3_VALUES);
 float8_element!(E5M2, F8E5M2, E5M2_VALUES);
 
+/// Bytes with the row's scale and bias behind them.
+pub enum Q8 {}
+/// Halves of bytes, likewise.
+pub enum Q4 {}
+
+impl Element for Q8 {
+    const DTYPE: DType = DType::Q8;
+
+    #[inline(always)]
+    fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+        let Some((numbers, &[a, b, c, d, e, f, g, h])) = row.split_last_chunk() else { return };
+        let (scale, bias) = (f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h]));
+        let mut block = [0.0; BLOCK];
+        for (i, numbers) in numbers.chunks(BLOCK).enumerate() {
+            let block = &mut block[..numbers.len()];
+            block.iter_mut().zip(numbers).for_each(|(wide, &number)| {
+                let scaled = f32::from(number) * scale;
+                *wide = scaled + bias;
+            });
+            take(i * BLOCK, block);
+        }
+    }
+}
+
+impl Element for Q4 {
+    const DTYPE: DType = DType::Q4;
+
+    #[inline(always)]
+    fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+        let Some((pairs, &[a, b, c, d])) = row.split_last_chunk() else { return };
+        let (scale, bias) = (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
+        let mut block = [0.0; BLOCK];
+        for (i, pairs) in pairs.chunks(BLOCK / 2).enumerate() {
+            let block = &mut block[..pairs.len() * 2];
+            for (wide, &pair) in block.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+                *wide = [pair & 15, pair >> 4].map(|number| {
+                    let scaled = f32::from(number) * scale;
+                    scaled + bias
+                });
+            }
+            take(i * BLOCK, block);
+        }
+    }
+}
+
 /// An element type of an output.
 pub trait Out: Copy + Default + FromBytes + IntoBytes + Immutable {
     /// Which one.
