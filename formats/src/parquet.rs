@@ -275,7 +275,9 @@ impl<T: DataType> Values<T> {
                     Some(T::get_column_reader(next).ok_or_else(|| damaged("a column changes its type".into()))?);
                 continue;
             };
-            (self.values.clear(), self.repetition.clear(), self.definition.clear());
+            self.values.clear();
+            self.repetition.clear();
+            self.definition.clear();
             let (values, repetition, definition) = (&mut self.values, &mut self.repetition, &mut self.definition);
             let read =
                 guarded(&self.chunks.path, || reader.read_records(most, Some(definition), Some(repetition), values))?;

@@ -162,7 +162,7 @@ fn files_are_attached_where_they_are() {
     let rig = Rig::new();
     // 160 bytes a row, which fits no block.
     let rows = 700u64;
-    let data: Vec<u8> = (0..rows * 160).map(|at| (at * 2_654_435_761 >> 13) as u8).collect();
+    let data: Vec<u8> = (0..rows * 160).map(|at| ((at * 2_654_435_761) >> 13) as u8).collect();
     let other: Vec<u8> = (0..40).collect();
     let header = format!(
         r#"{{"ngram":{{"dtype":"F8_E4M3","shape":[{rows},160],"data_offsets":[0,{0}]}},"b":{{"dtype":"U8","shape":[20,2],"data_offsets":[{0},{1}]}}}}"#,
