@@ -131,6 +131,16 @@ impl TableFile {
         Ok(Self { path: path.to_owned(), format, tables, skipped, inputs })
     }
 
+    /// What tells these files from others, and from themselves after a change: paths, sizes, times.
+    pub fn identity(&self) -> String {
+        let of = |input: &Arc<Input>| {
+            let modified = input.file.metadata().and_then(|it| it.modified()).ok();
+            let modified = modified.and_then(|it| it.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+            format!("{:?} {} {}", input.path.canonicalize().unwrap_or_default(), input.len, modified.as_nanos())
+        };
+        self.inputs.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
     /// The rows of `table`, one of this file's, as they stand there: row i of them is that of the i-th key, if there are keys.
     pub fn rows<'a>(&'a self, table: &'a FileTable) -> FileRows<'a> {
         FileRows { source: self, table, stream: Mutex::new(None) }

@@ -45,7 +45,11 @@ impl TableWriter {
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
             safetensors_head(name, rows, dim, dtype).ok_or_else(|| {
-                refuse(Kind::Unsupported, &format!("a table of {dtype} does not fit into a safetensors file"), "write it in parts")
+                refuse(
+                    Kind::Unsupported,
+                    &format!("a table of {dtype} does not fit into a safetensors file"),
+                    "write it in parts",
+                )
             })?
         } else {
             return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));

@@ -241,7 +241,7 @@ impl Attached {
 }
 
 /// The first rank that has bytes in `lbas` LBAs from `lba` of a region on, within a stripe unit, and the one past the last.
-fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
+pub(crate) fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
     let (group_lbas, group_rows) = (u64::from(packing.group_lbas()).max(1), packing.group_rows().divisor());
     match u64::from(packing.step_lbas()) {
         0 => (lba / group_lbas * group_rows, (lba + lbas).div_ceil(group_lbas) * group_rows),

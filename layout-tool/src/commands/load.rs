@@ -90,6 +90,10 @@ pub struct LoadArgs {
     /// What the model is called that these tables belong to [default: the first file's name]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// Note in this file what is written, so that the same command goes on where it was killed or stopped; it goes when all is
+    /// loaded. Rows that are put in order, by --hotness or keys, are written anew
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    resume: Option<PathBuf>,
     /// Only say what would be loaded and replaced, or why it could not be
     #[arg(long)]
     dry_run: bool,
@@ -128,6 +132,14 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let model = model.as_deref().unwrap_or("tables");
     let options = LoadOptions::default();
     let options = if args.replace { options.with_replace() } else { options };
+    let sources = || files.iter().map(TableFile::identity).collect::<Vec<_>>().join("\n");
+    let options = match &args.resume {
+        Some(path) => {
+            refuse_special(path)?;
+            options.with_journal(path, format!("{}\n{:?}", sources(), args.hotness))
+        }
+        None => options,
+    };
     // Whether there is room is said before keys are read and ids counted, which may take minutes.
     let outlines = chosen.iter().map(|it| outline(args, it, hotness_of(&hotness, &it.name).is_some()));
     store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
@@ -179,10 +191,14 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             units::bytes((bytes as f64 / seconds.max(1e-9)) as u64),
             loaded.generation,
         );
+        if loaded.resumed > 0 {
+            text += &format!("{} had been written before, and were intact\n", units::bytes(loaded.resumed));
+        }
         if let Some(report) = report.as_object_mut() {
             report.insert("generation".into(), loaded.generation.into());
             report.insert("seconds".into(), seconds.into());
             report.insert("bytes_written".into(), loaded.bytes.into());
+            report.insert("bytes_resumed".into(), loaded.resumed.into());
             report.insert("converted".into(), lost.iter().map(lost_json).collect::<Vec<_>>().into());
             report.insert("replaced_generations".into(), loaded.superseded.into());
         }

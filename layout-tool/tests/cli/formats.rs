@@ -191,6 +191,20 @@ fn files_are_attached_where_they_are() {
 }
 
 #[test]
+fn a_load_notes_how_far_it_is() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 3000, 64, |r, c| (r * 64 + c) as f32);
+    let args = ["load", "-d", &drive, &file, "--replace", "--resume", "journal"];
+    let loaded = rig.ok(&args);
+    assert_eq!((&loaded["bytes_resumed"], rig.path("journal").exists()), (&json!(0), false));
+    assert_eq!(rig.ok(&["verify", "-d", &drive, "--against", &file])["differing"], 0);
+    fs::write(rig.path("journal"), "precious").unwrap();
+    assert_eq!(rig.fails(&args, 3)["class"], "input");
+    assert_eq!(fs::read(rig.path("journal")).unwrap(), b"precious");
+}
+
+#[test]
 fn raw_rows_take_a_shape() {
     let rig = Rig::new();
     let drive = rig.drive("a.drive", "64M");

@@ -1,9 +1,12 @@
 //! Loading tables: one generation, one commit.
 
 mod buckets;
+mod journal;
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -13,10 +16,12 @@ use warprow_layout::{
     VolumeError, WritesLost, row_crc,
 };
 
+use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::store::Located;
 use crate::{Store, StoreError};
 use buckets::Buckets;
+use journal::Journal;
 
 /// A table to load.
 #[derive(Clone, Copy)]
@@ -67,12 +72,15 @@ pub struct LoadOptions {
     pub span: Span,
     /// Bytes of a stripe unit; `None`: as the layout thinks best.
     pub stripe_unit: Option<u32>,
+    /// The file in which to note what is written, so that the same load goes on where it was killed or stopped; and what tells
+    /// the sources from others, such as their names, sizes and times. The file goes when the load is done.
+    pub journal: Option<(PathBuf, String)>,
 }
 
 impl Default for LoadOptions {
     /// Replaces nothing, takes up to 1 GiB of memory.
     fn default() -> Self {
-        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None }
+        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None, journal: None }
     }
 }
 
@@ -81,6 +89,14 @@ impl LoadOptions {
     #[must_use]
     pub fn with_replace(self) -> Self {
         Self { replace: true, ..self }
+    }
+
+    /// Noting in the file at `path` what is written, to go on there if it is killed or stopped: the same load of the same
+    /// `sources`, on a store that nothing else was committed to meanwhile, reads what it had written back and compares it, which
+    /// takes less than writing it. Rows that have to be put in order are written anew.
+    #[must_use]
+    pub fn with_journal(self, path: impl Into<PathBuf>, sources: impl Into<String>) -> Self {
+        Self { journal: Some((path.into(), sources.into())), ..self }
     }
 
     fn generation(&self, model: &str, tables: Vec<TableSpec>) -> GenerationSpec {
@@ -118,6 +134,8 @@ pub struct LoadReport {
     pub generation: u64,
     /// Bytes written to drives, without metadata.
     pub bytes: u64,
+    /// Bytes that an earlier attempt had written, and that were found intact.
+    pub resumed: u64,
     /// Generations that gave way: all of their tables were replaced.
     pub superseded: Vec<u64>,
     /// Time from the first write to the end of the commit.
@@ -150,10 +168,22 @@ impl Store {
         let clock = &self.shared.driving.clock;
         let began = clock.now();
         let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0 };
-        let mut pace = Pace { progress, at };
-        if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut pace) {
-            // Still nobody else can be given these chunks.
-            self.give_back(placement, &error);
+        let mut pace = Pace { progress, at, resumed: 0 };
+        let journal = options
+            .journal
+            .as_ref()
+            .map(|(path, sources)| Journal::open(path, self.describe(&spec, placement, placed.id, sources).as_bytes()));
+        let mut journal = journal.transpose()?;
+        if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut journal, &mut pace) {
+            match journal {
+                // What was written stays for the next attempt, or for whoever gets these chunks.
+                Some(_) if matches!(error, StoreError::Interrupted) => {}
+                journal => {
+                    // Still nobody else can be given these chunks.
+                    self.give_back(placement, &error);
+                    journal.into_iter().for_each(Journal::remove);
+                }
+            }
             return Err(error);
         }
 
@@ -166,7 +196,17 @@ impl Store {
             error => error.into(),
         })?;
         let elapsed = clock.now().saturating_sub(began);
-        Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+        journal.into_iter().for_each(Journal::remove);
+        let (bytes, resumed) = (pace.at.written - pace.resumed, pace.resumed);
+        Ok(LoadReport { generation: generation.id, bytes, resumed, superseded, elapsed })
+    }
+
+    /// What tells a load from others: the store and its state, which decide where it writes, and what it writes.
+    fn describe(&self, spec: &GenerationSpec, placement: &Placement, id: u64, sources: &str) -> String {
+        let volume = &self.shared.volume;
+        let map = placement.map().iter().fold(0, |crc, chunk| crc32c::crc32c_append(crc, &chunk.0.to_le_bytes()));
+        let (store, epoch, stripe) = (volume.store(), volume.epoch(), placement.stripe_bytes());
+        format!("{store} {epoch} {id} {map:08x} {stripe} {spec:?} {sources}")
     }
 
     /// Writes everything but the commit.
@@ -175,6 +215,7 @@ impl Store {
         transaction: &mut Transaction,
         tables: &[TableLoad<'_>],
         options: &LoadOptions,
+        journal: &mut Option<Journal>,
         pace: &mut Pace<'_>,
     ) -> Result<(), StoreError> {
         let placed = transaction.generation().clone();
@@ -198,7 +239,12 @@ impl Store {
             let source = Source::new(load, table);
             let loader = transaction.loader(index, &source, load.ranks)?;
             match buckets(index, table) {
-                None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
+                None => match journal {
+                    Some(journal) => {
+                        resume(&mut bulk, &loader, placement, table, &source, (journal, index as u32), pace)?
+                    }
+                    None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
+                },
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
                     for number in 0..buckets.count() {
@@ -328,10 +374,52 @@ fn write(
     bulk.run(extents, Job::Write(&mut fill))
 }
 
+/// Writes a table's rows, but for those that the journal knows, and that are there.
+fn resume(
+    bulk: &mut Bulk,
+    loader: &Loader<'_, Source<'_>>,
+    placement: &Placement,
+    table: &Table,
+    source: &Source<'_>,
+    (journal, index): (&mut Journal, u32),
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let extents: Vec<_> = (0u32..).zip(placement.extents(table.rows_region, bulk.extent_bytes())).collect();
+    let known = extents
+        .iter()
+        .filter_map(|(number, extent)| Some(((extent.drive, extent.lba), (*number, journal.crc(index, *number)?))));
+    let known: HashMap<(u16, u64), (u32, u32)> = known.collect();
+    let mut intact = HashSet::new();
+    let mut compare = |extent: &Extent, buf: &[u8]| {
+        if let Some(&(number, crc)) = known.get(&(extent.drive, extent.lba))
+            && crc32c::crc32c(buf) == crc
+        {
+            source.note_extent(table, extent, placement.lba_size(), buf);
+            intact.insert(number);
+            pace.resumed += buf.len() as u64;
+            pace.wrote(buf.len())?;
+        }
+        Ok(())
+    };
+    let written = extents.iter().filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
+    bulk.run(written.map(|(_, extent)| extent.clone()), Job::Read(&mut compare))?;
+    for (number, extent) in extents.into_iter().filter(|(number, _)| !intact.contains(number)) {
+        let mut fill = |extent: &Extent, buf: &mut [u8]| {
+            loader.fill(extent, buf)?;
+            journal.wrote(index, number, crc32c::crc32c(buf))?;
+            pace.wrote(buf.len())
+        };
+        bulk.submit(extent, &mut Job::Write(&mut fill))?;
+    }
+    bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))
+}
+
 /// Tells how far it is.
 struct Pace<'a> {
     progress: &'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     at: LoadProgress,
+    /// Bytes among those written that had been before.
+    resumed: u64,
 }
 
 impl Pace<'_> {
@@ -364,6 +452,25 @@ impl<'a> Source<'a> {
     fn new(load: &'a TableLoad<'a>, table: &Table) -> Self {
         let count = if table.crc_region.is_some() { table.rows as usize } else { 0 };
         Self { load, crcs: std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect() }
+    }
+
+    /// Notes the rows of an extent that has been written before.
+    fn note_extent(&self, table: &Table, extent: &Extent, lba_bytes: u32, content: &[u8]) {
+        if self.crcs.is_empty() {
+            return;
+        }
+        for (lba, bytes) in extent.pieces() {
+            let content = content.get(bytes).unwrap_or_default();
+            let first_lba = lba - table.rows_region.first_lba;
+            let (first, end) = ranks(&table.packing, first_lba, content.len() as u64 / u64::from(lba_bytes));
+            for rank in first..end.min(table.rows) {
+                let (row_lba, byte) = table.packing.locate(rank);
+                let begin = (row_lba - first_lba) as usize * lba_bytes as usize + byte as usize;
+                if let Some(row) = content.get(begin..begin + table.row_bytes() as usize) {
+                    self.note(rank, row);
+                }
+            }
+        }
     }
 
     fn note(&self, rank: u64, row: &[u8]) {
