@@ -402,7 +402,7 @@ fn resume(
         Ok(())
     };
     let written = extents.iter().filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
-    bulk.run(written.map(|(_, extent)| extent.clone()), Job::Read(&mut compare))?;
+    bulk.run(written.map(|(_, extent)| *extent), Job::Read(&mut compare))?;
     for (number, extent) in extents.into_iter().filter(|(number, _)| !intact.contains(number)) {
         let mut fill = |extent: &Extent, buf: &mut [u8]| {
             loader.fill(extent, buf)?;
