@@ -9,7 +9,9 @@ use warprow_store::{DType, LoadOptions, LoadReport, OpenOptions, Store, StoreErr
 
 use common::Table;
 
-const ROWS: u64 = 30_000;
+const ROWS: u64 = 60_000;
+/// What a drive may have been given and not have carried out when a load ends, at most: eight extents.
+const IN_FLIGHT: u64 = 8 * (512 << 10);
 
 fn table(dim: u32, seed: u64) -> Table {
     let mut table = Table::random("t", ROWS, dim, DType::F16, &mut fastrand::Rng::with_seed(seed));
@@ -45,7 +47,7 @@ fn holds(store: &Store, table: &Table) {
 fn what_a_killed_load_wrote_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
-    for (dim, lba) in [(100, 512), (64, 4096), (700, 512)] {
+    for (dim, lba) in [(350, 512), (512, 4096), (700, 512)] {
         let (drives, mut store) = common::store(3, 64 << 20, lba);
         let table = table(dim, 1);
         let options = LoadOptions::default().with_journal(&journal, "the same");
@@ -66,7 +68,9 @@ fn what_a_killed_load_wrote_is_found() {
         noted.extend([7; 5]);
         std::fs::write(&journal, noted).unwrap();
         let report = load(&store, &table, &options, u64::MAX).unwrap().unwrap();
-        assert!(report.resumed >= bytes / 4 && report.bytes >= bytes / 4, "{report:?}");
+        // But for the last extent, and the one that the journal lies about.
+        let least = bytes / 2 - 3 * IN_FLIGHT - (2 << 20);
+        assert!(report.resumed >= least && report.bytes >= bytes / 4, "{report:?}");
         assert!(!journal.exists(), "it is done");
         holds(&store, &table);
         holds(&reopened(store), &table);
@@ -120,16 +124,16 @@ fn one_that_was_stopped_keeps_what_it_wrote() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
     let (_drives, store) = common::store(2, 64 << 20, 512);
-    let table = table(100, 1);
+    let table = table(350, 1);
     let options = LoadOptions::default().with_journal(&journal, "");
     let source = &table.rows[..];
     let loads = [TableLoad::new(&table.spec, &source)];
-    let stopped = store.load("m", &loads, &options, &mut |progress| match progress.written > 3 << 20 {
+    let stopped = store.load("m", &loads, &options, &mut |progress| match progress.written > 20 << 20 {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     });
     assert!(matches!(stopped, Err(StoreError::Interrupted)));
     let report = load(&store, &table, &options, u64::MAX).unwrap().unwrap();
-    assert!(report.resumed >= 2 << 20, "{report:?}");
+    assert!(report.resumed >= (19 << 20) - 2 * IN_FLIGHT, "{report:?}");
     holds(&store, &table);
 }
