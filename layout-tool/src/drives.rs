@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use warprow_soft_controller::UriError;
-use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_store::{Access, Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
-use crate::failure::Failure;
+use crate::attached;
+use crate::failure::{Class, Failure};
 
 /// The drives of a store.
 #[derive(Debug, Clone, Args)]
@@ -22,6 +23,8 @@ pub struct DriveArgs {
     ///   emulated:/data/a.drive
     /// or the socket on which another process serves a controller (`warprow serve`, SPDK), with a namespace if it is not 1:
     ///   vfio-user:/run/a.sock    vfio-user:/run/a.sock?namespace=2
+    /// or, to be read alone, a file of tables that stay where they are:
+    ///   attached:/data/model.safetensors    attached:/data/model.safetensors,tensor=emb.*
     /// Properties of an emulated drive follow, separated by commas (or as ?a=b&c=d, which a shell wants quoted):
     ///   size=64G         creates the file, sparse; only under `format`
     ///   lba=512          bytes of an LBA, 512 or 4096: of a new drive, or of one that lost PATH.nvme.toml
@@ -125,6 +128,9 @@ impl Drop for NewFiles {
 
 /// The drives, which must exist.
 pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
+    if let Some(device) = attached::device(&args.addresses())? {
+        return Ok(vec![device]);
+    }
     let mut devices = Vec::new();
     for address in &args.parse()? {
         devices.push(Device::open_beside(&devices, address, Create::Never)?);
@@ -157,6 +163,10 @@ pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopene
 
 /// The store on the drives.
 pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
+    if options.access == Access::ReadWrite && args.addresses().iter().any(|it| attached::is(it)) {
+        let what = "attached tables are read where they are, and never written";
+        return Err(Failure::new(Class::Refused, args.addresses().join(","), what).remedy("give a drive of a store"));
+    }
     Ok(Store::open(&devices(args)?, options)?)
 }
 
@@ -188,7 +198,7 @@ fn begins_drive(part: &str) -> bool {
 }
 
 fn has_path(drive: &str) -> bool {
-    drive.starts_with("emulated:") || drive.starts_with("vfio-user:")
+    drive.starts_with("emulated:") || drive.starts_with("vfio-user:") || attached::is(drive)
 }
 
 /// `text` as a shell takes it for one word.

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
+use warprow_formats::refuse_special;
 use warprow_layout::Ranks;
 use warprow_workload::{Keys, NpyHeader, TraceFile, TraceProblem, counts};
 
 use crate::failure::Failure;
-use crate::file::refuse_special;
 use crate::units;
 
 /// A `--hotness` argument: `[TABLE=][trace:]FILE[:COLUMN]`.

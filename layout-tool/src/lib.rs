@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 use serde_json::{Map, Value};
 
+pub mod attached;
 pub mod cli;
 pub mod commands;
 pub mod drives;

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
+use warprow_formats::{FileTable, TableFile};
 use wildmatch::WildMatch;
 
 use crate::drives::shell;
 use crate::failure::Failure;
-use crate::file::{FileTable, TableFile};
 use crate::report::printable;
 use crate::units;
 
@@ -191,9 +191,9 @@ fn family(tables: &[FileTable]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::TableWriter;
     use std::fs;
     use std::path::Path;
+    use warprow_formats::TableWriter;
     use warprow_layout::DType;
 
     /// A safetensors file of tensors with a name and a shape each.

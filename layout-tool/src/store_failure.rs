@@ -109,6 +109,9 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::ImageLba { drive, .. } => {
             (Class::Store, drive.clone(), "give the drive's own LBA size; do not format it")
         }
+        StoreError::Journal { path, .. } => {
+            (Class::Input, path.display().to_string(), "name another file with --resume, or leave it out")
+        }
         StoreError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
         StoreError::Refused { .. } => (
             Class::Refused,

@@ -204,7 +204,7 @@ fn decode_table(
     if rows == 0 || hot_rows > rows {
         return Err(bad("it has no rows, or more hot ones than rows"));
     }
-    if dim.checked_mul(dtype.size()) != Some(row_bytes) {
+    if dtype.row_bytes(dim) != Some(row_bytes) {
         return Err(bad("the bytes of a row are not those of its elements"));
     }
     let packing = RowPacking::new(row_bytes, placement.lba_size(), placement.stripe_lbas() as u32)

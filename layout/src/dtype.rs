@@ -17,18 +17,44 @@ pub enum DType {
     I8 = 3,
     /// Unsigned byte.
     U8 = 4,
+    /// Eight-bit float of four exponent and three mantissa bits, without infinities: OCP E4M3, `torch.float8_e4m3fn`.
+    F8E4M3 = 5,
+    /// Eight-bit float of five exponent and two mantissa bits: OCP E5M2, `torch.float8_e5m2`.
+    F8E5M2 = 6,
+    /// Unsigned bytes, after which each row has its own scale and bias, an `f32` each: a number is `byte · scale + bias`. FBGEMM's
+    /// fused 8-bit rows.
+    Q8 = 7,
+    /// Unsigned halves of bytes, the lower first, after which each row has its own scale and bias, an `f16` each. FBGEMM's fused
+    /// 4-bit rows.
+    Q4 = 8,
 }
 
 impl DType {
     /// Every type, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::BF16, Self::I8, Self::U8];
+    pub const ALL: [Self; 9] =
+        [Self::F32, Self::F16, Self::BF16, Self::I8, Self::U8, Self::F8E4M3, Self::F8E5M2, Self::Q8, Self::Q4];
 
-    /// Bytes of one element.
+    /// Bytes of one element, a whole one for halves of bytes. Rows that have a scale are longer: [`row_bytes`](Self::row_bytes).
     pub const fn size(self) -> u32 {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 | Self::Q8 | Self::Q4 => 1,
+        }
+    }
+
+    /// Whether each row has its own scale and bias.
+    pub const fn is_scaled(self) -> bool {
+        matches!(self, Self::Q8 | Self::Q4)
+    }
+
+    /// Bytes of a row of `dim` elements, if they are fewer than 4 GiB, and whole bytes.
+    pub const fn row_bytes(self, dim: u32) -> Option<u32> {
+        match self {
+            Self::Q8 => dim.checked_add(8),
+            Self::Q4 if dim.is_multiple_of(2) => (dim / 2).checked_add(4),
+            Self::Q4 => None,
+            _ => dim.checked_mul(self.size()),
         }
     }
 
@@ -37,7 +63,7 @@ impl DType {
         Self::ALL.into_iter().find(|&dtype| dtype as u8 == code)
     }
 
-    /// The lower-case name: `f32`, `f16`, `bf16`, `i8`, `u8`.
+    /// The lower-case name: `f32`, `f16`, `bf16`, `i8`, `u8`, `f8e4m3`, `f8e5m2`, `q8`, `q4`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -45,6 +71,10 @@ impl DType {
             Self::BF16 => "bf16",
             Self::I8 => "i8",
             Self::U8 => "u8",
+            Self::F8E4M3 => "f8e4m3",
+            Self::F8E5M2 => "f8e5m2",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
         }
     }
 }

@@ -31,6 +31,7 @@ mod drive;
 mod dtype;
 mod error;
 mod extent;
+pub mod float8;
 mod format;
 mod generation;
 mod geometry;

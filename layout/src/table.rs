@@ -69,7 +69,12 @@ impl TableSpec {
         if self.rows == 0 || self.dim == 0 {
             return Err(self.invalid("it has no rows or no elements in a row"));
         }
-        let row_bytes = self.dim.checked_mul(self.dtype.size()).ok_or_else(|| self.invalid("its rows pass 4 GiB"))?;
+        let row_bytes = self.dtype.row_bytes(self.dim).ok_or_else(|| {
+            self.invalid(format!(
+                "{} elements of type {} make no row: it would pass 4 GiB, or end in half a byte",
+                self.dim, self.dtype
+            ))
+        })?;
         if self.keys.is_some_and(|keys| keys.index_bytes > 1 << 48) {
             return Err(self.invalid("its key index passes 2⁴⁸ bytes"));
         }

@@ -176,6 +176,14 @@ pub enum StoreError {
         /// The drive.
         drive: String,
     },
+    /// The journal of a load cannot be read or written.
+    #[error("the journal {} of the load: {source}", path.display())]
+    Journal {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The caller's callback said stop.
     #[error("interrupted; nothing was committed")]
     Interrupted,

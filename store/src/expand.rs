@@ -13,7 +13,8 @@ use crate::memory::Memory;
 use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
 use crate::stage::{
-    Acc, Command, Deduping, Element, KeyTable, Location, Out, RowRead, TABLE_SHIFT, begin, convert, pool,
+    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, convert,
+    pool,
 };
 
 /// Ids that are expanded between two looks at the drives.
@@ -45,6 +46,22 @@ macro_rules! with_element {
             }
             DType::U8 => {
                 type $element = u8;
+                $body
+            }
+            DType::F8E4M3 => {
+                type $element = E4M3;
+                $body
+            }
+            DType::F8E5M2 => {
+                type $element = E5M2;
+                $body
+            }
+            DType::Q8 => {
+                type $element = Q8;
+                $body
+            }
+            DType::Q4 => {
+                type $element = Q4;
                 $body
             }
         }

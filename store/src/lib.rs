@@ -27,6 +27,7 @@
 
 // Denied by the workspace; `gpu/launch.rs` and the signature of `GpuSlot::lookup` are the exceptions.
 
+mod attach;
 mod batch;
 mod bulk;
 mod check;
@@ -49,6 +50,7 @@ mod slot;
 pub mod stage;
 mod store;
 
+pub use attach::AttachedTable;
 pub use batch::{Batch, Ids, Output, Rows};
 pub use drive::{Create, DriveAddress};
 pub use error::{InvalidBatch, LookupError, RowError, StoreError};

@@ -150,6 +150,10 @@ impl Plan {
     pub(crate) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
+        // Rows of eight-bit floats that come out as such are copied: bytes.
+        let bits = |dtype| if is_float8(dtype) { DType::U8 } else { dtype };
+        tables.iter_mut().filter(|table| table.dtype == options.out).for_each(|table| table.dtype = bits(table.dtype));
+        let options = PlanOptions { out: bits(options.out), ..options };
         for table in &mut tables {
             table.default_byte = host.tables[table.host].default_byte;
         }
@@ -250,16 +254,23 @@ fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     }
 }
 
+/// Whether elements are floats of eight bits, which come out as such as [`Rows::U8`](crate::Rows::U8).
+pub(crate) fn is_float8(dtype: DType) -> bool {
+    matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
+}
+
 /// Whether rows of `table` can become elements of type `out`; else why not.
 fn check_types(table: DType, out: DType, pooled: bool) -> Result<(), String> {
     let is_float = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     if !is_float(out) && pooled {
         return Err(format!("pooled rows cannot be of type {out}: choose f32, f16 or bf16"));
     }
-    if is_float(out) || table == out {
+    if is_float(out) || table == out && !table.is_scaled() {
         return Ok(());
     }
-    Err(format!("its table has elements of type {table}, which cannot become {out}: choose {table} or a float type"))
+    Err(format!(
+        "its table has elements of type {table}, which cannot become {out}: choose a float type, or its own if that has no scale"
+    ))
 }
 
 /// The error of a queue pair that could not be had for a plan.

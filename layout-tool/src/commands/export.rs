@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::{Ranks, row_crc};
+use warprow_formats::{TableWriter, widen};
+use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{OpenOptions, Store, TableInfo};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::TableWriter;
+use crate::file;
 use crate::screen::Unit;
 use crate::store_failure::DAMAGED_ROWS;
 use crate::units;
@@ -23,7 +24,8 @@ const RUN: usize = 1 << 20;
 ///
 /// The rows of a table that has keys are written in the order of their ranks, and the keys in the same order to another file.
 ///
-/// The rows keep their bits. If the table was loaded with --row-crc, each is compared with its checksum; one that does not
+/// The rows keep their bits; those of types with a scale for each row, which these files do not have, become f32. If the table was
+/// loaded with --row-crc, each is compared with its checksum; one that does not
 /// match ends the export. The file appears under its name when it is whole, or not at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -49,7 +51,9 @@ pub struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    let writer = TableWriter::create(&args.out, args.force, &table.name, table.rows, table.dim, table.dtype)?;
+    let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
+    let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, dtype)?;
+    let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
     let keys = export_keys(args, &store, &table)?;
     let ids = match table.keys {
         None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
@@ -68,7 +72,15 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
             false => Err(damaged(&store, &table.name, rank)),
         };
         let written = checked
-            .and_then(|()| run.push(id, row))
+            .and_then(|()| {
+                if dtype == table.dtype {
+                    return run.push(id, row);
+                }
+                widen(table.dtype, row, &mut wide);
+                widened.clear();
+                widened.extend(wide.iter().flat_map(|value| value.to_le_bytes()));
+                run.push(id, &widened)
+            })
             .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
         bar.set_position(rows);
         match written {
@@ -90,11 +102,11 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
         keys.finish()?;
     }
     let keys_out = args.keys_out.as_ref().map(|path| path.display().to_string());
-    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(table.row_bytes));
+    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(dtype.row_bytes(table.dim).unwrap_or(0)));
     let text =
         format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
     let object = json!({
-        "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": table.dtype.name(), "bytes": bytes,
+        "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": dtype.name(), "bytes": bytes,
         "keys_out": keys_out, "checked": crcs.is_some(),
     });
     Done::new(text, object)
@@ -121,7 +133,7 @@ fn export_keys(args: &ExportArgs, store: &Store, table: &TableInfo) -> Result<Op
             return Err(Failure::usage("--keys-out", what).remedy("leave it out"));
         }
     };
-    let writer = TableWriter::create_keys(path, args.force, table.rows, spec.kind)?;
+    let writer = file::create_keys(path, args.force, table.rows, spec.kind)?;
     let keys = store.keys(&table.name)?.unwrap_or_default();
     for (first, keys) in (0..).step_by(RUN / 8).zip(keys.chunks(RUN / 8)) {
         writer.write(first, keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>().as_slice())?;

@@ -4,24 +4,31 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::{DType, MAX_NAME, Ranks, RowSource, TableSpec};
+use warprow_formats::{
+    Converted, FileRows, Format, FormatError, Lost, RawShape, ReadOptions, TableFile, npy, refuse_special,
+};
+use warprow_layout::{DType, MAX_NAME, RankWidth, Ranks, RowSource, TableSpec};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::{TableFile, npy, refuse_special};
 use crate::hotness::{HotnessFile, Share};
 use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
 use crate::units;
 
-/// Load tables from safetensors and .npy files, all of them or none
+/// Load tables from files, all of them or none
 ///
-/// A table is a tensor [rows, dim] of F32, F16, BF16, I8 or U8; a .npy file is one table, called as the file. If a file holds
-/// several, choose with --tensor or take --all. The rows keep their bits, NaN included.
+/// A table is a tensor [rows, dim] of F32, F16, BF16, F8_E4M3, F8_E5M2, I8 or U8 in a safetensors file (also sharded: give
+/// its folder or model.safetensors.index.json), a .npy file, an array of a .npz file, a HugeCTR sparse model or
+/// embedding-collection dump or a DynamicEmb dump (give the folder), a column of vectors in a Parquet file, or raw rows
+/// (--shape). If a file holds several, choose with --tensor or take --all. The rows keep their bits, NaN included, unless
+/// --to says otherwise.
+///
+/// Where a format has keys, row i of the table is that of key i: keys are the numbers from 0 on, in any order.
 ///
 /// Which rows are hot decides how fast look-ups are: the hottest are kept in memory. Tell with --hotness, either by a count for
 /// each row, or by a trace of ids to be counted. Without it, the first ids count as the hottest.
@@ -34,13 +41,31 @@ Examples:
   warprow load -d emulated:a.drive model.safetensors --tensor 'emb.*' --strip-prefix emb.
   warprow load -d emulated:a.drive model.safetensors --tensor item=emb.items.weight \\
       --hotness trace:clicks.csv:item
-  warprow load -d emulated:a.drive model.safetensors --all --dry-run")]
+  warprow load -d emulated:a.drive model.safetensors --all --dry-run
+  warprow load -d emulated:a.drive dump/ --all --to f16
+  warprow load -d emulated:a.drive rows.bin --shape 1000000x64:f32")]
 pub struct LoadArgs {
     #[command(flatten)]
     drives: DriveArgs,
-    /// Files to load from
+    /// Files or folders to load from
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The format of all files, where it is not what their names and first bytes show
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// The shape of raw rows, without ROWS as many as there are: TYPE is as for --to, or i8 or u8
+    #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
+    shape: Option<RawShape>,
+    /// Elements in a row, where files of keys and vectors tell it by their sizes alone, to be checked
+    #[arg(long, value_name = "N")]
+    dim: Option<u32>,
+    /// The column of ids of Parquet files, if several are of whole numbers
+    #[arg(long, value_name = "COLUMN")]
+    key_column: Option<String>,
+    /// Convert the rows to this type, and say what that loses: f32, f16, bf16, f8e4m3, f8e5m2, or q8 or q4,
+    /// bytes or halves of bytes with a scale and a bias for each row, in the layout of FBGEMM
+    #[arg(long, value_name = "TYPE", value_parser = target_type)]
+    to: Option<DType>,
     /// Load the tensors that match; with a name, the only one that matches, under that name
     #[arg(long, value_name = "[NAME=]GLOB", conflicts_with = "all")]
     tensor: Vec<String>,
@@ -65,6 +90,10 @@ pub struct LoadArgs {
     /// What the model is called that these tables belong to [default: the first file's name]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// Note in this file what is written, so that the same command goes on where it was killed or stopped; it goes when all is
+    /// loaded. Rows that are put in order, by --hotness or keys, are written anew
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    resume: Option<PathBuf>,
     /// Only say what would be loaded and replaced, or why it could not be
     #[arg(long)]
     dry_run: bool,
@@ -73,13 +102,18 @@ pub struct LoadArgs {
 struct Prepared<'a> {
     chosen: Chosen<'a>,
     spec: TableSpec,
+    /// Whose the file's rows are, if not those of the ids in their order, or if they can only be read in theirs.
+    order: Option<Ranks>,
     ranks: Option<Ranks>,
     /// How much of the trace that ranked it speaks of it.
     trace: Option<Share>,
 }
 
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
-    let files = args.files.iter().map(|path| TableFile::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let reading =
+        ReadOptions { format: args.format, shape: args.shape, dim: args.dim, key_column: args.key_column.clone() };
+    let files = args.files.iter().map(|path| TableFile::open_with(path, &reading));
+    let files = files.collect::<Result<Vec<_>, FormatError>>()?;
     let selection = Selection { tensors: args.tensor.clone(), all: args.all, strip_prefix: args.strip_prefix.clone() };
     let command = format!("warprow load {}", args.drives.pasteable());
     let chosen = selection.choose(&files, &command)?;
@@ -94,6 +128,21 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let options = OpenOptions::default();
     let store = drives::open(&args.drives, &if args.dry_run { options.with_read_only() } else { options })?;
     refuse_existing(&store, &names, args.replace)?;
+    let model = args.model.clone().or_else(|| Some(args.files.first()?.file_stem()?.to_str()?.to_owned()));
+    let model = model.as_deref().unwrap_or("tables");
+    let options = LoadOptions::default();
+    let options = if args.replace { options.with_replace() } else { options };
+    let sources = || files.iter().map(TableFile::identity).collect::<Vec<_>>().join("\n");
+    let options = match &args.resume {
+        Some(path) => {
+            refuse_special(path)?;
+            options.with_journal(path, format!("{}\n{:?}", sources(), args.hotness))
+        }
+        None => options,
+    };
+    // Whether there is room is said before keys are read and ids counted, which may take minutes.
+    let outlines = chosen.iter().map(|it| outline(args, it, hotness_of(&hotness, &it.name).is_some()));
+    store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
     context.interrupt.check()?;
     let mut prepared = Vec::with_capacity(chosen.len());
     for chosen in chosen {
@@ -102,7 +151,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let (rows, bytes) = prepared.iter().fold((0u64, 0u64), |(rows, bytes), it| {
         (
             rows.saturating_add(it.spec.rows),
-            bytes.saturating_add(it.spec.rows.saturating_mul(it.chosen.table.row_bytes() as u64)),
+            bytes.saturating_add(it.spec.rows.saturating_mul(it.spec.dtype.row_bytes(it.spec.dim).unwrap_or(0).into())),
         )
     });
     let described: Vec<_> = prepared.iter().map(describe).collect();
@@ -117,10 +166,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         "bytes": bytes,
         "replaced": replaced.iter().map(replaced_json).collect::<Vec<_>>(),
     });
-    let model = args.model.clone().or_else(|| Some(args.files.first()?.file_stem()?.to_str()?.to_owned()));
-    let model = model.as_deref().unwrap_or("tables");
-    let options = LoadOptions::default();
-    let options = if args.replace { options.with_replace() } else { options };
+    let mut lost = Vec::new();
     if args.dry_run {
         let specs = prepared.iter().map(|it| it.spec.clone()).collect();
         let superseded = store.check_load(model, specs, &options)?;
@@ -134,7 +180,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             report.insert("replaced_generations".into(), superseded.into());
         }
     } else {
-        let loaded = load(&store, model, &prepared, &options, context)?;
+        let loaded = load(&store, model, &prepared, &options, &mut lost, context)?;
         let seconds = loaded.elapsed.as_secs_f64();
         text += &format!(
             "Loaded {}, {}, {} in {} ({}/s), as generation {}:\n",
@@ -145,10 +191,15 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             units::bytes((bytes as f64 / seconds.max(1e-9)) as u64),
             loaded.generation,
         );
+        if loaded.resumed > 0 {
+            text += &format!("{} had been written before, and were intact\n", units::bytes(loaded.resumed));
+        }
         if let Some(report) = report.as_object_mut() {
             report.insert("generation".into(), loaded.generation.into());
             report.insert("seconds".into(), seconds.into());
             report.insert("bytes_written".into(), loaded.bytes.into());
+            report.insert("bytes_resumed".into(), loaded.resumed.into());
+            report.insert("converted".into(), lost.iter().map(lost_json).collect::<Vec<_>>().into());
             report.insert("replaced_generations".into(), loaded.superseded.into());
         }
     }
@@ -164,6 +215,18 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             ]
         }),
     );
+    for (name, from, to, lost) in &lost {
+        text += &format!(
+            "\n{}: {from} to {to} changes a number by {:.3e} at most and {:.3e} on average, and {:.3e} of the whole",
+            printable(name),
+            lost.max_abs,
+            lost.mean_abs(),
+            lost.relative()
+        );
+        if lost.overflowed > 0 {
+            text += &format!("; {} WERE TOO LARGE for it", units::plural(lost.overflowed, "number"));
+        }
+    }
     for (it, share) in prepared.iter().filter_map(|it| Some((it, it.trace?))).filter(|(_, share)| share.missing > 0) {
         text += &format!(
             "\nhotness: {} of {} of the trace ({:.1}%) are not in {}",
@@ -227,6 +290,38 @@ fn refuse_existing(store: &Store, names: &[&str], replace: bool) -> Result<(), F
     }
 }
 
+fn hotness_of<'a>(hotness: &'a [HotnessFile], name: &str) -> Option<&'a HotnessFile> {
+    hotness.iter().find(|file| file.table.as_ref().is_none_or(|it| it == name))
+}
+
+fn target_type(name: &str) -> Result<DType, String> {
+    let integers = |dtype: &DType| matches!(dtype, DType::I8 | DType::U8);
+    let types = || DType::ALL.into_iter().filter(|dtype| !integers(dtype));
+    let known = || types().map(DType::name).collect::<Vec<_>>().join(", ");
+    types().find(|dtype| dtype.name() == name).ok_or_else(|| format!("the types are {}", known()))
+}
+
+/// The table as it will be, without its default row.
+fn outline(args: &LoadArgs, chosen: &Chosen<'_>, permuted: bool) -> Result<TableSpec, Failure> {
+    let table = chosen.table;
+    let spec = TableSpec::new(&chosen.name, table.rows, table.dim, args.to.unwrap_or(table.dtype));
+    Ok(TableSpec { permuted, row_crc: args.row_crc, ..spec })
+}
+
+/// The type that rows are converted to, if they are.
+fn converted<'a>(
+    rows: &'a FileRows<'a>,
+    chosen: &Chosen<'_>,
+    spec: &TableSpec,
+) -> Result<Option<Converted<'a>>, Failure> {
+    let (from, to) = (chosen.table.dtype, spec.dtype);
+    if from == to {
+        return Ok(None);
+    }
+    let refuse = || Failure::usage("--to", format!("rows of {from} cannot become {to}")).remedy("leave --to out");
+    Converted::new(rows, spec.dim, from, to).map(Some).ok_or_else(refuse)
+}
+
 fn prepare<'a>(
     args: &LoadArgs,
     chosen: Chosen<'a>,
@@ -234,8 +329,7 @@ fn prepare<'a>(
     context: &Context,
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
-    let file = hotness.iter().find(|file| file.table.as_ref().is_none_or(|it| *it == chosen.name));
-    let (ranks, trace) = match file {
+    let (ranks, trace) = match hotness_of(hotness, &chosen.name) {
         Some(file) => {
             let spinner = context.screen.spinner(format!("ranking {}", chosen.name));
             let hotness = file.ranks(table.rows)?;
@@ -245,20 +339,46 @@ fn prepare<'a>(
         None => (None, None),
     };
     context.interrupt.check()?;
-    let spec = TableSpec {
-        permuted: ranks.is_some(),
-        default_row: default_row(&args.default, &chosen)?,
-        row_crc: args.row_crc,
-        ..TableSpec::new(&chosen.name, table.rows, table.dim, table.dtype)
-    };
-    Ok(Prepared { chosen, spec, ranks, trace })
+    let spinner = table.keys.map(|_| context.screen.spinner(format!("reading the keys of {}", chosen.name)));
+    let order = chosen.file.order(table)?;
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    let spec = outline(args, &chosen, ranks.is_some())?;
+    let spec = TableSpec { default_row: default_row(&args.default, &chosen, &spec, order.as_ref())?, ..spec };
+    // Rows that can only be read from the first to the last are put where they belong as they come.
+    let order = if table.is_sequential() { order.or_else(|| Some(in_order(table.rows))) } else { order };
+    context.interrupt.check()?;
+    Ok(Prepared { chosen, spec, order, ranks, trace })
 }
 
-fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, Failure> {
+/// The order of rows that are in the order of their ids.
+fn in_order(rows: u64) -> Ranks {
+    match RankWidth::for_rows(rows) {
+        RankWidth::U32 => Ranks::U32((0..rows).map(|id| id as u32).collect()),
+        RankWidth::U64 => Ranks::U64((0..rows).collect()),
+    }
+}
+
+fn default_row(
+    argument: &str,
+    chosen: &Chosen<'_>,
+    spec: &TableSpec,
+    order: Option<&Ranks>,
+) -> Result<Option<Vec<u8>>, Failure> {
     let (file, table) = (chosen.file, chosen.table);
     if argument == "zeros" {
         return Ok(None);
     }
+    let rows = file.rows(table);
+    let convert = |row: Vec<u8>| {
+        Ok::<_, Failure>(match converted(&rows, chosen, spec)? {
+            Some(converted) => converted
+                .row(&row)
+                .map_err(|error| Failure::input(argument, error.to_string()).remedy("choose another row"))?,
+            None => row,
+        })
+    };
     if let Some(id) = argument.strip_prefix("id:") {
         let id: u64 = id
             .parse()
@@ -267,10 +387,10 @@ fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, F
             let what = format!("{} has {}; there is no row {id}", chosen.name, units::plural(table.rows, "row"));
             return Err(Failure::input(argument, what).remedy("give an id that the table has"));
         }
+        let place = order.map_or(Some(id), |order| (0..table.rows).find(|&row| order.get(row) == Some(id)));
         let mut row = vec![0; table.row_bytes()];
-        let read = file.rows(table).read(id, table.row_bytes(), &mut row);
-        read.map_err(|error| Failure::io(file.path.display().to_string(), "cannot be read", &error))?;
-        return Ok(Some(row));
+        rows.fill(place.unwrap_or(id), &mut row)?;
+        return convert(row).map(Some);
     }
     refuse_special(Path::new(argument))?;
     let bytes = std::fs::read(argument).map_err(|error| {
@@ -280,22 +400,32 @@ fn default_row(argument: &str, chosen: &Chosen<'_>) -> Result<Option<Vec<u8>>, F
         .map_err(|error| Failure::input(argument, error.to_string()).remedy("give zeros, id:N or FILE.npy"))?;
     let row = bytes.get(header.data_at as usize..).unwrap_or_default();
     let dtype: Option<DType> = npy::dtype_of(&header.descr);
-    if dtype != Some(table.dtype) || header.elements() != table.dim.into() || row.len() != table.row_bytes() {
+    let fits = |wanted: DType| {
+        dtype == Some(wanted)
+            && header.elements() == table.dim.into()
+            && Some(row.len()) == wanted.row_bytes(table.dim).map(|bytes| bytes as usize)
+    };
+    if fits(spec.dtype) {
+        Ok(Some(row.to_vec()))
+    } else if fits(table.dtype) {
+        convert(row.to_vec()).map(Some)
+    } else {
         let what = format!(
             "{argument} holds {:?} elements of {}, a row of {} is {} elements of {}",
-            header.shape, header.descr, chosen.name, table.dim, table.dtype
+            header.shape, header.descr, chosen.name, table.dim, spec.dtype
         );
-        return Err(Failure::input(argument, what).remedy("give one row of the table's type and width"));
+        Err(Failure::input(argument, what).remedy("give one row of the table's type and width"))
     }
-    Ok(Some(row.to_vec()))
 }
 
 fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
-    let Prepared { chosen, spec, ranks, trace } = prepared;
+    let Prepared { chosen, spec, ranks, trace, .. } = prepared;
     json!({
         "name": spec.name,
         "tensor": chosen.table.name,
         "file": chosen.file.path.display().to_string(),
+        "format": chosen.file.format.name(),
+        "keys": chosen.table.keys.is_some(),
         "rows": spec.rows,
         "dim": spec.dim,
         "dtype": spec.dtype.name(),
@@ -317,23 +447,44 @@ fn replaced_json(old: &TableInfo) -> serde_json::Value {
     })
 }
 
+/// A table's name, the types before and after, and what conversion has lost.
+type Loss = (String, DType, DType, Lost);
+
+fn lost_json((name, from, to, lost): &Loss) -> serde_json::Value {
+    json!({
+        "name": name,
+        "from": from.name(),
+        "to": to.name(),
+        "elements": lost.elements,
+        "overflowed": lost.overflowed,
+        "max_abs": lost.max_abs,
+        "mean_abs": lost.mean_abs(),
+        "relative": lost.relative(),
+    })
+}
+
 fn load(
     store: &Store,
     model: &str,
     prepared: &[Prepared<'_>],
     options: &LoadOptions,
+    lost: &mut Vec<Loss>,
     context: &Context,
 ) -> Result<warprow_store::LoadReport, Failure> {
-    let sources: Vec<_> = prepared.iter().map(|it| it.chosen.file.rows(it.chosen.table)).collect();
+    let rows: Vec<_> = prepared.iter().map(|it| it.chosen.file.rows(it.chosen.table)).collect();
+    let converted = prepared.iter().zip(&rows).map(|(it, rows)| converted(rows, &it.chosen, &it.spec));
+    let converted = converted.collect::<Result<Vec<_>, _>>()?;
     let loads: Vec<TableLoad<'_>> = prepared
         .iter()
-        .zip(&sources)
-        .map(|(it, source)| {
+        .zip(rows.iter().zip(&converted))
+        .map(|(it, (rows, converted))| {
+            let source: &dyn RowSource = match converted {
+                Some(converted) => converted,
+                None => rows,
+            };
             let load = TableLoad::new(&it.spec, source);
-            match &it.ranks {
-                Some(ranks) => load.with_ranks(ranks),
-                None => load,
-            }
+            let load = it.ranks.iter().fold(load, TableLoad::with_ranks);
+            it.order.iter().fold(load, TableLoad::with_order)
         })
         .collect();
     let bar = context.screen.bar("loading", 0, Unit::Bytes);
@@ -343,6 +494,12 @@ fn load(
         context.interrupt.flow()
     });
     bar.finish_and_clear();
+    for (it, converted) in prepared.iter().zip(&converted) {
+        let loss = |it: &Converted<'_>| it.lost();
+        lost.extend(
+            converted.as_ref().map(loss).map(|lost| (it.spec.name.clone(), it.chosen.table.dtype, it.spec.dtype, lost)),
+        );
+    }
     loaded.map_err(|error| match error {
         StoreError::Interrupted => context.interrupt.failure(),
         StoreError::TableExists { ref table } => Failure::new(Class::Refused, table.clone(), error.to_string()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use warprow_formats::refuse_special;
 use warprow_layout::DType;
 use warprow_store::{
     Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, RowError, TableInfo,
@@ -15,7 +16,7 @@ use warprow_workload::{Keys, NpyHeader, TraceFile};
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::{TableWriter, refuse_special};
+use crate::file;
 use crate::hotness::read_numbers;
 use crate::report::{json_float, table};
 use crate::rows::RowBuffer;
@@ -163,7 +164,9 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let options = if args.degraded { options.with_degraded() } else { options.with_read_only() };
     let store = drives::open(&args.drives, &options)?;
     let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    let out = if request.bags.is_some() { DType::F32 } else { info.dtype };
+    // What is printed is numbers; a file keeps the bits of types that files have.
+    let narrow = matches!(info.dtype, DType::F8E4M3 | DType::F8E5M2) && args.out.is_none();
+    let out = if request.bags.is_some() || narrow || info.dtype.is_scaled() { DType::F32 } else { info.dtype };
     let most = CHUNK_BYTES / (u64::from(info.dim) * 4).max(1);
     let chunks = request.chunks(usize::try_from(most).unwrap_or(CHUNK).clamp(1, CHUNK));
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
@@ -195,7 +198,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
 
     let name = format!("{} rows", args.table);
     let writer = match &args.out {
-        Some(path) => Some((path, TableWriter::create(path, args.force, &name, rows, info.dim, out)?)),
+        Some(path) => Some((path, file::create(path, args.force, &name, rows, info.dim, out)?)),
         None => None,
     };
     let most_shown = match (&writer, context.json) {

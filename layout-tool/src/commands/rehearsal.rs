@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use nix::errno::Errno;
+use warprow_formats::directory;
 use warprow_layout::FormatOptions;
 use warprow_soft_controller::{DriveUri, Namespace, Procedural, SoftController, UriError};
 use warprow_store::{Device, FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
 
 use crate::failure::Failure;
-use crate::file::directory;
 
 /// A drive as it would be.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
+use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{Ranks, RowSource};
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
 use wildmatch::WildMatch;
@@ -12,7 +13,7 @@ use wildmatch::WildMatch;
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::file::{FileTable, TableFile};
+use crate::file::ById;
 use crate::report::table;
 use crate::screen::Unit;
 use crate::units;
@@ -169,7 +170,7 @@ fn compare(
         return Err(Failure::new(Class::Mismatch, table.name, what));
     }
     let bar = context.screen.bar(format!("comparing {}", table.name), table.rows, Unit::Things);
-    let source = file.rows(theirs);
+    let source = ById::new(file, theirs)?;
     let mut finding = Finding {
         against: Some(path.clone()),
         against_file: true,

@@ -396,7 +396,8 @@ pub(crate) fn element_of(dtype: DType) -> u32 {
         DType::F16 => element::F16,
         DType::BF16 => element::BF16,
         DType::I8 => element::I8,
-        DType::U8 => element::U8,
+        // Plans of tables of the others are refused: nothing is widened from this.
+        DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::Q8 | DType::Q4 => element::U8,
     }
 }
 

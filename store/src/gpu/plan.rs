@@ -172,6 +172,14 @@ impl GpuPlan {
         let strides = (0..tables.len()).map(|index| {
             let table = &prepared.attached.tables[tables[index].host];
             let lba = prepared.attached.store.volume.geometry().lba_size();
+            let found = table.located.table();
+            if crate::plan::is_float8(found.dtype) || found.dtype.is_scaled() {
+                let what = format!(
+                    "table {:?} has elements of type {}: the GPU does not widen them yet",
+                    found.name, found.dtype
+                );
+                return Err(GpuError::Unsupported(what));
+            }
             super::executor::landing_stride(table.located.table(), lba).map_err(GpuError::Unsupported)
         });
         let landing = strides.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(4096);

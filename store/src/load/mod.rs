@@ -1,8 +1,12 @@
 //! Loading tables: one generation, one commit.
 
 mod buckets;
+mod journal;
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -12,10 +16,12 @@ use warprow_layout::{
     Transaction, VolumeError, WritesLost, row_crc,
 };
 
+use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::store::Located;
 use crate::{Store, StoreError};
 use buckets::Buckets;
+use journal::Journal;
 
 /// A table to load.
 #[derive(Clone, Copy)]
@@ -24,13 +30,14 @@ pub struct TableLoad<'a> {
     source: &'a dyn RowSource,
     ranks: Option<&'a Ranks>,
     keyed: Option<&'a Keyed<'a>>,
+    order: Option<&'a Ranks>,
     random_access: bool,
 }
 
 impl<'a> TableLoad<'a> {
     /// The table that `spec` describes, with rows from `source`, by id.
     pub fn new(spec: &'a TableSpec, source: &'a dyn RowSource) -> Self {
-        Self { spec, source, ranks: None, keyed: None, random_access: false }
+        Self { spec, source, ranks: None, keyed: None, order: None, random_access: false }
     }
 
     /// With the id → rank permutation of a table whose `spec` is `permuted`.
@@ -48,6 +55,13 @@ impl<'a> TableLoad<'a> {
     /// Id, or position → rank; `None`: they are the same.
     fn placement(&self) -> Option<&'a Ranks> {
         self.keyed.map_or(self.ranks, Keyed::placement)
+    }
+
+    /// With rows that the source has in another order than that of their ids: its row i is that of id `order[i]`. They are read
+    /// once, from the first to the last, also if that order is the same after all.
+    #[must_use]
+    pub fn with_order(self, order: &'a Ranks) -> Self {
+        Self { order: Some(order), ..self }
     }
 
     /// With rows that the source gives in any order at no cost: computed ones, or in memory. Other sources are read once,
@@ -70,12 +84,15 @@ pub struct LoadOptions {
     pub span: Span,
     /// Bytes of a stripe unit; `None`: as the layout thinks best.
     pub stripe_unit: Option<u32>,
+    /// The file in which to note what is written, so that the same load goes on where it was killed or stopped; and what tells
+    /// the sources from others, such as their names, sizes and times. The file goes when the load is done.
+    pub journal: Option<(PathBuf, String)>,
 }
 
 impl Default for LoadOptions {
     /// Replaces nothing, takes up to 1 GiB of memory.
     fn default() -> Self {
-        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None }
+        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None, journal: None }
     }
 }
 
@@ -84,6 +101,14 @@ impl LoadOptions {
     #[must_use]
     pub fn with_replace(self) -> Self {
         Self { replace: true, ..self }
+    }
+
+    /// Noting in the file at `path` what is written, to go on there if it is killed or stopped: the same load of the same
+    /// `sources`, on a store that nothing else was committed to meanwhile, reads what it had written back and compares it, which
+    /// takes less than writing it. Rows that have to be put in order are written anew.
+    #[must_use]
+    pub fn with_journal(self, path: impl Into<PathBuf>, sources: impl Into<String>) -> Self {
+        Self { journal: Some((path.into(), sources.into())), ..self }
     }
 
     fn generation(&self, model: &str, tables: Vec<TableSpec>) -> GenerationSpec {
@@ -121,6 +146,8 @@ pub struct LoadReport {
     pub generation: u64,
     /// Bytes written to drives, without metadata.
     pub bytes: u64,
+    /// Bytes that an earlier attempt had written, and that were found intact.
+    pub resumed: u64,
     /// Generations that gave way: all of their tables were replaced.
     pub superseded: Vec<u64>,
     /// Time from the first write to the end of the commit.
@@ -153,10 +180,22 @@ impl Store {
         let clock = &self.shared.driving.clock;
         let began = clock.now();
         let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0 };
-        let mut pace = Pace { progress, at };
-        if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut pace) {
-            // Still nobody else can be given these chunks.
-            self.give_back(placement, &error);
+        let mut pace = Pace { progress, at, resumed: 0 };
+        let journal = options
+            .journal
+            .as_ref()
+            .map(|(path, sources)| Journal::open(path, self.describe(&spec, placement, placed.id, sources).as_bytes()));
+        let mut journal = journal.transpose()?;
+        if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut journal, &mut pace) {
+            match journal {
+                // What was written stays for the next attempt, or for whoever gets these chunks.
+                Some(_) if matches!(error, StoreError::Interrupted) => {}
+                journal => {
+                    // Still nobody else can be given these chunks.
+                    self.give_back(placement, &error);
+                    journal.into_iter().for_each(Journal::remove);
+                }
+            }
             return Err(error);
         }
 
@@ -169,7 +208,17 @@ impl Store {
             error => error.into(),
         })?;
         let elapsed = clock.now().saturating_sub(began);
-        Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
+        journal.into_iter().for_each(Journal::remove);
+        let (bytes, resumed) = (pace.at.written - pace.resumed, pace.resumed);
+        Ok(LoadReport { generation: generation.id, bytes, resumed, superseded, elapsed })
+    }
+
+    /// What tells a load from others: the store and its state, which decide where it writes, and what it writes.
+    fn describe(&self, spec: &GenerationSpec, placement: &Placement, id: u64, sources: &str) -> String {
+        let volume = &self.shared.volume;
+        let map = placement.map().iter().fold(0, |crc, chunk| crc32c::crc32c_append(crc, &chunk.0.to_le_bytes()));
+        let (store, epoch, stripe) = (volume.store(), volume.epoch(), placement.stripe_bytes());
+        format!("{store} {epoch} {id} {map:08x} {stripe} {spec:?} {sources}")
     }
 
     /// Writes everything but the commit.
@@ -178,14 +227,21 @@ impl Store {
         transaction: &mut Transaction,
         tables: &[TableLoad<'_>],
         options: &LoadOptions,
+        journal: &mut Option<Journal>,
         pace: &mut Pace<'_>,
     ) -> Result<(), StoreError> {
         let placed = transaction.generation().clone();
         let placement = &*placed.placement;
         let mut bulk =
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
-        for (table, load) in placed.tables.iter().zip(tables) {
-            let partitions = load.buckets(table, placement, options).is_some_and(|buckets| buckets.count() > 1);
+        let places = placed.tables.iter().zip(tables).map(|(table, load)| load.places(table));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let buckets = |index: usize, table| {
+            let places = places.get(index)?.as_deref()?;
+            Some(Buckets::new(table, placement, places, options.memory))
+        };
+        for (index, table) in placed.tables.iter().enumerate() {
+            let partitions = buckets(index, table).is_some_and(|buckets| buckets.count() > 1);
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
             let others = arrays(table).chain(table.crc_region);
             pace.at.total += (rows + others.map(|region| region.lbas).sum::<u64>()) * u64::from(placement.lba_size());
@@ -197,8 +253,13 @@ impl Store {
                 Some(keyed) => transaction.keyed_loader(index, &source, keyed)?,
                 None => transaction.loader(index, &source, load.ranks)?,
             };
-            match load.buckets(table, placement, options) {
-                None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
+            match buckets(index, table) {
+                None => match journal {
+                    Some(journal) => {
+                        resume(&mut bulk, &loader, placement, table, &source, (journal, index as u32), pace)?
+                    }
+                    None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
+                },
                 Some(buckets) => {
                     buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
                     for number in 0..buckets.count() {
@@ -293,13 +354,23 @@ impl Store {
 }
 
 impl<'a> TableLoad<'a> {
-    /// How the rows are put in order; `None`: they need not be, or the source does it.
-    fn buckets<'b>(&self, table: &'b Table, placement: &'b Placement, options: &LoadOptions) -> Option<Buckets<'b>>
-    where
-        'a: 'b,
-    {
-        let ranks = self.placement().filter(|ranks| !self.random_access && ranks.len() == table.rows)?;
-        Some(Buckets::new(table, placement, ranks, options.memory))
+    /// The rank of each of the source's rows, where they have to be put in order; `None`: they need not be, or the source does
+    /// it.
+    fn places(&self, table: &Table) -> Result<Option<Cow<'a, Ranks>>, VolumeError> {
+        let Some(order) = self.order else {
+            let ranks = self.placement().filter(|ranks| !self.random_access && ranks.len() == table.rows);
+            return Ok(ranks.map(Cow::Borrowed));
+        };
+        if order.len() != table.rows {
+            let (expected, given) = (table.rows, order.len());
+            return Err(VolumeError::Length { what: "the order of the source's rows", expected, given });
+        }
+        let Some(ranks) = self.placement() else { return Ok(Some(Cow::Borrowed(order))) };
+        let rank = |id: u64| ranks.get(id).unwrap_or(u64::MAX);
+        Ok(Some(Cow::Owned(match order {
+            Ranks::U32(order) => Ranks::U32(order.iter().map(|&id| rank(id.into()) as u32).collect()),
+            Ranks::U64(order) => Ranks::U64(order.iter().map(|&id| rank(id)).collect()),
+        })))
     }
 }
 
@@ -324,10 +395,52 @@ fn write(
     bulk.run(extents, Job::Write(&mut fill))
 }
 
+/// Writes a table's rows, but for those that the journal knows, and that are there.
+fn resume(
+    bulk: &mut Bulk,
+    loader: &Loader<'_, Source<'_>>,
+    placement: &Placement,
+    table: &Table,
+    source: &Source<'_>,
+    (journal, index): (&mut Journal, u32),
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let extents: Vec<_> = (0u32..).zip(placement.extents(table.rows_region, bulk.extent_bytes())).collect();
+    let known = extents
+        .iter()
+        .filter_map(|(number, extent)| Some(((extent.drive, extent.lba), (*number, journal.crc(index, *number)?))));
+    let known: HashMap<(u16, u64), (u32, u32)> = known.collect();
+    let mut intact = HashSet::new();
+    let mut compare = |extent: &Extent, buf: &[u8]| {
+        if let Some(&(number, crc)) = known.get(&(extent.drive, extent.lba))
+            && crc32c::crc32c(buf) == crc
+        {
+            source.note_extent(table, extent, placement.lba_size(), buf);
+            intact.insert(number);
+            pace.resumed += buf.len() as u64;
+            pace.wrote(buf.len())?;
+        }
+        Ok(())
+    };
+    let written = extents.iter().filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
+    bulk.run(written.map(|(_, extent)| *extent), Job::Read(&mut compare))?;
+    for (number, extent) in extents.into_iter().filter(|(number, _)| !intact.contains(number)) {
+        let mut fill = |extent: &Extent, buf: &mut [u8]| {
+            loader.fill(extent, buf)?;
+            journal.wrote(index, number, crc32c::crc32c(buf))?;
+            pace.wrote(buf.len())
+        };
+        bulk.submit(extent, &mut Job::Write(&mut fill))?;
+    }
+    bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))
+}
+
 /// Tells how far it is.
 struct Pace<'a> {
     progress: &'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     at: LoadProgress,
+    /// Bytes among those written that had been before.
+    resumed: u64,
 }
 
 impl Pace<'_> {
@@ -360,6 +473,25 @@ impl<'a> Source<'a> {
     fn new(load: &'a TableLoad<'a>, table: &Table) -> Self {
         let count = if table.crc_region.is_some() { table.rows as usize } else { 0 };
         Self { load, crcs: std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect() }
+    }
+
+    /// Notes the rows of an extent that has been written before.
+    fn note_extent(&self, table: &Table, extent: &Extent, lba_bytes: u32, content: &[u8]) {
+        if self.crcs.is_empty() {
+            return;
+        }
+        for (lba, bytes) in extent.pieces() {
+            let content = content.get(bytes).unwrap_or_default();
+            let first_lba = lba - table.rows_region.first_lba;
+            let (first, end) = ranks(&table.packing, first_lba, content.len() as u64 / u64::from(lba_bytes));
+            for rank in first..end.min(table.rows) {
+                let (row_lba, byte) = table.packing.locate(rank);
+                let begin = (row_lba - first_lba) as usize * lba_bytes as usize + byte as usize;
+                if let Some(row) = content.get(begin..begin + table.row_bytes() as usize) {
+                    self.note(rank, row);
+                }
+            }
+        }
     }
 
     fn note(&self, rank: u64, row: &[u8]) {

@@ -2,7 +2,7 @@
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use warprow_layout::DType;
+use warprow_layout::{DType, float8};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 // Rows lie on the drives as little-endian; they are copied and widened as they are.
@@ -76,6 +76,76 @@ macro_rules! integer_element {
 }
 integer_element!(i8, I8);
 integer_element!(u8, U8);
+
+/// An eight-bit float of four exponent bits.
+pub enum E4M3 {}
+/// An eight-bit float of five exponent bits.
+pub enum E5M2 {}
+
+macro_rules! float8_element {
+    ($type:ty, $dtype:ident, $values:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            #[inline(always)]
+            fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+                let mut block = [0.0; BLOCK];
+                for (i, elements) in row.chunks(BLOCK).enumerate() {
+                    let block = &mut block[..elements.len()];
+                    block.iter_mut().zip(elements).for_each(|(wide, &code)| *wide = float8::$values[usize::from(code)]);
+                    take(i * BLOCK, block);
+                }
+            }
+        }
+    };
+}
+float8_element!(E4M3, F8E4M3, E4M3_VALUES);
+float8_element!(E5M2, F8E5M2, E5M2_VALUES);
+
+/// Bytes with the row's scale and bias behind them.
+pub enum Q8 {}
+/// Halves of bytes, likewise.
+pub enum Q4 {}
+
+impl Element for Q8 {
+    const DTYPE: DType = DType::Q8;
+
+    #[inline(always)]
+    fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+        let Some((numbers, &[a, b, c, d, e, f, g, h])) = row.split_last_chunk() else { return };
+        let (scale, bias) = (f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h]));
+        let mut block = [0.0; BLOCK];
+        for (i, numbers) in numbers.chunks(BLOCK).enumerate() {
+            let block = &mut block[..numbers.len()];
+            block.iter_mut().zip(numbers).for_each(|(wide, &number)| {
+                let scaled = f32::from(number) * scale;
+                *wide = scaled + bias;
+            });
+            take(i * BLOCK, block);
+        }
+    }
+}
+
+impl Element for Q4 {
+    const DTYPE: DType = DType::Q4;
+
+    #[inline(always)]
+    fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+        let Some((pairs, &[a, b, c, d])) = row.split_last_chunk() else { return };
+        let (scale, bias) = (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
+        let mut block = [0.0; BLOCK];
+        for (i, pairs) in pairs.chunks(BLOCK / 2).enumerate() {
+            let block = &mut block[..pairs.len() * 2];
+            for (wide, &pair) in block.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+                *wide = [pair & 15, pair >> 4].map(|number| {
+                    let scaled = f32::from(number) * scale;
+                    scaled + bias
+                });
+            }
+            take(i * BLOCK, block);
+        }
+    }
+}
 
 /// An element type of an output.
 pub trait Out: Copy + Default + FromBytes + IntoBytes + Immutable {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use warprow::file::safetensors::parse;
+use warprow_formats::safetensors::parse;
 use warprow_fuzz::edit;
 
 const RIGHT: &[u8] = br#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[100,16],"data_offsets":[0,6400]},"b":{"dtype":"BF16","shape":[7,3],"data_offsets":[6400,6442]},"c":{"dtype":"I64","shape":[],"data_offsets":[6442,6450]}}"#;

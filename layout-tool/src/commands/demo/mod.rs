@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, Ranks, RowPacking, TableSpec};
 use warprow_soft_controller::{Fault, Rule, RuleId, SoftController};
 use warprow_spec::NvmOpcode;
@@ -17,7 +18,6 @@ use warprow_workload::{Content, Mapping, TraceFile};
 
 use super::{Context, Done};
 use crate::failure::Failure;
-use crate::file::{FileTable, TableFile};
 use crate::rows::RowBuffer;
 use crate::screen::Unit;
 use crate::select::Selection;

@@ -2,12 +2,13 @@
 
 use std::sync::Mutex;
 
+use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::{Batches, Content, Mapped, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
 
 use super::DemoArgs;
 use crate::failure::Failure;
-use crate::file::{FileRows, FileTable, TableFile};
+use crate::file::ById;
 use crate::hotness::read_keys;
 use crate::units;
 
@@ -44,7 +45,7 @@ impl Share {
 /// The true content of the table: computed, or in the user's file. Never from the drive.
 pub(crate) enum Truth<'a> {
     Computed(Oracle),
-    File { rows: FileRows<'a>, table: &'a FileTable, failed: Mutex<Option<std::io::Error>> },
+    File { rows: ById<'a>, table: &'a FileTable, failed: Mutex<Option<std::io::Error>> },
 }
 
 impl Truth<'_> {
@@ -173,7 +174,7 @@ impl<'a> Workload<'a> {
                 "{subject}: {}, the hottest by the first half, the second half replayed",
                 units::plural(share.ids, "id")
             ),
-            truth: Truth::File { rows: file.rows(table), table, failed: Mutex::default() },
+            truth: Truth::File { rows: ById::new(file, table)?, table, failed: Mutex::default() },
             batches: Batches::Replay(future.to_vec()),
             counts: Some(counts(past, rows)),
             mapped: Some((mapping, share)),

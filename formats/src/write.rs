@@ -6,15 +6,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use ::safetensors::Dtype;
+use ::safetensors::tensor::{Metadata, TensorInfo};
 use tempfile::NamedTempFile;
 use warprow_layout::DType;
-use warprow_soft_controller::SoftController;
-use warprow_store::KeyKind;
 
-use super::npy;
-use crate::failure::{Class, Failure};
+use crate::error::{FormatError, Kind};
+use crate::input::refuse_special;
+use crate::npy;
 
 /// A table being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 #[derive(Debug)]
@@ -29,58 +28,58 @@ pub struct TableWriter {
 impl TableWriter {
     /// Begins `path`, `.safetensors` or `.npy`, for `rows` rows of `dim` elements called `name`. An existing file is
     /// refused, unless `force` says to replace it.
-    pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<Self, Failure> {
-        let subject = path.display().to_string();
+    pub fn create(
+        path: &Path,
+        force: bool,
+        name: &str,
+        rows: u64,
+        dim: u32,
+        dtype: DType,
+    ) -> Result<Self, FormatError> {
+        let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
         let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
         let head = if ends("npy") {
             let descr = npy::descr_of(dtype).ok_or_else(|| {
-                Failure::input(&subject, "NumPy has no bfloat16").remedy("write to a .safetensors file instead")
+                refuse(Kind::Unsupported, &format!("NumPy has no {dtype}"), "write to a .safetensors file instead")
             })?;
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
-            safetensors_head(name, rows, dim, dtype)
-                .ok_or_else(|| Failure::input(&subject, "the table does not fit into a safetensors file"))?
+            safetensors_head(name, rows, dim, dtype).ok_or_else(|| {
+                refuse(
+                    Kind::Unsupported,
+                    &format!("a table of {dtype} does not fit into a safetensors file"),
+                    "write it in parts",
+                )
+            })?
         } else {
-            return Err(
-                Failure::usage(&subject, "its name does not tell the format").remedy("end it in .safetensors or .npy")
-            );
+            return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
         };
-        Self::begin(path, force, &head, rows, u64::from(dim) * u64::from(dtype.size()))
+        Self::begin(path, force, &head, rows, dtype.row_bytes(dim).map_or(0, u64::from))
     }
 
-    /// Begins `path`, `.npy`, for a list of `count` keys, each of which is a row of 8 bytes.
-    pub fn create_keys(path: &Path, force: bool, count: u64, kind: KeyKind) -> Result<Self, Failure> {
+    /// Begins `path`, `.npy`, for a list of `count` keys of 64 bits, each of which is a row.
+    pub fn create_keys(path: &Path, force: bool, count: u64, signed: bool) -> Result<Self, FormatError> {
         if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("npy")) {
-            let subject = path.display().to_string();
-            return Err(Failure::usage(subject, "keys are written to a .npy file").remedy("end its name in .npy"));
+            return Err(FormatError::new(Kind::Name, path, "keys are written to a .npy file", "end its name in .npy"));
         }
-        let descr = match kind {
-            KeyKind::I64 => "<i8",
-            KeyKind::U64 => "<u8",
-        };
-        Self::begin(path, force, &npy::head_of_list(descr, count), count, 8)
+        let head = npy::head_of_list(if signed { "<i8" } else { "<u8" }, count);
+        Self::begin(path, force, &head, count, 8)
     }
 
-    fn begin(path: &Path, force: bool, head: &[u8], rows: u64, row_bytes: u64) -> Result<Self, Failure> {
-        let subject = path.display().to_string();
-        let exists = || {
-            Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
-                .remedy("choose another name, or add --force to replace it")
-        };
+    fn begin(path: &Path, force: bool, head: &[u8], rows: u64, row_bytes: u64) -> Result<Self, FormatError> {
+        let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
+        let shown = path;
         let path = &followed(path);
         if path.exists() {
-            super::refuse_special(path)?;
+            refuse_special(path)?;
             if !force {
-                return Err(exists());
-            }
-            if SoftController::is_open(path).unwrap_or(false) {
-                return Err(Failure::new(Class::Refused, &subject, "is a drive in use, and was left as it is")
-                    .remedy("choose another name"));
+                let what = "exists already, and was left as it is";
+                return Err(refuse(Kind::Exists, what, "choose another name, or add --force to replace it"));
             }
         }
-        let cannot = |error: io::Error| Failure::io(&subject, "cannot be written", &error);
+        let cannot = |error: io::Error| FormatError::io(shown, "cannot be written", error);
         let size = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(head.len() as u64));
-        let size = size.ok_or_else(|| Failure::input(&subject, "the table passes 2⁶⁴ bytes"))?;
+        let size = size.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let temp = tempfile::Builder::new()
             .prefix(".warprow-")
             .permissions(Permissions::from_mode(0o666))
@@ -92,35 +91,34 @@ impl TableWriter {
     }
 
     /// Writes the rows from row `first` on. Every row must be written once, in any order.
-    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), Failure> {
+    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
         let at = self.at + first * self.row_bytes;
-        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(&error))
+        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
-    pub fn finish(self) -> Result<(), Failure> {
-        self.temp.as_file().sync_all().map_err(|error| self.failed(&error))?;
+    pub fn finish(self) -> Result<(), FormatError> {
+        self.temp.as_file().sync_all().map_err(|error| self.failed(error))?;
         let Self { path, temp, force, .. } = self;
         let persisted = if force { temp.persist(&path) } else { temp.persist_noclobber(&path) };
-        let subject = path.display().to_string();
         persisted.map_err(|error| match error.error.kind() {
             io::ErrorKind::AlreadyExists => {
-                Failure::new(Class::Refused, &subject, "appeared meanwhile, and was left as it is")
+                let what = "appeared meanwhile, and was left as it is";
+                FormatError::new(Kind::Exists, &path, what, "choose another name, or add --force to replace it")
             }
-            _ => Failure::io(&subject, "cannot be written", &error.error),
+            _ => FormatError::io(&path, "cannot be written", error.error),
         })?;
         let synced = File::open(directory(&path)).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| Failure::io(&subject, "cannot be made durable", &error))
+        synced.map_err(|error| FormatError::io(&path, "cannot be made durable", error))
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
-        Failure::io(self.path.display().to_string(), "cannot be written", error)
-            .remedy("nothing was left behind; make room first")
+    fn failed(&self, error: io::Error) -> FormatError {
+        FormatError::io(&self.path, "cannot be written", error).remedy("nothing was left behind; make room first")
     }
 }
 
 /// Where `path` leads, through symbolic links: it is their target that is written. A circle is followed until that fails.
-fn followed(path: &Path) -> PathBuf {
+pub fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..40 {
         match path.read_link() {
@@ -144,6 +142,10 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
         DType::BF16 => Dtype::BF16,
         DType::I8 => Dtype::I8,
         DType::U8 => Dtype::U8,
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        // Neither has a type for rows with a scale of their own.
+        DType::Q8 | DType::Q4 => return None,
     };
     let shape = vec![usize::try_from(rows).ok()?, dim as usize];
     let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
@@ -161,7 +163,7 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::TableFile;
+    use crate::TableFile;
     use warprow_layout::RowSource;
 
     #[test]
@@ -187,7 +189,7 @@ mod tests {
             assert_eq!(rows, data);
             if name.ends_with("safetensors") {
                 let bytes = std::fs::read(&path).unwrap();
-                let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+                let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
                 assert_eq!(theirs.tensor("emb \"x\"").unwrap().data(), data);
             }
         }
@@ -200,7 +202,7 @@ mod tests {
         let path = dir.path().join("t.npy");
         std::fs::write(&path, "precious").unwrap();
         let create = |force| TableWriter::create(&path, force, "t", 1, 1, DType::U8);
-        assert_eq!(create(false).unwrap_err().class, Class::Refused);
+        assert_eq!(create(false).unwrap_err().kind, Kind::Exists);
         drop(create(true).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious", "dropped before it was finished");
         let writer = create(true).unwrap();
@@ -223,7 +225,7 @@ mod tests {
         let late = dir.path().join("late.npy");
         let writer = TableWriter::create(&late, false, "t", 1, 1, DType::U8).unwrap();
         std::fs::write(&late, "precious").unwrap();
-        assert_eq!(writer.finish().unwrap_err().class, Class::Refused);
+        assert_eq!(writer.finish().unwrap_err().kind, Kind::Exists);
         assert_eq!(std::fs::read_to_string(&late).unwrap(), "precious");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
@@ -234,7 +236,7 @@ mod tests {
         let create =
             |name: &str, dtype| TableWriter::create(&dir.path().join(name), false, "t", 1, 1, dtype).unwrap_err();
         assert!(create("t.npy", DType::BF16).remedy.contains(".safetensors"));
-        assert_eq!(create("t.csv", DType::F32).class, Class::Usage);
-        assert_eq!(create("no/such/dir/t.npy", DType::F32).class, Class::Input);
+        assert_eq!(create("t.csv", DType::F32).kind, Kind::Name);
+        assert_eq!(create("no/such/dir/t.npy", DType::F32).kind, Kind::Io);
     }
 }

@@ -5,10 +5,15 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use safetensors::Dtype;
+use ::safetensors::Dtype;
 use serde::de::{Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value};
 use serde::{Deserialize, Deserializer};
+
+use crate::error::{FormatError, Kind};
+use crate::input::Input;
+use crate::table::{Found, table_of};
 
 /// The longest header that is read, the reference implementation's limit.
 pub const MAX_HEADER: u64 = 100_000_000;
@@ -112,6 +117,37 @@ pub enum HeaderError {
         file: u64,
     },
 }
+
+/// The tables among a file's tensors.
+pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
+    let input = Input::open(path)?;
+    let mut found = Found::default();
+    for tensor in tensors(&input)? {
+        match table_of(&tensor) {
+            Ok(table) => found.tables.push(table),
+            Err(reason) => found.skipped.push((tensor.name, reason)),
+        }
+    }
+    found.inputs.push(input);
+    Ok(found)
+}
+
+/// All tensors of a file.
+pub(crate) fn tensors(input: &Input) -> Result<Vec<Tensor>, FormatError> {
+    read(&input.file).map_err(|error| match error {
+        HeaderError::Io(error) => FormatError::io(&input.path, "cannot be read", error),
+        HeaderError::Twice(_) => input.error(Kind::Duplicate, error.to_string(), AGAIN).at(PREFIX),
+        HeaderError::CutOff { .. } | HeaderError::HeaderCutOff { .. } | HeaderError::Trailing { .. } => {
+            input.damaged(error.to_string()).at(input.len)
+        }
+        HeaderError::TooShort(_) | HeaderError::TooLong(_) => {
+            input.error(Kind::Damaged, error.to_string(), AGAIN).at(0)
+        }
+        _ => input.error(Kind::Damaged, error.to_string(), AGAIN).at(PREFIX),
+    })
+}
+
+const AGAIN: &str = "give a .safetensors or .npy file, or say with a format what it is";
 
 /// The tensors of `file`, in the order of their data. Every range lies in the file and fits its type and shape.
 pub fn read(file: &File) -> Result<Vec<Tensor>, HeaderError> {
@@ -220,8 +256,8 @@ impl<'de> Deserialize<'de> for Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::safetensors::SafeTensors;
     use proptest::prelude::*;
-    use safetensors::SafeTensors;
 
     fn file_of(header: &str, data: usize) -> Vec<u8> {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
@@ -237,10 +273,10 @@ mod tests {
     #[test]
     fn reads_what_the_reference_writes() {
         let (a, b) = (vec![1u8; 24], vec![2u8; 10]);
-        let view = |dtype, shape, data| safetensors::tensor::TensorView::new(dtype, shape, data).unwrap();
+        let view = |dtype, shape, data| ::safetensors::tensor::TensorView::new(dtype, shape, data).unwrap();
         let tensors = [("a", view(Dtype::F32, vec![2, 3], &a)), ("b", view(Dtype::BF16, vec![5, 1], &b))];
         let metadata = [("format".to_owned(), "pt".to_owned())].into();
-        let bytes = safetensors::serialize(tensors, Some(metadata)).unwrap();
+        let bytes = ::safetensors::serialize(tensors, Some(metadata)).unwrap();
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&bytes, 0).unwrap();
         for tensor in read(&file).unwrap() {

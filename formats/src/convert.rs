@@ -1,0 +1,267 @@
+//! Rows of another type than they stand in the file, and what that loses.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use crate::scaled;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use warprow_layout::{DType, RowSource, Table, VolumeError, float8};
+
+/// Rows converted on the way. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, in E4M3 no number.
+/// Types whose rows have a scale take it from the smallest and the largest number of the row, as FBGEMM does.
+pub struct Converted<'a> {
+    rows: &'a dyn RowSource,
+    from: DType,
+    to: DType,
+    dim: u32,
+    lost: Mutex<Lost>,
+}
+
+/// What conversion has lost, of all elements that were read so far.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Lost {
+    /// Elements that were converted.
+    pub elements: u64,
+    /// Of these, numbers: neither infinite nor NaN.
+    pub numbers: u64,
+    /// Numbers that became infinite or NaN: too large for the type.
+    pub overflowed: u64,
+    /// The largest difference.
+    pub max_abs: f64,
+    /// The sum of all differences.
+    pub sum_abs: f64,
+    /// The sum of all squared differences.
+    pub sum_squares: f64,
+    /// The sum of the squares of all numbers as they were.
+    pub sum_squares_before: f64,
+}
+
+impl Lost {
+    /// The mean difference of a number.
+    pub fn mean_abs(&self) -> f64 {
+        self.sum_abs / (self.numbers.saturating_sub(self.overflowed)).max(1) as f64
+    }
+
+    /// The root of the mean squared difference over that of the numbers: 0 if nothing is lost.
+    pub fn relative(&self) -> f64 {
+        if self.sum_squares == 0.0 { 0.0 } else { (self.sum_squares / self.sum_squares_before).sqrt() }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.elements += other.elements;
+        self.numbers += other.numbers;
+        self.overflowed += other.overflowed;
+        self.max_abs = self.max_abs.max(other.max_abs);
+        self.sum_abs += other.sum_abs;
+        self.sum_squares += other.sum_squares;
+        self.sum_squares_before += other.sum_squares_before;
+    }
+
+    fn count(&mut self, before: &[f32], after: &[f32]) {
+        self.elements += before.len() as u64;
+        for (&before, &after) in before.iter().zip(after) {
+            if !before.is_finite() {
+                continue;
+            }
+            self.numbers += 1;
+            if !after.is_finite() {
+                self.overflowed += 1;
+                continue;
+            }
+            let (before, after) = (f64::from(before), f64::from(after));
+            let difference = (before - after).abs();
+            self.max_abs = self.max_abs.max(difference);
+            self.sum_abs += difference;
+            self.sum_squares += difference * difference;
+            self.sum_squares_before += before * before;
+        }
+    }
+}
+
+impl std::fmt::Debug for Converted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Converted").field("from", &self.from).field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Converted<'a> {
+    /// The rows of `rows`, `dim` elements of type `from` each, as elements of type `to`. `None` if that cannot be: integers are
+    /// not made.
+    pub fn new(rows: &'a dyn RowSource, dim: u32, from: DType, to: DType) -> Option<Self> {
+        let possible = from == to || !matches!(to, DType::I8 | DType::U8);
+        possible.then(|| Self { rows, from, to, dim, lost: Mutex::default() })
+    }
+
+    /// What was lost so far.
+    pub fn lost(&self) -> Lost {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One row, converted; nothing of it is counted as lost.
+    pub fn row(&self, row: &[u8]) -> io::Result<Vec<u8>> {
+        let mut out = vec![0; self.to.row_bytes(self.dim).unwrap_or(0) as usize];
+        let mut wide = vec![0.0; self.dim as usize];
+        if self.from == self.to {
+            return Ok(row.to_vec());
+        }
+        widen(self.from, row, &mut wide);
+        narrow(self.to, &wide, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// Elements that are converted at once.
+const BLOCK: usize = 1 << 12;
+
+/// The elements of type `dtype` in `bytes`, exactly. Where rows have a scale, `bytes` are one row.
+pub fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
+    let halves = |bits: &mut [u16]| {
+        bits.iter_mut().zip(bytes.as_chunks().0).for_each(|(bits, &bytes)| *bits = u16::from_le_bytes(bytes));
+    };
+    match dtype {
+        DType::F32 => {
+            wide.iter_mut().zip(bytes.as_chunks().0).for_each(|(wide, &bytes)| *wide = f32::from_le_bytes(bytes));
+        }
+        DType::F16 | DType::BF16 => {
+            let mut bits = vec![0; wide.len()];
+            halves(&mut bits);
+            match dtype {
+                DType::F16 => bits.reinterpret_cast::<f16>().convert_to_f32_slice(wide),
+                _ => bits.reinterpret_cast::<bf16>().convert_to_f32_slice(wide),
+            }
+        }
+        DType::I8 => wide.iter_mut().zip(bytes).for_each(|(wide, &byte)| *wide = f32::from(byte as i8)),
+        DType::U8 => wide.iter_mut().zip(bytes).for_each(|(wide, &byte)| *wide = f32::from(byte)),
+        DType::F8E4M3 | DType::F8E5M2 => {
+            if let Some(values) = float8::values_of(dtype) {
+                wide.iter_mut().zip(bytes).for_each(|(wide, &code)| *wide = values[usize::from(code)]);
+            }
+        }
+        DType::Q8 => scaled::widen8(bytes, wide),
+        DType::Q4 => scaled::widen4(bytes, wide),
+    }
+}
+
+/// `wide` as elements of type `dtype`; one row where rows have a scale.
+fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) -> io::Result<()> {
+    match dtype {
+        DType::F32 => {
+            bytes.as_chunks_mut().0.iter_mut().zip(wide).for_each(|(bytes, wide)| *bytes = wide.to_le_bytes());
+        }
+        DType::F16 => {
+            let mut out = vec![f16::ZERO; wide.len()];
+            out.convert_from_f32_slice(wide);
+            bytes.as_chunks_mut().0.iter_mut().zip(out).for_each(|(bytes, out)| *bytes = out.to_le_bytes());
+        }
+        DType::BF16 => {
+            let mut out = vec![bf16::ZERO; wide.len()];
+            out.convert_from_f32_slice(wide);
+            bytes.as_chunks_mut().0.iter_mut().zip(out).for_each(|(bytes, out)| *bytes = out.to_le_bytes());
+        }
+        DType::I8 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = wide as i8 as u8),
+        DType::U8 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = wide as u8),
+        DType::F8E4M3 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = float8::to_e4m3(wide)),
+        DType::F8E5M2 => bytes.iter_mut().zip(wide).for_each(|(byte, &wide)| *byte = float8::to_e5m2(wide)),
+        DType::Q8 | DType::Q4 => {
+            if let Some(odd) = wide.iter().find(|value| !value.is_finite()) {
+                return Err(io::Error::other(format!(
+                    "it holds {odd}, which no scale and bias can give: choose a float type"
+                )));
+            }
+            match dtype {
+                DType::Q8 => scaled::narrow8(wide, bytes),
+                _ => scaled::narrow4(wide, bytes),
+            }
+        }
+    }
+    Ok(())
+}
+
+impl RowSource for Converted<'_> {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> io::Result<()> {
+        let sizes = (self.from.row_bytes(self.dim), self.to.row_bytes(self.dim));
+        let (Some(from_row), Some(to_row)) = sizes else { return Err(io::Error::other("its rows pass 4 GiB")) };
+        if self.from == self.to {
+            return self.rows.read(first, row_bytes, rows);
+        }
+        let (from_row, to_row) = (from_row as usize, to_row as usize);
+        let count = rows.len() / to_row;
+        let mut before = vec![0; count * from_row];
+        self.rows.read(first, from_row, &mut before)?;
+        // Whole rows at once; one where each has its own scale.
+        let scaled = self.from.is_scaled() || self.to.is_scaled();
+        let dim = self.dim as usize;
+        let at_once = if scaled { 1 } else { (BLOCK / dim.max(1)).max(1) };
+        let (mut wide, mut back) = (vec![0.0; at_once * dim], vec![0.0; at_once * dim]);
+        let mut lost = Lost::default();
+        let pieces = before.chunks(at_once * from_row).zip(rows.chunks_mut(at_once * to_row));
+        for (row, (before, after)) in (first..).step_by(at_once).zip(pieces) {
+            let elements = before.len() / from_row * dim;
+            let (wide, back) = (&mut wide[..elements], &mut back[..elements]);
+            widen(self.from, before, wide);
+            narrow(self.to, wide, after).map_err(|error| io::Error::other(format!("row {row}: {error}")))?;
+            widen(self.to, after, back);
+            lost.count(wide, back);
+        }
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).add(&lost);
+        Ok(())
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let (expected, given) = (u64::from(table.row_bytes()), self.to.row_bytes(self.dim).map_or(0, u64::from));
+        if expected != given {
+            return Err(VolumeError::Length { what: "a converted row", expected, given });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn error_is_that_of_an_independent_sum(values in proptest::collection::vec(-1e3f32..1e3, 6..60), to in 1usize..7) {
+            let to = DType::ALL[to];
+            prop_assume!(!matches!(to, DType::I8 | DType::U8));
+            let rows = values.len() / 3;
+            let bytes: Vec<u8> = values[..rows * 3].iter().flat_map(|value| value.to_le_bytes()).collect();
+            let source = &bytes[..];
+            let converted = Converted::new(&source, 3, DType::F32, to).unwrap();
+            let mut out = vec![0; rows * 3 * to.size() as usize];
+            let row_bytes = 3 * to.size() as usize;
+            for row in 0..rows {
+                converted.read(row as u64, row_bytes, &mut out[row * row_bytes..][..row_bytes]).unwrap();
+            }
+            let back: Vec<f32> = out.chunks(to.size() as usize).map(|bytes| match (to, bytes) {
+                (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+                (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+                (DType::F8E4M3, &[code]) => float8::E4M3_VALUES[usize::from(code)],
+                (DType::F8E5M2, &[code]) => float8::E5M2_VALUES[usize::from(code)],
+                _ => panic!("{to}"),
+            }).collect();
+            let differences: Vec<f64> = values.iter().zip(&back).filter(|(_, back)| back.is_finite())
+                .map(|(value, back)| (f64::from(*value) - f64::from(*back)).abs()).collect();
+            let lost = converted.lost();
+            prop_assert_eq!((lost.elements, lost.numbers), (rows as u64 * 3, rows as u64 * 3));
+            prop_assert_eq!(lost.overflowed as usize, back.len() - differences.len());
+            prop_assert_eq!(lost.max_abs, differences.iter().copied().fold(0.0, f64::max));
+            let mean = differences.iter().sum::<f64>() / differences.len().max(1) as f64;
+            prop_assert!((lost.mean_abs() - mean).abs() <= mean * 1e-12);
+            for (row, before) in bytes.chunks(12).enumerate() {
+                prop_assert_eq!(&converted.row(before).unwrap(), &out[row * row_bytes..][..row_bytes]);
+            }
+        }
+    }
+
+    #[test]
+    fn integers_are_not_made() {
+        let source = &[0u8; 8][..];
+        assert!(Converted::new(&source, 2, DType::F32, DType::I8).is_none());
+        assert!(Converted::new(&source, 2, DType::I8, DType::I8).is_some());
+        assert!(Converted::new(&source, 2, DType::I8, DType::F16).is_some());
+    }
+}

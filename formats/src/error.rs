@@ -1,0 +1,120 @@
+//! What is wrong with a file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What kind of thing is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The system would not open, read or write it.
+    Io,
+    /// It is no regular file: a pipe, a device, a directory where a file belongs.
+    Special,
+    /// It contradicts its format, or itself: cut off, flipped bits, sizes that cannot be.
+    Damaged,
+    /// Two files that belong together contradict each other.
+    Disagree,
+    /// A file that belongs to it is not there.
+    Missing,
+    /// A key, a tensor or an entry comes twice.
+    Duplicate,
+    /// It is sound, and nothing that can be a table here.
+    Unsupported,
+    /// It can only be read if more is said: a shape, a column.
+    Unclear,
+    /// Its name does not tell the format.
+    Name,
+    /// It exists already.
+    Exists,
+}
+
+/// Something is wrong with a file: which, where in it, what, and what to do.
+#[derive(Debug)]
+pub struct FormatError {
+    /// What kind of thing.
+    pub kind: Kind,
+    /// The file.
+    pub file: PathBuf,
+    /// Byte of the file at which it shows, if it shows at one.
+    pub at: Option<u64>,
+    /// What is wrong, as a sentence about the file.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+    source: Option<io::Error>,
+}
+
+impl FormatError {
+    /// An error about `file`.
+    pub fn new(kind: Kind, file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { kind, file: file.to_owned(), at: None, what: what.into(), remedy: remedy.into(), source: None }
+    }
+
+    /// The system refused to do what `what` says.
+    pub fn io(file: &Path, what: &str, error: io::Error) -> Self {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "look at the path",
+            io::ErrorKind::PermissionDenied => "change the permissions, or choose another place",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room, then try again",
+            _ => "look at the file, and at the disk below",
+        };
+        Self { source: Some(error), ..Self::new(Kind::Io, file, what, remedy) }
+    }
+
+    /// It contradicts its format, and should be written or fetched again.
+    pub fn damaged(file: &Path, what: impl Into<String>) -> Self {
+        Self::new(Kind::Damaged, file, what, "fetch or write the file again")
+    }
+
+    /// It shows at byte `at`.
+    #[must_use]
+    pub fn at(self, at: u64) -> Self {
+        Self { at: Some(at), ..self }
+    }
+
+    /// In other words.
+    #[must_use]
+    pub(crate) fn saying(self, what: String) -> Self {
+        Self { what, ..self }
+    }
+
+    /// With another remedy.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: remedy.into(), ..self }
+    }
+
+    /// The system's error below it.
+    pub fn io_error(&self) -> Option<&io::Error> {
+        self.source.as_ref()
+    }
+
+    /// What is wrong and where, without the file's name.
+    pub fn message(&self) -> String {
+        let at = self.at.map(|at| format!(" (at byte {at})")).unwrap_or_default();
+        match &self.source {
+            Some(source) => format!("{}: {source}{at}", self.what),
+            None => format!("{}{at}", self.what),
+        }
+    }
+}
+
+impl std::fmt::Display for FormatError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.message())
+    }
+}
+
+impl std::error::Error for FormatError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// As the error of a [`RowSource`](warprow_layout::RowSource).
+impl From<FormatError> for io::Error {
+    fn from(error: FormatError) -> Self {
+        Self::other(error)
+    }
+}

@@ -1,0 +1,42 @@
+//! Files of embedding tables: what others write is read row by row, never whole, and never believed before it was checked.
+//!
+//! [`TableFile::open`] finds the format and the tables; [`TableFile::rows`] gives a table's rows as a
+//! [`RowSource`](warprow_layout::RowSource), [`TableFile::keys`] the keys that say whose they are, and
+//! [`TableFile::order`] where each belongs. [`Converted`] makes the rows others of another type on the way, and tells the
+//! error that costs. [`TableWriter`] writes tables.
+#![forbid(unsafe_code)]
+
+mod collection;
+mod convert;
+mod dynamicemb;
+mod error;
+mod format;
+mod hugectr;
+mod input;
+mod keys;
+pub mod npy;
+mod npy_header;
+mod npz;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod raw;
+pub mod safetensors;
+mod scaled;
+mod sharded;
+mod spool;
+mod table;
+mod write;
+mod zip;
+
+pub use collection::{Meta, parse_meta};
+pub use convert::{Converted, Lost, widen};
+pub use error::{FormatError, Kind};
+pub use format::{Format, RawShape, ReadOptions};
+pub use input::refuse_special;
+pub use keys::{KeyType, Keys};
+pub use npy_header::{NpyHeader, NpyHeaderError};
+pub use sharded::parse_index;
+pub use spool::AnyOrder;
+pub use table::{FileRows, FileTable, TableFile};
+pub use write::{TableWriter, directory, followed};
+pub use zip::{Member, Packing, members};

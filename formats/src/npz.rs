@@ -1,0 +1,112 @@
+//! NumPy's `.npz` archives: each member an array.
+
+use std::io::{BufReader, Read};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::DeflateDecoder;
+
+use crate::error::FormatError;
+use crate::input::Input;
+use crate::npy::{From, array};
+use crate::table::{FileTable, Found, Place, Rows};
+use crate::zip::{self, Member, Packing};
+
+/// A member of an archive that is compressed, and an array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deflated {
+    member: Member,
+    /// Bytes of the member before its rows.
+    head: u64,
+}
+
+pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
+    let input = Input::open(path)?;
+    let mut found = Found::default();
+    for member in zip::read(&input)? {
+        let Some(name) = member.name.strip_suffix(".npy").filter(|name| !name.is_empty()) else {
+            found.skipped.push((member.name, "no array".into()));
+            continue;
+        };
+        let table = match member.packing {
+            Packing::Stored => {
+                let reader = BufReader::with_capacity(4096, From { input: &input, at: member.at });
+                array(&input, reader, member.bytes)
+            }
+            Packing::Deflated => array(&input, inflate(&input, &member), member.bytes),
+        };
+        match table {
+            Ok((rows, dim, dtype, head)) => {
+                let mut table = FileTable::flat(name, rows, dim, dtype, member.at.saturating_add(head));
+                if member.packing == Packing::Deflated {
+                    table.place = Place::Deflated(Deflated { member, head });
+                }
+                found.tables.push(table);
+            }
+            Err(error) if error.kind == crate::Kind::Unsupported => {
+                found.skipped.push((name.to_owned(), error.message()));
+            }
+            Err(error) => {
+                let what = format!("in {}: {}", member.name, error.what);
+                return Err(error.saying(what).at(member.at));
+            }
+        }
+    }
+    found.inputs.push(input);
+    Ok(found)
+}
+
+type Inflate<I> = DeflateDecoder<BufReader<std::io::Take<From<I>>>>;
+
+fn inflate<I: Deref<Target = Input>>(input: I, member: &Member) -> Inflate<I> {
+    let packed = From { input, at: member.at }.take(member.packed);
+    DeflateDecoder::new(BufReader::with_capacity(64 << 10, packed))
+}
+
+impl Deflated {
+    pub(crate) fn reader(&self, inputs: &[Arc<Input>]) -> Result<Inflated, FormatError> {
+        let input = inputs.first().ok_or_else(|| FormatError::damaged(Path::new(""), "no archive is open"))?.clone();
+        let crc = crc32fast::Hasher::new();
+        let left = self.member.bytes - self.head.min(self.member.bytes);
+        let inflate = inflate(input.clone(), &self.member);
+        let mut reader = Inflated { input, member: self.member.clone(), inflate, crc, left };
+        let mut head = vec![0; self.head as usize];
+        reader.take(&mut head)?;
+        Ok(reader)
+    }
+}
+
+/// The rows of a deflated array, one after the other; behind the last the member's checksum is compared.
+pub(crate) struct Inflated {
+    input: Arc<Input>,
+    member: Member,
+    inflate: Inflate<Arc<Input>>,
+    crc: crc32fast::Hasher,
+    /// Bytes of rows that are still to come.
+    left: u64,
+}
+
+impl Inflated {
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(), FormatError> {
+        let Member { name, at, .. } = &self.member;
+        let damaged = |error: std::io::Error| {
+            self.input.damaged(format!("what is packed as {name} is damaged or cut off: {error}")).at(*at)
+        };
+        self.inflate.read_exact(bytes).map_err(damaged)?;
+        self.crc.update(bytes);
+        Ok(())
+    }
+}
+
+impl Rows for Inflated {
+    fn next(&mut self, rows: &mut [u8]) -> Result<(), FormatError> {
+        self.take(rows)?;
+        self.left = self.left.saturating_sub(rows.len() as u64);
+        let Member { name, at, crc, .. } = &self.member;
+        if self.left == 0 && self.crc.clone().finalize() != *crc {
+            return Err(self.input.damaged(format!("the checksum of {name} does not match what is packed")).at(*at));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Rows that can only be read in their order, put where they can be read in any.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use warprow_layout::{RowSource, Table, VolumeError};
+
+use crate::error::FormatError;
+use crate::table::{FileRows, FileTable, TableFile};
+
+/// Bytes that are moved at once.
+const RUN: usize = 1 << 20;
+
+/// The rows of a table, which can be asked for in any order: those of the file itself, or a copy.
+#[derive(Debug)]
+pub enum AnyOrder<'a> {
+    /// Read from where they stand.
+    There(FileRows<'a>),
+    /// Unpacked into a file without a name.
+    Copied {
+        /// That file.
+        file: File,
+        /// The source, for its shape.
+        rows: FileRows<'a>,
+    },
+}
+
+impl TableFile {
+    /// The rows of `table` in any order. Compressed ones are unpacked into a file without a name in `folder`, which goes when
+    /// this is dropped; `moved` hears how many rows that were, and may end it.
+    pub fn rows_in_any_order<'a, E: From<FormatError>>(
+        &'a self,
+        table: &'a FileTable,
+        folder: &Path,
+        moved: &mut dyn FnMut(u64) -> Result<(), E>,
+    ) -> Result<AnyOrder<'a>, E> {
+        let rows = self.rows(table);
+        if !table.is_sequential() {
+            return Ok(AnyOrder::There(rows));
+        }
+        let cannot = |error: io::Error| FormatError::io(folder, "cannot hold an unpacked copy", error);
+        let file = tempfile::tempfile_in(folder).map_err(cannot)?;
+        let row_bytes = table.row_bytes().max(1);
+        let at_once = (RUN / row_bytes).max(1) as u64;
+        let mut buf = vec![0; at_once as usize * row_bytes];
+        let mut first = 0;
+        while first < table.rows {
+            let count = at_once.min(table.rows - first);
+            let run = buf.get_mut(..count as usize * row_bytes).unwrap_or_default();
+            rows.fill(first, run)?;
+            file.write_all_at(run, first * row_bytes as u64).map_err(cannot)?;
+            first += count;
+            moved(first)?;
+        }
+        Ok(AnyOrder::Copied { file, rows })
+    }
+}
+
+impl RowSource for AnyOrder<'_> {
+    fn read(&self, first: u64, row_bytes: usize, out: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::There(rows) => rows.read(first, row_bytes, out),
+            Self::Copied { file, .. } => file.read_exact_at(out, first * row_bytes as u64),
+        }
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let (Self::There(rows) | Self::Copied { rows, .. }) = self;
+        rows.check(table)
+    }
+}

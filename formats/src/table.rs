@@ -1,0 +1,293 @@
+//! Tables in files, read row by row, never whole.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warprow_layout::{DType, RowSource, Table, VolumeError};
+
+use crate::error::FormatError;
+use crate::format::{Format, ReadOptions};
+use crate::input::Input;
+use crate::keys::KeyType;
+use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
+
+/// Files with tables in them: one, or several that belong together.
+#[derive(Debug)]
+pub struct TableFile {
+    /// Where it is: a file, or the folder of several.
+    pub path: PathBuf,
+    /// What it was read as.
+    pub format: Format,
+    /// What can be loaded, by name.
+    pub tables: Vec<FileTable>,
+    /// What cannot, by name, and why not.
+    pub skipped: Vec<(String, String)>,
+    pub(crate) inputs: Vec<Arc<Input>>,
+}
+
+/// A table in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileTable {
+    /// Its name there; the file's without its ending where a file is one table.
+    pub name: String,
+    /// Rows; at least one.
+    pub rows: u64,
+    /// Elements in a row; at least one.
+    pub dim: u32,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// The type of the keys that say which row is whose; `None`: row i is that of id i.
+    pub keys: Option<KeyType>,
+    /// Where the rows stand.
+    pub(crate) place: Place,
+    /// Where the keys stand; empty without keys, and where they are not in an array.
+    pub(crate) key_parts: Vec<Part>,
+}
+
+/// Where rows stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One after another, in one or several pieces, which hold the rows in their order.
+    Flat(Vec<Part>),
+    /// Compressed: in a deflated member of a zip archive.
+    Deflated(npz::Deflated),
+    /// In column chunks.
+    #[cfg(feature = "parquet")]
+    Parquet(crate::parquet::Columns),
+}
+
+/// Rows, or keys, that stand one after another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Which of the inputs.
+    pub(crate) input: usize,
+    /// Byte of it at which they begin.
+    pub(crate) at: u64,
+    /// The first of them.
+    pub(crate) first: u64,
+    /// How many.
+    pub(crate) rows: u64,
+}
+
+/// What a format's reader finds.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) tables: Vec<FileTable>,
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+impl FileTable {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.dtype.row_bytes(self.dim).unwrap_or(0) as usize
+    }
+
+    /// Whether its rows can only be read from the first to the last, since they are compressed. What asks for others gets
+    /// them too, at the cost of reading from the beginning.
+    pub fn is_sequential(&self) -> bool {
+        !matches!(self.place, Place::Flat(_))
+    }
+
+    /// A table of an array that stands at `at` of the only input.
+    pub(crate) fn flat(name: impl Into<String>, rows: u64, dim: u32, dtype: DType, at: u64) -> Self {
+        let place = Place::Flat(vec![Part { input: 0, at, first: 0, rows }]);
+        Self { name: name.into(), rows, dim, dtype, keys: None, place, key_parts: Vec::new() }
+    }
+}
+
+impl TableFile {
+    /// Opens it and reads its headers, in the format that its name and its first bytes show.
+    pub fn open(path: &Path) -> Result<Self, FormatError> {
+        Self::open_with(path, &ReadOptions::default())
+    }
+
+    /// Opens it and reads its headers. Nothing that they say is believed before it has been compared with what is there.
+    pub fn open_with(path: &Path, options: &ReadOptions) -> Result<Self, FormatError> {
+        let format = Format::of(path, options)?;
+        let mut found = match format {
+            Format::Safetensors => safetensors::open(path)?,
+            Format::SafetensorsIndex => sharded::open(path)?,
+            Format::Npy => npy::open(path)?,
+            Format::Npz => npz::open(path)?,
+            Format::HugeCtr => hugectr::open(path, options)?,
+            Format::EmbeddingCollection => collection::open(path)?,
+            Format::DynamicEmb => dynamicemb::open(path, options)?,
+            #[cfg(feature = "parquet")]
+            Format::Parquet => crate::parquet::open(path, options)?,
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => {
+                let what = "is a Parquet file, which this build does not read";
+                let remedy = "build with the feature `parquet`, or save the vectors as .npy";
+                return Err(FormatError::new(crate::error::Kind::Unsupported, path, what, remedy));
+            }
+            Format::Raw => raw::open(path, options)?,
+        };
+        found.tables.sort_by(|a, b| a.name.cmp(&b.name));
+        found.skipped.sort();
+        let Found { inputs, tables, skipped } = found;
+        let inputs = inputs.into_iter().map(Arc::new).collect();
+        Ok(Self { path: path.to_owned(), format, tables, skipped, inputs })
+    }
+
+    /// What tells these files from others, and from themselves after a change: paths, sizes, times.
+    pub fn identity(&self) -> String {
+        let of = |input: &Arc<Input>| {
+            let modified = input.file.metadata().and_then(|it| it.modified()).ok();
+            let modified = modified.and_then(|it| it.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+            format!("{:?} {} {}", input.path.canonicalize().unwrap_or_default(), input.len, modified.as_nanos())
+        };
+        self.inputs.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The rows of `table`, one of this file's, as they stand there: row i of them is that of the i-th key, if there are keys.
+    pub fn rows<'a>(&'a self, table: &'a FileTable) -> FileRows<'a> {
+        FileRows { source: self, table, stream: Mutex::new(None) }
+    }
+}
+
+/// The rows of a table in a file, in the order in which they stand there. Several threads may ask at once: rows that are not
+/// compressed are read from where they stand.
+pub struct FileRows<'a> {
+    source: &'a TableFile,
+    table: &'a FileTable,
+    /// Rows that can only be read in their order: the reader, and the row that it comes to next.
+    stream: Mutex<Option<(u64, Box<dyn Rows>)>>,
+}
+
+/// Rows that come in their order.
+pub(crate) trait Rows: Send {
+    /// Fills `rows` with the next ones.
+    fn next(&mut self, rows: &mut [u8]) -> Result<(), FormatError>;
+}
+
+impl std::fmt::Debug for FileRows<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileRows").field("file", &self.source.path).field("table", &self.table.name).finish()
+    }
+}
+
+impl FileRows<'_> {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.table.row_bytes()
+    }
+
+    /// Fills `rows`, whole ones, with those from row `first` on.
+    pub fn fill(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
+        let past = || FormatError::damaged(&self.source.path, "a row past the last was asked for");
+        let row_bytes = self.row_bytes().max(1);
+        let count = (rows.len() / row_bytes) as u64;
+        if first.checked_add(count).is_none_or(|end| end > self.table.rows) {
+            return Err(past());
+        }
+        match &self.table.place {
+            Place::Flat(parts) => read_parts(&self.source.inputs, parts, first, row_bytes, rows),
+            _ => self.fill_in_order(first, rows),
+        }
+    }
+
+    fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
+        let row_bytes = self.row_bytes().max(1);
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut next, mut reader) = match stream.take() {
+            Some((next, reader)) if next <= first => (next, reader),
+            _ => (0, self.reader()?),
+        };
+        // What lies between is read past.
+        let mut skipped = vec![0; ((first - next) as usize).min(((64 << 10) / row_bytes).max(1)) * row_bytes];
+        while next < first {
+            let count = (first - next).min((skipped.len() / row_bytes) as u64);
+            reader.next(skipped.get_mut(..count as usize * row_bytes).unwrap_or_default())?;
+            next += count;
+        }
+        reader.next(rows)?;
+        *stream = Some((next + (rows.len() / row_bytes) as u64, reader));
+        Ok(())
+    }
+
+    fn reader(&self) -> Result<Box<dyn Rows>, FormatError> {
+        match &self.table.place {
+            Place::Flat(_) => Err(FormatError::damaged(&self.source.path, "its rows are in no order")),
+            Place::Deflated(place) => Ok(Box::new(place.reader(&self.source.inputs)?)),
+            #[cfg(feature = "parquet")]
+            Place::Parquet(columns) => columns.reader(&self.source.inputs, self.table),
+        }
+    }
+}
+
+/// Reads rows, or keys, from the pieces that hold them.
+pub(crate) fn read_parts(
+    inputs: &[Arc<Input>],
+    parts: &[Part],
+    first: u64,
+    row_bytes: usize,
+    mut rows: &mut [u8],
+) -> Result<(), FormatError> {
+    let mut row = first;
+    let mut index = parts.partition_point(|part| part.first + part.rows <= first);
+    while !rows.is_empty() {
+        let Some((part, input)) = parts.get(index).and_then(|part| Some((part, inputs.get(part.input)?))) else {
+            break;
+        };
+        let skip = row - part.first;
+        let count = (part.rows - skip).min((rows.len() / row_bytes) as u64);
+        let (now, rest) = rows.split_at_mut(count as usize * row_bytes);
+        input.read(part.at + skip * row_bytes as u64, now)?;
+        (row, rows, index) = (row + count, rest, index + 1);
+    }
+    Ok(())
+}
+
+impl RowSource for FileRows<'_> {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> io::Result<()> {
+        if row_bytes != self.row_bytes() {
+            return Err(io::Error::other("rows of another size were asked for"));
+        }
+        Ok(self.fill(first, rows)?)
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let bytes = |rows: u64, row_bytes: u64| rows.saturating_mul(row_bytes);
+        let expected = bytes(table.rows, u64::from(table.row_bytes()));
+        let given = bytes(self.table.rows, self.row_bytes() as u64);
+        if expected != given || table.rows != self.table.rows {
+            return Err(VolumeError::Length { what: "the tensor", expected, given });
+        }
+        Ok(())
+    }
+}
+
+/// A table's shape, if it can have it: at least one element, rows below 4 GiB.
+pub(crate) fn shape_of_table(rows: u64, dim: u64, dtype: DType) -> Result<(u64, u32), String> {
+    if rows == 0 || dim == 0 {
+        return Err(format!("shape [{rows}, {dim}] is empty"));
+    }
+    let dim = u32::try_from(dim).ok().filter(|&dim| dtype.row_bytes(dim).is_some());
+    Ok((rows, dim.ok_or("its rows pass 4 GiB")?))
+}
+
+/// The table of the type and shape that a tensor of `name` has, or why it is none.
+pub(crate) fn table_of(tensor: &safetensors::Tensor) -> Result<FileTable, String> {
+    let dtype = match &*tensor.dtype {
+        "F32" => DType::F32,
+        "F16" => DType::F16,
+        "BF16" => DType::BF16,
+        "I8" => DType::I8,
+        "U8" => DType::U8,
+        "F8_E4M3" => DType::F8E4M3,
+        "F8_E5M2" => DType::F8E5M2,
+        other => {
+            return Err(format!("type {other}: tables are of F32, F16, BF16, F8_E4M3, F8_E5M2, I8 or U8"));
+        }
+    };
+    let &[rows, dim] = &*tensor.shape else { return Err(format!("rank {}", tensor.shape.len())) };
+    let (rows, dim) = shape_of_table(rows, dim, dtype)?;
+    Ok(FileTable::flat(&tensor.name, rows, dim, dtype, tensor.at))
+}
+
+/// The name of a file that is one table: without its ending.
+pub(crate) fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}

@@ -1,0 +1,261 @@
+//! What is wrong: each file of a sound whole spoilt in turn.
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use warprow_formats::{FormatError, Kind, ReadOptions, TableFile};
+
+use crate::build::*;
+
+/// Opens a file, and reads all of it.
+fn read_all(path: &Path, options: &ReadOptions) -> Result<(), FormatError> {
+    let file = TableFile::open_with(path, options)?;
+    for table in &file.tables {
+        if table.rows.saturating_mul(table.row_bytes() as u64) > 1 << 24 {
+            continue;
+        }
+        file.rows(table).fill(0, &mut vec![0; table.rows as usize * table.row_bytes()])?;
+        for key in file.keys(table)?.into_iter().flatten() {
+            key?;
+        }
+        let _ = file.order(table);
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, kind: Kind, says: &str) {
+    let error = read_all(path, &ReadOptions::default()).expect_err(says);
+    assert!(error.kind == kind && error.to_string().contains(says), "{says}: {error:?}");
+    assert!(!error.remedy.is_empty(), "{error:?}");
+}
+
+#[test]
+fn files_of_one_array() {
+    let dir = tempfile::tempdir().unwrap();
+    let flat = String::from_utf8_lossy(&npy_bytes("<f4", 2, 2, &[0; 16])).replace("(2, 2), ", "(4,),   ");
+    let flat: Vec<u8> = std::iter::once(0x93).chain(flat.into_bytes().into_iter().skip(3)).collect();
+    let sound = npy_bytes("<f4", 2, 2, &[0; 16]);
+    let fortran: Vec<u8> = {
+        let at = sound.windows(5).position(|it| it == b"False").unwrap();
+        let mut bytes = sound.clone();
+        bytes[at..at + 5].copy_from_slice(b"True ");
+        bytes
+    };
+    for (name, bytes, kind, says) in [
+        ("wrong.npy", &b"not numpy"[..], Kind::Damaged, "damaged .npy header"),
+        ("short.npy", &npy_bytes("<f4", 2, 2, &[0; 15]), Kind::Damaged, "promises 16 bytes of data, 15 follow"),
+        ("long.npy", &npy_bytes("<f4", 2, 2, &[0; 17]), Kind::Damaged, "promises 16 bytes of data, 17 follow: more"),
+        ("vast.npy", &npy_bytes("<f4", u64::MAX, u64::from(u32::MAX) >> 2, &[0; 16]), Kind::Damaged, "cut off"),
+        ("wide.npy", &npy_bytes("<f4", 1, u64::MAX, &[0; 16]), Kind::Unsupported, "4 GiB"),
+        ("none.npy", &npy_bytes("<f4", 0, 3, &[]), Kind::Unsupported, "empty"),
+        ("double.npy", &npy_bytes("<f8", 2, 1, &[0; 16]), Kind::Unsupported, "its elements are <f8"),
+        ("flat.npy", &flat, Kind::Unsupported, "a table is [rows, dim]"),
+        ("fortran.npy", &fortran, Kind::Unsupported, "Fortran order"),
+        ("model.pt", b"PK\x03\x04....", Kind::Unsupported, "archive"),
+        ("pickle.pkl", b"\x80\x04......", Kind::Unsupported, "pickle"),
+        ("empty.safetensors", b"", Kind::Damaged, "0 bytes"),
+        ("empty.npz", b"", Kind::Damaged, "cut off"),
+        ("no.npz", &[0; 64], Kind::Damaged, "no directory at its end"),
+        ("no.parquet", b"PAR1", Kind::Damaged, ""),
+        ("twice.safetensors", &twice(), Kind::Duplicate, "\"a\" is listed twice"),
+    ] {
+        refused(&write(dir.path(), name, bytes), kind, says);
+    }
+}
+
+fn twice() -> Vec<u8> {
+    safetensors(&[("a", "U8", &[1, 1], &[0]), ("a", "U8", &[1, 1], &[0])])
+}
+
+#[test]
+fn archives() {
+    let dir = tempfile::tempdir().unwrap();
+    let array = npy_bytes("<f4", 50, 8, &data(1600, 1));
+    for deflated in [false, true] {
+        let twice = zip(&[("a.npy", &array, deflated), ("a.npy", &array, deflated)]);
+        refused(&write(dir.path(), "t.npz", twice), Kind::Duplicate, "a.npy twice");
+        let short = zip(&[("a.npy", &array[..1000], deflated)]);
+        refused(&write(dir.path(), "t.npz", short), Kind::Damaged, "in a.npy");
+        let sound = zip(&[("a.npy", &array, deflated)]);
+        refused(&write(dir.path(), "t.npz", &sound[..sound.len() - 3]), Kind::Damaged, "no sound archive");
+        refused(&write(dir.path(), "t.npz", &sound[5..]), Kind::Damaged, "no sound archive");
+    }
+    // A bit of the packed data.
+    let mut sound = zip(&[("a.npy", &array, true)]);
+    sound[400] ^= 4;
+    refused(&write(dir.path(), "t.npz", sound), Kind::Damaged, "a.npy");
+}
+
+#[test]
+fn shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = dir.path().join("model.safetensors.index.json");
+    let map = |text: &str| fs::write(&index, format!(r#"{{"weight_map":{{{text}}}}}"#)).unwrap();
+    write(dir.path(), "1.safetensors", safetensors(&[("a", "U8", &[1, 1], &[0])]));
+    map(r#""a":"1.safetensors","b":"2.safetensors""#);
+    refused(&index, Kind::Missing, "2.safetensors");
+    map(r#""a":"1.safetensors","b":"1.safetensors""#);
+    refused(&index, Kind::Disagree, "lists tensor \"b\" in it, and it is not there");
+    map(r#""b":"1.safetensors""#);
+    refused(&index, Kind::Disagree, "which the index does not list");
+    map(r#""a":"1.safetensors","a":"1.safetensors""#);
+    refused(&index, Kind::Damaged, "\"a\" is listed twice");
+    for outside in ["../1.safetensors", "/etc/passwd", "x/1.safetensors", "..", "", "a\\\\b"] {
+        map(&format!(r#""a":"{outside}""#));
+        refused(&index, Kind::Damaged, "no plain file name");
+    }
+    fs::write(&index, "{").unwrap();
+    refused(&index, Kind::Damaged, "EOF");
+    fs::write(dir.path().join("other.safetensors.index.json"), "{}").unwrap();
+    refused(dir.path(), Kind::Unclear, "several files");
+}
+
+#[test]
+fn sparse_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("m");
+    let put = |keys: usize, vectors: usize, slots: Option<usize>| {
+        write(dir.path(), "m/key", vec![0; keys]);
+        write(dir.path(), "m/emb_vector", vec![0; vectors]);
+        let _ = fs::remove_file(folder.join("slot_id"));
+        if let Some(slots) = slots {
+            write(dir.path(), "m/slot_id", vec![0; slots]);
+        }
+    };
+    put(17, 32, None);
+    refused(&folder, Kind::Damaged, "17 bytes are no whole number of keys");
+    put(16, 31, None);
+    refused(&folder, Kind::Damaged, "31 bytes are no whole number of elements");
+    put(24, 32, None);
+    refused(&folder, Kind::Disagree, "8 elements do not make 3 rows");
+    put(0, 32, None);
+    refused(&folder, Kind::Disagree, "do not make 0 rows");
+    put(16, 32, Some(24));
+    refused(&folder, Kind::Disagree, "3 slot numbers, and key has 2 keys");
+    put(16, 0, None);
+    refused(&folder, Kind::Damaged, "empty");
+    put(16, 32, None);
+    let error = read_all(&folder, &ReadOptions { dim: Some(3), ..ReadOptions::default() }).unwrap_err();
+    assert!(error.kind == Kind::Disagree && error.what.contains("2 rows of 4, not of 3"), "{error}");
+    fs::remove_file(folder.join("key")).unwrap();
+    refused(&folder, Kind::Missing, "key is missing");
+}
+
+#[test]
+fn embedding_collections() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("c");
+    let put = |meta: Vec<u8>| drop(write(dir.path(), "c/meta_data", meta));
+    write(dir.path(), "c/key1", part(1, 1, &[0; 16]));
+    write(dir.path(), "c/weight1", part(2, 1, &[0; 24]));
+    put(meta(true, 1, 0, &[(1, 2, 3)]));
+    read_all(&folder, &ReadOptions::default()).unwrap();
+    let sound = meta(true, 1, 0, &[(1, 2, 3)]);
+    for (meta, kind, says) in [
+        (sound[..30].to_vec(), Kind::Damaged, "are not what 1 tables take"),
+        (vec![], Kind::Damaged, "cut off"),
+        (meta(true, 2, 0, &[(1, 2, 3)]), Kind::Damaged, "key type is 2"),
+        (meta(true, 1, 7, &[(1, 2, 3)]), Kind::Damaged, "value type is 7"),
+        (meta(true, 1, 0, &[(1, 2, 3), (1, 2, 3)]), Kind::Damaged, "lists table 1 twice"),
+        (meta(true, 1, 0, &[(-1, 2, 3)]), Kind::Damaged, "of the id -1"),
+        (meta(true, 1, 0, &[(1, 2, -3)]), Kind::Damaged, "rows of -3 elements"),
+        (meta(true, 1, 0, &[(2, 2, 3)]), Kind::Missing, "key2 is missing"),
+        (meta(true, 1, 0, &[(1, 3, 2)]), Kind::Disagree, "table 1 has 3 rows"),
+        (meta(true, 1, 0, &[(1, u64::MAX, 3)]), Kind::Disagree, "18446744073709551615 rows"),
+        (meta(true, 1, 1, &[(1, 2, 3)]), Kind::Disagree, "24 bytes"),
+    ] {
+        put(meta);
+        refused(&folder, kind, says);
+    }
+    put(sound);
+    for (name, bytes, kind, says) in [
+        ("key1", part(2, 1, &[0; 16]), Kind::Damaged, "of kind 2, not 1"),
+        ("weight1", part(2, 3, &[0; 24]), Kind::Disagree, "of table 3, not 1"),
+        ("weight1", vec![0; 100], Kind::Damaged, "in its head"),
+    ] {
+        let before = fs::read(folder.join(name)).unwrap();
+        write(&folder, name, bytes);
+        refused(&folder, kind, says);
+        write(&folder, name, before);
+    }
+}
+
+#[test]
+fn dynamicemb_dumps() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: usize| drop(write(dir.path(), name, vec![0; bytes]));
+    put("t_emb_keys.rank_0.world_size_2", 16);
+    put("t_emb_values.rank_0.world_size_2", 32);
+    refused(dir.path(), Kind::Missing, "t_emb_keys.rank_1.world_size_2");
+    put("t_emb_keys.rank_1.world_size_2", 8);
+    refused(dir.path(), Kind::Missing, "t_emb_values.rank_1.world_size_2");
+    put("t_emb_values.rank_1.world_size_2", 12);
+    refused(dir.path(), Kind::Disagree, "3 elements, those of other ranks 4");
+    put("t_emb_values.rank_1.world_size_2", 16);
+    read_all(dir.path(), &ReadOptions::default()).unwrap();
+    put("t_emb_keys.rank_0.world_size_4000000000", 16);
+    refused(dir.path(), Kind::Disagree, "different world sizes");
+}
+
+/// Sound files of every format that is one file or a folder, with how to read them.
+fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
+    let array = npy_bytes("<f4", 9, 4, &data(144, 1));
+    let alone = |path: std::path::PathBuf| (path.clone(), vec![path]);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pyarrow.parquet");
+    let parquet = write(dir, "g.parquet", fs::read(golden).unwrap());
+    let folder = |name: &str, files: Vec<(&str, Vec<u8>)>| {
+        let paths = files.into_iter().map(|(file, bytes)| write(&dir.join(name), file, bytes)).collect();
+        (dir.join(name), paths)
+    };
+    vec![
+        alone(write(dir, "a.safetensors", safetensors(&[("a", "F32", &[9, 4], &data(144, 1))]))),
+        alone(write(dir, "a.npy", &array)),
+        alone(write(dir, "a.npz", zip(&[("a.npy", &array, false), ("b.npy", &array, true)]))),
+        alone(parquet),
+        folder("m", vec![("key", i64s(0..9)), ("emb_vector", data(144, 1)), ("slot_id", i64s(0..9))]),
+        folder(
+            "c",
+            vec![
+                ("meta_data", meta(true, 1, 0, &[(1, 9, 4)])),
+                ("key1", part(1, 1, &i64s(0..9))),
+                ("weight1", part(2, 1, &data(144, 1))),
+            ],
+        ),
+        folder(
+            "d",
+            vec![("t_emb_keys.rank_0.world_size_1", i64s(0..9)), ("t_emb_values.rank_0.world_size_1", data(144, 1))],
+        ),
+        folder(
+            "s",
+            vec![
+                ("1.safetensors", safetensors(&[("a", "F32", &[9, 4], &data(144, 1))])),
+                ("model.safetensors.index.json", br#"{"weight_map":{"a":"1.safetensors"}}"#.to_vec()),
+            ],
+        ),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Whatever bytes are changed or cut off in any file of any format: an error or a table, never a panic.
+    #[test]
+    fn damage_never_panics(which: usize, file: usize, edits in prop::collection::vec((any::<usize>(), any::<u8>()), 0..4), cut in prop::option::of(any::<usize>())) {
+        let dir = tempfile::tempdir().unwrap();
+        let all = sound(dir.path());
+        let (path, files) = &all[which % all.len()];
+        read_all(path, &ReadOptions::default()).unwrap();
+        let spoilt = &files[file % files.len()];
+        let mut bytes = fs::read(spoilt).unwrap();
+        for (at, byte) in edits {
+            let at = at % bytes.len();
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut % bytes.len());
+        }
+        fs::write(spoilt, bytes).unwrap();
+        let _ = read_all(path, &ReadOptions::default());
+    }
+}

@@ -1,0 +1,6 @@
+//! Every format: what is right is read, what is wrong is refused by name.
+
+mod build;
+mod hostile;
+mod public;
+mod read;

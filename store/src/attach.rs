@@ -1,0 +1,281 @@
+//! Tables that stay where they are: a drive that has a store's metadata in memory, and takes its rows from their source
+//! whenever they are read.
+//!
+//! The metadata is made by formatting and committing to a drive in memory, so everything else (opening, look-ups, scans, kernels)
+//! meets a store like any other. Where the layout puts a row says which row of the source is meant; so rows of any size at any
+//! place in a file are read without being converted or moved, although a drive's blocks are of 512 bytes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warprow_dma::DmaMemory;
+use warprow_layout::{
+    Access, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource, Table,
+    TableSpec, VolumeError,
+};
+use warprow_soft_controller::{Backing, MediaError, Namespace, SoftController, UriError};
+
+use crate::{Device, StoreError};
+
+/// Bytes of an LBA of a drive of attached tables.
+const LBA: u32 = 512;
+/// Most bytes that one command moves, when the metadata is made.
+const TRANSFER: usize = 128 << 10;
+
+/// A table to attach, and where its rows come from, by id.
+#[derive(Clone)]
+pub struct AttachedTable {
+    /// Its name, shape and type.
+    pub spec: TableSpec,
+    /// Its rows. Asked by several threads, in any order, whenever rows are looked up.
+    pub source: Arc<dyn RowSource + Send + Sync>,
+}
+
+impl fmt::Debug for AttachedTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttachedTable").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// A drive called `name` that holds a store of `tables`, which stay where they are. It can be read, and nothing else: open
+    /// the store with [`OpenOptions::with_read_only`](crate::OpenOptions::with_read_only). Rows come in the order of their ids,
+    /// without checksums.
+    pub fn attached(name: &str, tables: Vec<AttachedTable>) -> Result<Self, StoreError> {
+        let specs: Vec<TableSpec> = tables.iter().map(|table| table.spec.clone()).collect();
+        if let Some(spec) = specs.iter().find(|spec| spec.permuted || spec.row_crc) {
+            let reason = "an attached table has neither ranks nor checksums".to_owned();
+            return Err(VolumeError::InvalidTable { table: spec.name.clone(), reason }.into());
+        }
+        let (metadata, generation) = make(name, specs)?;
+        for (table, attached) in generation.tables.iter().zip(&tables) {
+            attached.source.check(table)?;
+        }
+        let backing = Attached::new(metadata, &generation, tables);
+        let namespace = Namespace::new(backing).lba(LBA);
+        let controller = SoftController::builder().name(name).model("Warprow attached tables").namespace(namespace);
+        Ok(Self::new(controller.build().map_err(UriError::from)?, 1))
+    }
+}
+
+/// The metadata of a store of tables like these.
+fn make(name: &str, specs: Vec<TableSpec>) -> Result<(Metadata, Arc<Generation>), StoreError> {
+    let too_large = |table: &str| {
+        let reason = "it passes what a drive can hold".to_owned();
+        StoreError::from(VolumeError::InvalidTable { table: table.to_owned(), reason })
+    };
+    // Each stripe unit of 32 KiB holds rows, of which the last may leave as much as itself unused; or it is as large as a row.
+    let mut bytes = 64u64 << 20;
+    for spec in &specs {
+        let row = spec.dtype.row_bytes(spec.dim).map_or(0, u64::from);
+        let most = if row < u64::from(LBA) { u64::from(LBA) / row.max(1) } else { 1 };
+        let lbas = spec.rows.div_ceil(most).checked_mul(row.div_ceil(LBA.into()).max(1));
+        let rows =
+            lbas.and_then(|lbas| lbas.checked_mul(LBA.into())?.checked_mul(2)?.checked_add(2 * row + (64 << 10)));
+        bytes = rows.and_then(|rows| bytes.checked_add(rows)).ok_or_else(|| too_large(&spec.name))?;
+    }
+    let bytes = bytes.checked_next_multiple_of(64 << 20).ok_or_else(|| too_large(name))?;
+    let drive = Arc::new(Metadata { name: name.to_owned(), lbas: bytes / u64::from(LBA), written: Mutex::default() });
+    warprow_layout::format(std::slice::from_ref(&drive), &FormatOptions::default())?;
+    let volume = warprow_layout::open(vec![drive.clone()], Access::ReadWrite)?.volume;
+    let transaction = volume.begin(&GenerationSpec::new("attached", specs))?;
+    let generation = transaction.commit()?;
+    drop(volume);
+    let metadata = Metadata {
+        name: drive.name.clone(),
+        lbas: drive.lbas,
+        written: Mutex::new(std::mem::take(&mut *drive.written.lock().unwrap_or_else(PoisonError::into_inner))),
+    };
+    Ok((metadata, generation))
+}
+
+type Block = [u8; LBA as usize];
+
+/// A drive in memory of which only what was written takes any.
+#[derive(Debug)]
+struct Metadata {
+    name: String,
+    lbas: u64,
+    written: Mutex<HashMap<u64, Block>>,
+}
+
+impl Drive for Metadata {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lba_size(&self) -> u32 {
+        LBA
+    }
+
+    fn lba_count(&self) -> u64 {
+        self.lbas
+    }
+
+    fn max_transfer(&self) -> usize {
+        TRANSFER
+    }
+
+    fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for (lba, buf) in (lba..).zip(buf.chunks_mut(LBA as usize)) {
+            match written.get(&lba).and_then(|block| block.get(..buf.len())) {
+                Some(block) => buf.copy_from_slice(block),
+                None => buf.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, lba: u64, data: &[u8]) -> Result<(), DriveError> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.extend((lba..).zip(data.as_chunks().0.iter().copied()));
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DriveError> {
+        Ok(())
+    }
+}
+
+/// What the drive keeps its data in: metadata, and rows that are fetched.
+struct Attached {
+    lbas: u64,
+    metadata: HashMap<u64, Block>,
+    placement: Arc<Placement>,
+    /// By chunk of the drive: which of the generation's it is.
+    chunks: HashMap<u64, u64>,
+    /// By where they begin in the generation's address space.
+    tables: Vec<(Table, Arc<dyn RowSource + Send + Sync>)>,
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached").field("lbas", &self.lbas).field("tables", &self.tables.len()).finish_non_exhaustive()
+    }
+}
+
+impl Attached {
+    fn new(metadata: Metadata, generation: &Generation, tables: Vec<AttachedTable>) -> Self {
+        let placement = generation.placement.clone();
+        let shift = placement.chunk_lba_shift();
+        let first = placement.chunk_lbas().map(|(_, first, _)| (first - placement.base_lba()) >> shift);
+        let mut tables: Vec<_> =
+            generation.tables.iter().cloned().zip(tables.into_iter().map(|table| table.source)).collect();
+        tables.sort_by_key(|(table, _)| table.rows_region.first_lba);
+        Self {
+            lbas: metadata.lbas,
+            metadata: metadata.written.into_inner().unwrap_or_else(PoisonError::into_inner),
+            chunks: first.zip(0..).collect(),
+            placement,
+            tables,
+        }
+    }
+
+    /// Where LBA `lba` of the drive is in the generation's address space, and how many there follow without a break.
+    fn address(&self, lba: u64) -> Option<(u64, u64)> {
+        let offset = lba.checked_sub(self.placement.base_lba())?;
+        let shift = self.placement.chunk_lba_shift();
+        let chunk = self.chunks.get(&(offset >> shift))?;
+        let (within, stripe) = (offset & ((1 << shift) - 1), self.placement.stripe_lbas());
+        let unit = (within / stripe) * self.placement.chunks().divisor() + chunk;
+        Some((unit * stripe + within % stripe, stripe - within % stripe))
+    }
+
+    /// Fills `out`, whole LBAs, with what lies from LBA `lba` on. Bytes of no row are zeros.
+    fn fill(&self, lba: u64, out: &mut [u8]) -> io::Result<()> {
+        out.fill(0);
+        let mut lba = lba;
+        let mut out = out;
+        while !out.is_empty() {
+            let left = (out.len() / LBA as usize) as u64;
+            let address = self.address(lba);
+            let now = address.map_or(1, |(_, run)| run.min(left));
+            let (piece, rest) = out.split_at_mut(now as usize * LBA as usize);
+            match address {
+                Some((first, _)) => self.fill_rows(first, piece)?,
+                None => {
+                    if let Some(block) = self.metadata.get(&lba) {
+                        piece.copy_from_slice(block);
+                    }
+                }
+            }
+            (lba, out) = (lba + now, rest);
+        }
+        Ok(())
+    }
+
+    /// The same within a stripe unit, by address. Metadata never stands in chunks.
+    fn fill_rows(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let after = self.tables.partition_point(|(table, _)| table.rows_region.first_lba <= first);
+        let Some((table, source)) = after.checked_sub(1).and_then(|index| self.tables.get(index)) else {
+            return Ok(());
+        };
+        let lba = first - table.rows_region.first_lba;
+        if lba >= table.rows_region.lbas {
+            return Ok(());
+        }
+        let row_bytes = table.row_bytes() as usize;
+        let lbas = (out.len() / LBA as usize) as u64;
+        let (rank, end) = ranks(&table.packing, lba, lbas);
+        let count = end.min(table.rows).saturating_sub(rank) as usize;
+        let mut rows = vec![0; count * row_bytes];
+        source.read(rank, row_bytes, &mut rows)?;
+        let begin = lba * u64::from(LBA);
+        for (rank, row) in (rank..).zip(rows.chunks_exact(row_bytes)) {
+            let (row_lba, byte) = table.packing.locate(rank);
+            let at = row_lba * u64::from(LBA) + u64::from(byte);
+            // The first and the last may reach out of what was asked for.
+            let skip = begin.saturating_sub(at) as usize;
+            let to = at.saturating_sub(begin) as usize;
+            let row = row.get(skip..).unwrap_or_default();
+            let len = row.len().min(out.len().saturating_sub(to));
+            if let (Some(out), Some(row)) = (out.get_mut(to..to + len), row.get(..len)) {
+                out.copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first rank that has bytes in `lbas` LBAs from `lba` of a region on, within a stripe unit, and the one past the last.
+pub(crate) fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
+    let (group_lbas, group_rows) = (u64::from(packing.group_lbas()).max(1), packing.group_rows().divisor());
+    match u64::from(packing.step_lbas()) {
+        0 => (lba / group_lbas * group_rows, (lba + lbas).div_ceil(group_lbas) * group_rows),
+        step => {
+            let (group, within) = (lba / group_lbas, lba % group_lbas);
+            let first = (within / step).min(group_rows);
+            (group * group_rows + first, group * group_rows + (within + lbas).div_ceil(step).min(group_rows))
+        }
+    }
+}
+
+impl Backing for Attached {
+    fn size(&self) -> u64 {
+        self.lbas * u64::from(LBA)
+    }
+
+    fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
+        let lba = offset / u64::from(LBA);
+        let skip = (offset % u64::from(LBA)) as usize;
+        let mut blocks = vec![0; (skip + len).next_multiple_of(LBA as usize)];
+        self.fill(lba, &mut blocks).map_err(MediaError::Read)?;
+        to.write(at, blocks.get(skip..skip + len).unwrap_or_default());
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &DmaMemory, _: usize, _: usize) -> Result<(), MediaError> {
+        Err(MediaError::ReadOnly)
+    }
+
+    fn zero(&self, _: u64, _: u64, _: bool) -> Result<(), MediaError> {
+        Err(MediaError::ReadOnly)
+    }
+
+    fn flush(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+}

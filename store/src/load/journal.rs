@@ -1,0 +1,87 @@
+//! What a load has written, in a file beside the drives, so that one that was killed goes on where it was.
+//!
+//! The store's state alone decides which chunks a load gets, so the same load on the same epoch gets the same. The journal names
+//! both, and lists extents with the CRC32C of their content. It is not trusted: an extent counts as written when the drive gives
+//! that content back; any other is written again. So it needs no flush, and may be cut off anywhere.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::StoreError;
+
+/// How such a file begins.
+const MAGIC: &[u8; 8] = b"WRPLOAD1";
+/// Bytes of a record: table, extent, CRC32C of the content, CRC32C of these three.
+const RECORD: usize = 16;
+
+/// The journal of one load.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    /// By table and extent: the CRC32C of its content.
+    known: HashMap<(u32, u32), u32>,
+}
+
+impl Journal {
+    /// The journal at `path` of the load that `of` describes; another load's is begun anew.
+    pub(super) fn open(path: &Path, of: &[u8]) -> Result<Self, StoreError> {
+        let failed = |source: io::Error| StoreError::Journal { path: path.to_owned(), source };
+        let mut head = MAGIC.to_vec();
+        head.extend((of.len() as u64).to_le_bytes());
+        head.extend(of);
+        let found = match std::fs::read(path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        if !found.is_empty() && !found.starts_with(MAGIC) {
+            return Err(failed(io::Error::other("it is a file of something else, and was left as it is")));
+        }
+        let records = found.strip_prefix(&head[..]).unwrap_or_default().chunks_exact(RECORD);
+        let known: HashMap<_, _> = records.map_while(record).collect();
+        // What was cut off goes: it is written anew, whole.
+        let mut file = File::create(path).map_err(failed)?;
+        let mut kept = head;
+        for (&(table, extent), &crc) in &known {
+            kept.extend(encode(table, extent, crc));
+        }
+        file.write_all(&kept).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), file, known })
+    }
+
+    /// The CRC32C of the content that an extent was given, if it was.
+    pub(super) fn crc(&self, table: u32, extent: u32) -> Option<u32> {
+        self.known.get(&(table, extent)).copied()
+    }
+
+    /// An extent is being written.
+    pub(super) fn wrote(&mut self, table: u32, extent: u32, crc: u32) -> Result<(), StoreError> {
+        let written = self.file.write_all(&encode(table, extent, crc));
+        written.map_err(|source| StoreError::Journal { path: self.path.clone(), source })
+    }
+
+    /// The load is done, or what it wrote was given back.
+    pub(super) fn remove(self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "the journal of a load stays");
+        }
+    }
+}
+
+fn encode(table: u32, extent: u32, crc: u32) -> [u8; RECORD] {
+    let mut record = [0; RECORD];
+    let words = [table, extent, crc];
+    record.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+    let check = crc32c::crc32c(&record[..12]).to_le_bytes();
+    record[12..].copy_from_slice(&check);
+    record
+}
+
+fn record(bytes: &[u8]) -> Option<((u32, u32), u32)> {
+    let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    let &[table, extent, crc, check] = &words[..] else { return None };
+    (crc32c::crc32c(bytes.get(..12)?) == check).then_some(((table, extent), crc))
+}

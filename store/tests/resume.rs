@@ -1,0 +1,139 @@
+//! A load that was killed goes on where it was; one that meets anything else begins anew.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use warprow_store::{DType, LoadOptions, LoadReport, OpenOptions, Store, StoreError, TableLoad};
+
+use common::Table;
+
+const ROWS: u64 = 60_000;
+/// What a drive may have been given and not have carried out when a load ends, at most: eight extents.
+const IN_FLIGHT: u64 = 8 * (512 << 10);
+
+fn table(dim: u32, seed: u64) -> Table {
+    let mut table = Table::random("t", ROWS, dim, DType::F16, &mut fastrand::Rng::with_seed(seed));
+    (table.spec.permuted, table.spec.row_crc, table.ranks) = (false, true, None);
+    table
+}
+
+/// Loads until `most` bytes are written, then stops as SIGKILL does: nothing is tidied up.
+fn load(store: &Store, table: &Table, options: &LoadOptions, most: u64) -> Option<Result<LoadReport, StoreError>> {
+    let source = &table.rows[..];
+    let loads = [TableLoad::new(&table.spec, &source)];
+    let mut go = |progress: warprow_store::LoadProgress| {
+        assert!(progress.written < most, "killed");
+        ControlFlow::Continue(())
+    };
+    catch_unwind(AssertUnwindSafe(|| store.load("m", &loads, options, &mut go))).ok()
+}
+
+fn holds(store: &Store, table: &Table) {
+    let mut rows = 0;
+    let mut row = |rank: u64, row: &[u8]| {
+        assert_eq!(row, table.row(rank), "row {rank}");
+        rows += 1;
+        ControlFlow::Continue(())
+    };
+    store.scan("t", 0..u64::MAX, &mut row).unwrap();
+    assert_eq!(rows, ROWS);
+    let verified = store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((verified.checked, verified.damaged), (true, 0));
+}
+
+#[test]
+fn what_a_killed_load_wrote_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    for (dim, lba) in [(350, 512), (512, 4096), (700, 512)] {
+        let (drives, mut store) = common::store(3, 64 << 20, lba);
+        let table = table(dim, 1);
+        let options = LoadOptions::default().with_journal(&journal, "the same");
+        let bytes = ROWS * u64::from(dim) * 2;
+        let reopened = |store: Store| {
+            drop(store);
+            Store::open(&common::devices(&drives), &OpenOptions::default()).unwrap()
+        };
+        for part in [bytes / 3, bytes / 2] {
+            assert!(load(&store, &table, &options, part).is_none());
+            store = reopened(store);
+            assert!(store.table("t").is_none() && journal.exists());
+        }
+        // What is noted, and not there: noted by a lying journal, or overwritten.
+        let mut noted = std::fs::read(&journal).unwrap();
+        let end = noted.len();
+        noted[end - 10] ^= 1;
+        noted.extend([7; 5]);
+        std::fs::write(&journal, noted).unwrap();
+        let report = load(&store, &table, &options, u64::MAX).unwrap().unwrap();
+        // But for the last extent, and the one that the journal lies about.
+        let least = bytes / 2 - 3 * IN_FLIGHT - (2 << 20);
+        assert!(report.resumed >= least && report.bytes >= bytes / 4, "{report:?}");
+        assert!(!journal.exists(), "it is done");
+        holds(&store, &table);
+        holds(&reopened(store), &table);
+    }
+}
+
+#[test]
+fn nothing_of_another_load_is_taken_for_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let (_drives, store) = common::store(2, 64 << 20, 512);
+    let (first, second) = (table(100, 1), table(100, 2));
+    let options = |sources: &str| LoadOptions::default().with_journal(&journal, sources);
+    assert!(load(&store, &first, &options("first"), 3 << 20).is_none());
+    let report = load(&store, &second, &options("second"), u64::MAX).unwrap().unwrap();
+    assert_eq!(report.resumed, 0);
+    holds(&store, &second);
+
+    // The epoch is another, and so is what may be found in the chunks.
+    assert!(load(&store, &first, &options("first").with_replace(), 3 << 20).is_none());
+    let kept = std::fs::read(&journal).unwrap();
+    load(&store, &second, &LoadOptions::default().with_replace(), u64::MAX).unwrap().unwrap();
+    std::fs::write(&journal, kept).unwrap();
+    let report = load(&store, &first, &options("first").with_replace(), u64::MAX).unwrap().unwrap();
+    assert_eq!(report.resumed, 0);
+    holds(&store, &first);
+
+    std::fs::write(&journal, "precious").unwrap();
+    let refused = load(&store, &second, &options("second").with_replace(), u64::MAX).unwrap().unwrap_err();
+    assert!(matches!(refused, StoreError::Journal { .. }), "{refused}");
+    assert_eq!(std::fs::read(&journal).unwrap(), b"precious");
+}
+
+#[test]
+fn what_was_overwritten_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let (_drives, store) = common::store(2, 64 << 20, 512);
+    let (first, second) = (table(100, 1), table(100, 2));
+    let options = LoadOptions::default().with_journal(&journal, "same name, other rows");
+    assert!(load(&store, &first, &options, 4 << 20).is_none());
+    // Another load in the same chunks that is killed too, without a journal.
+    assert!(load(&store, &second, &LoadOptions::default(), 2 << 20).is_none());
+    let report = load(&store, &first, &options, u64::MAX).unwrap().unwrap();
+    assert!(report.resumed < 4 << 20, "{report:?}");
+    holds(&store, &first);
+}
+
+#[test]
+fn one_that_was_stopped_keeps_what_it_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let (_drives, store) = common::store(2, 64 << 20, 512);
+    let table = table(350, 1);
+    let options = LoadOptions::default().with_journal(&journal, "");
+    let source = &table.rows[..];
+    let loads = [TableLoad::new(&table.spec, &source)];
+    let stopped = store.load("m", &loads, &options, &mut |progress| match progress.written > 20 << 20 {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    assert!(matches!(stopped, Err(StoreError::Interrupted)));
+    let report = load(&store, &table, &options, u64::MAX).unwrap().unwrap();
+    assert!(report.resumed >= (19 << 20) - 2 * IN_FLIGHT, "{report:?}");
+    holds(&store, &table);
+}
