@@ -284,15 +284,21 @@ pub struct RingResult {
     pub pinned: bool,
 }
 
+impl RingSetup {
+    /// Refuses what cannot be measured.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let Self { depth, block, size, .. } = *self;
+        ensure!((1..=4095).contains(&depth), "a depth of {depth}: 1 to 4095 are possible");
+        ensure!([512, 4096].contains(&block), "blocks of {block} bytes: 512 and 4096 are possible");
+        let whole = size >= 4096 && size.is_multiple_of(4096);
+        ensure!(whole, "a drive of {size} bytes: a multiple of 4096 is needed");
+        Ok(())
+    }
+}
+
 /// Measures for about `time`, at least 5 pairs.
 pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
-    ensure!((1..=4095).contains(&setup.depth), "a depth of {}: 1 to 4095 are possible", setup.depth);
-    ensure!([512, 4096].contains(&setup.block), "blocks of {} bytes: 512 and 4096 are possible", setup.block);
-    ensure!(
-        setup.size >= 4096 && setup.size.is_multiple_of(4096),
-        "a drive of {} bytes: a multiple of 4096 is needed",
-        setup.size
-    );
+    setup.check()?;
     let cores = Cores::two();
     let cores = cores.as_ref();
     let mut bench = Bench::new(setup);

@@ -10,6 +10,7 @@ use warprow_soft_controller::UriError;
 use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use crate::failure::Failure;
+use crate::store_failure::DRIVE_ADDRESS;
 
 /// The drives of a store.
 #[derive(Debug, Clone, Args)]
@@ -164,6 +165,19 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
 pub fn no_such_table(store: &Store, table: &str) -> Failure {
     let known = store.tables().into_iter().map(|table| table.name).collect();
     StoreError::NoSuchTable { table: table.to_owned(), known }.into()
+}
+
+/// The drives that arguments name, each of which must name one at least.
+pub(crate) fn named(arguments: &[String]) -> Result<Vec<String>, Failure> {
+    let mut drives = Vec::new();
+    for argument in arguments {
+        let names = split(argument);
+        if names.is_empty() {
+            return Err(Failure::usage(argument, format!("{argument:?} names no drive")).remedy(DRIVE_ADDRESS));
+        }
+        drives.extend(names);
+    }
+    Ok(drives)
 }
 
 /// Drives separated by commas. Commas also separate the properties of an emulated drive: those belong to the drive before.

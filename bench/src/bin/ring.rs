@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::gpu::ring::{self as gpu_ring, GpuRingSetup};
@@ -188,7 +189,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         return measure_gpu(args);
     }
     let machine = Machine::this();
-    let time = Duration::try_from_secs_f64(args.seconds)?;
+    let time = Duration::try_from_secs_f64(args.seconds).unwrap_or_default();
+    let enough = (0.1..=86400.0).contains(&args.seconds);
+    ensure!(enough, "--seconds {}: less than 0.1 tells nothing, and more than 86400 is not waited for", args.seconds);
     let setup = |media| RingSetup {
         depth: args.depth,
         block: args.block,
