@@ -73,6 +73,8 @@ fn what_makes_no_sense_is_refused() {
         ("ring", &["--seconds=-1"]),
         ("ring", &["--seconds", "1e9"]),
         ("ring", &["--depth", "0"]),
+        ("ring", &["--on", "/dev/null"]),
+        ("ring", &["--on", "emulated:x", "--overwrite"]),
         ("ring", &["--commands", "1G"]),
         ("ring", &["--gpu", "--host"]),
         ("lookup", &["--gpu", "--scale", "0"]),
