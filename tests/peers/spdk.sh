@@ -35,7 +35,7 @@ nqn=nqn.2019-07.io.spdk:cnode0
 cat >"$work/config.json" <<CONF
 {"subsystems": [
   {"subsystem": "bdev", "config": [
-    {"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 524288, "block_size": 512}}]},
+    {"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 131072, "block_size": 512}}]},
   {"subsystem": "nvmf", "config": [
     {"method": "nvmf_create_transport", "params": {"trtype": "VFIOUSER"}},
     {"method": "nvmf_create_subsystem", "params": {"nqn": "$nqn", "allow_any_host": true, "serial_number": "SPDK"}},
@@ -70,8 +70,8 @@ turn=0
 while [ "$turn" -lt "$turns" ]; do
     ours=$(taskset -c 1 "$ring" --on "vfio-user:$socket" --overwrite --depth 128 --block 512 --size 64M --seconds 3 --json |
         sed -n 's/.*"commands_per_second":\([0-9]*\).*/\1/p')
-    theirs=$("$spdk/spdk_nvme_perf" --no-huge -s 512 -r "trtype:VFIOUSER traddr:$work/drive" -q 128 -o 512 -w randread -t 3 -c 0x2 2>>"$work/log" |
-        awk '/^Total/ { printf "%d", $3 }')
+    theirs=$("$spdk/spdk_nvme_perf" --no-huge -s 512 -r "trtype:VFIOUSER traddr:$work/drive subnqn:$nqn" -q 128 -o 512 -w randread -t 3 -c 0x2 2>>"$work/log" |
+        awk '$1 == "Total" && $2 == ":" { printf "%d", $3 }')
     [ -n "$ours" ] && [ -n "$theirs" ] || { tail -5 "$work/log" >&2; echo "peers: no rate: ours '$ours', SPDK's '$theirs'" >&2; exit 1; }
     echo "peers: turn $turn: ours $ours/s, SPDK's initiator $theirs/s"
     echo "$ours $theirs" >>"$work/rates"
