@@ -3,6 +3,7 @@
 pub mod beds;
 mod bytes;
 mod cores;
+pub mod drive;
 pub mod gpu;
 pub mod growth;
 pub mod load;

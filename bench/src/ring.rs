@@ -15,7 +15,7 @@ use crate::vfio_user::Served;
 use crate::{Cores, MinimalRing};
 
 /// Commands in a round. Each has landing memory of its own, so that after the round every block can be compared.
-const ROUND: usize = 8192;
+pub(crate) const ROUND: usize = 8192;
 /// Commands before each round, to find both threads of a contender running.
 const WARM_UP: usize = 256;
 /// Commands whose data the second yardstick fetches together: 8 was best of 1, 4, 8, 16 and 32.
@@ -50,7 +50,7 @@ pub struct RingSetup {
 }
 
 /// A submitting thread (the caller's) and an answering one.
-trait Contender {
+pub(crate) trait Contender {
     /// Runs the answering thread; nothing if it wakes by itself.
     fn wake(&mut self) -> anyhow::Result<()>;
     /// Reads all of `blocks`, the `i`th into the landing memory at `i` blocks.
@@ -61,16 +61,31 @@ trait Contender {
 }
 
 impl RingSetup {
-    fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         self.size / u64::from(self.block)
     }
 
+    /// Writes the content, from the first byte on, by calls of `write` with a byte offset and at most 1 MiB.
+    pub(crate) fn write_content(&self, mut write: impl FnMut(u64, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let (content, block) = (self.content(), self.block as usize);
+        let mut chunk = vec![0; (1 << 20).min(usize::try_from(self.size)?)];
+        let per_chunk = chunk.len() / block;
+        for first in (0..self.blocks()).step_by(per_chunk) {
+            let rows = per_chunk.min((self.blocks() - first) as usize);
+            for (block, row) in (first..).zip(chunk.chunks_exact_mut(block).take(rows)) {
+                content.fill(block, row);
+            }
+            write(first * u64::from(self.block), &chunk[..rows * block])?;
+        }
+        Ok(())
+    }
+
     /// The drive's content: block b is row b.
-    fn content(&self) -> Oracle {
+    pub(crate) fn content(&self) -> Oracle {
         Oracle::new(self.seed, 0, self.blocks(), self.block, DType::U8)
     }
 
-    fn landing_bytes(&self) -> usize {
+    pub(crate) fn landing_bytes(&self) -> usize {
         ROUND * self.block as usize
     }
 
@@ -80,7 +95,7 @@ impl RingSetup {
     }
 
     /// What the landing memory holds after a round on [`Media::Null`]: what was there before.
-    const UNTOUCHED: u8 = 0xa5;
+    pub(crate) const UNTOUCHED: u8 = 0xa5;
 }
 
 impl Contender for MinimalRing {
@@ -120,11 +135,13 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
     Ok(Cores::answering(cores, || MinimalRing::new(setup.depth, setup.block as usize, landing, media, ahead))?)
 }
 
-/// The driver's queue pair on the software controller.
+/// The driver's queue pair on a controller.
 #[derive(Debug)]
-struct Driven {
+pub(crate) struct Driven {
     queue: QueuePair,
     namespace: Namespace,
+    /// Bytes of a block, and LBAs.
+    block: (u64, u32),
     landing: Arc<Mapped>,
     depth: usize,
     /// Ends after the driver has.
@@ -148,27 +165,32 @@ impl Driven {
         } else {
             (Cores::answering(cores, || drive.build())?, None)
         };
+        Self::on(function, 1, setup, served)
+    }
+
+    /// On a namespace of whatever answers, whose first bytes are overwritten with the content.
+    pub(crate) fn on(
+        function: Arc<dyn Function>,
+        namespace: u32,
+        setup: &RingSetup,
+        served: Option<Served>,
+    ) -> anyhow::Result<Self> {
         let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
-        let namespace = controller.namespace(1)?;
+        let namespace = controller.namespace(namespace)?;
+        let (block, lba, bytes) = (u64::from(setup.block), u64::from(namespace.lba_bytes()), namespace.bytes());
+        ensure!(block.is_multiple_of(lba), "blocks of {block} bytes on a drive whose LBAs have {lba}");
+        ensure!(setup.size <= bytes, "the drive has {bytes} bytes, fewer than {}", setup.size);
         if setup.media == Media::Ram {
             let mut io = BlockIo::new(&controller, namespace.clone(), &QueueOptions::default())?;
-            let (content, block) = (setup.content(), setup.block as usize);
-            let mut chunk = vec![0; (1 << 20).min(usize::try_from(setup.size)?)];
-            let per_chunk = chunk.len() / block;
-            for first in (0..setup.blocks()).step_by(per_chunk) {
-                let rows = per_chunk.min((setup.blocks() - first) as usize);
-                for (block, row) in (first..).zip(chunk.chunks_exact_mut(block).take(rows)) {
-                    content.fill(block, row);
-                }
-                io.write(first, &chunk[..rows * block])?;
-            }
+            setup.write_content(|at, bytes| Ok(io.write(at / lba, bytes)?))?;
         }
         let entries = (u32::from(setup.depth) + 1).next_power_of_two();
         let mut queue = controller.queue_pair(&QueueOptions { entries, ..QueueOptions::default() })?;
         let landing = controller.allocate(setup.landing_bytes())?;
         landing.memory().fill(0, landing.memory().len(), RingSetup::UNTOUCHED);
         queue.keep(landing.clone());
-        Ok(Self { queue, namespace, landing, depth: usize::from(setup.depth), _served: served })
+        let (block, depth) = ((block, (block / lba) as u32), usize::from(setup.depth));
+        Ok(Self { queue, namespace, block, landing, depth, _served: served })
     }
 }
 
@@ -179,7 +201,7 @@ impl Contender for Driven {
 
     fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()> {
         let (queue, namespace) = (&mut self.queue, &self.namespace);
-        let (iova, len) = (self.landing.iova(), u64::from(namespace.lba_bytes()));
+        let (iova, (len, lbas)) = (self.landing.iova(), self.block);
         let (mut submitted, mut completed, mut failed) = (0, 0, None);
         // The controller begins while the rest is being pushed. The minimal ring, whose two sides do so little that it
         // has nothing to gain by that, was no faster with it.
@@ -187,9 +209,9 @@ impl Contender for Driven {
         let mut unrung = 0;
         while completed < blocks.len() {
             let until = blocks.len().min(completed + self.depth);
-            for (i, &lba) in (submitted..).zip(&blocks[submitted..until]) {
+            for (i, &block) in (submitted..).zip(&blocks[submitted..until]) {
                 let data = Data::Contiguous { iova: iova + i as u64 * len, len };
-                queue.read(namespace, lba, 1, data, i as u64)?;
+                queue.read(namespace, block * u64::from(lbas), lbas, data, i as u64)?;
                 unrung += 1;
                 if unrung == quarter {
                     queue.ring()?;
@@ -219,20 +241,20 @@ impl Contender for Driven {
 }
 
 /// Runs rounds of random reads and compares what they brought.
-struct Bench {
+pub(crate) struct Bench {
     setup: RingSetup,
     blocks: Vec<u64>,
     landed: Vec<u8>,
-    checked: u64,
+    pub(crate) checked: u64,
 }
 
 impl Bench {
-    fn new(setup: RingSetup) -> Self {
+    pub(crate) fn new(setup: RingSetup) -> Self {
         Self { setup, blocks: vec![0; ROUND], landed: vec![0; setup.landing_bytes()], checked: 0 }
     }
 
     /// One round with fresh blocks: commands a second. Everything that landed is compared, outside the measured time.
-    fn measure(&mut self, contender: &mut impl Contender, number: u64) -> anyhow::Result<f64> {
+    pub(crate) fn measure(&mut self, contender: &mut impl Contender, number: u64) -> anyhow::Result<f64> {
         let mut random = Random::new(warprow_workload::mix_all([self.setup.seed, number]));
         self.blocks.fill_with(|| random.below(self.setup.blocks()));
         contender.wake()?;
@@ -284,15 +306,21 @@ pub struct RingResult {
     pub pinned: bool,
 }
 
+impl RingSetup {
+    /// Refuses what cannot be measured.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let Self { depth, block, size, .. } = *self;
+        ensure!((1..=4095).contains(&depth), "a depth of {depth}: 1 to 4095 are possible");
+        ensure!([512, 4096].contains(&block), "blocks of {block} bytes: 512 and 4096 are possible");
+        let whole = size >= 4096 && size.is_multiple_of(4096);
+        ensure!(whole, "a drive of {size} bytes: a multiple of 4096 is needed");
+        Ok(())
+    }
+}
+
 /// Measures for about `time`, at least 5 pairs.
 pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
-    ensure!((1..=4095).contains(&setup.depth), "a depth of {}: 1 to 4095 are possible", setup.depth);
-    ensure!([512, 4096].contains(&setup.block), "blocks of {} bytes: 512 and 4096 are possible", setup.block);
-    ensure!(
-        setup.size >= 4096 && setup.size.is_multiple_of(4096),
-        "a drive of {} bytes: a multiple of 4096 is needed",
-        setup.size
-    );
+    setup.check()?;
     let cores = Cores::two();
     let cores = cores.as_ref();
     let mut bench = Bench::new(setup);

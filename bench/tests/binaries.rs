@@ -61,6 +61,20 @@ fn what_makes_no_sense_is_refused() {
         ("dram", &["--quick", "--size", "1G"]),
         ("dram", &["--ids", "many"]),
         ("dram", &["--torch", "perhaps"]),
+        // Refused for what they are, where there is no GPU too.
+        ("dram", &["--row-bytes", "130"]),
+        ("dram", &["--size", "64", "--row-bytes", "128"]),
+        ("dram", &["--runs", "0"]),
+        ("dram", &["--ids", "0"]),
+        ("dram", &["--alpha=-1"]),
+        ("dram", &["--sms", "0,1"]),
+        ("ring", &["--seconds", "0"]),
+        ("ring", &["--seconds", "nan"]),
+        ("ring", &["--seconds=-1"]),
+        ("ring", &["--seconds", "1e9"]),
+        ("ring", &["--depth", "0"]),
+        ("ring", &["--on", "/dev/null"]),
+        ("ring", &["--on", "emulated:x", "--overwrite"]),
         ("ring", &["--commands", "1G"]),
         ("ring", &["--gpu", "--host"]),
         ("lookup", &["--gpu", "--scale", "0"]),
@@ -69,5 +83,6 @@ fn what_makes_no_sense_is_refused() {
     ] {
         let (done, _, complaint) = run(binary, arguments);
         assert!(!done && complaint.contains("error:"), "{binary} {arguments:?}: {complaint}");
+        assert!(!complaint.contains("libcuda"), "{binary} {arguments:?}: the GPU was asked first: {complaint}");
     }
 }

@@ -21,6 +21,7 @@ pub struct Namespace {
     format_index: u8,
     formats: Vec<(u8, LbaFormat)>,
     deallocated_reads_zero: bool,
+    deallocates_zeroed: bool,
     write_protected: bool,
     eui64: [u8; 8],
     nguid: [u8; 16],
@@ -55,6 +56,7 @@ impl Namespace {
             format_index,
             formats: data.formats().collect(),
             deallocated_reads_zero: data.dlfeat.read_value() == 1,
+            deallocates_zeroed: data.dlfeat.write_zeroes_deallocate(),
             write_protected: data.nsattr.write_protected(),
             eui64: data.eui64,
             nguid: data.nguid,
@@ -109,6 +111,11 @@ impl Namespace {
     /// Whether blocks read as zeros after they were deallocated.
     pub fn deallocated_reads_zero(&self) -> bool {
         self.deallocated_reads_zero
+    }
+
+    /// Whether Write Zeroes takes the Deallocate bit (DLFEAT bit 3); it must not be set otherwise.
+    pub fn deallocates_zeroed(&self) -> bool {
+        self.deallocates_zeroed
     }
 
     /// Whether the namespace refuses writes.

@@ -128,6 +128,12 @@ pub enum BindError {
         /// What uses it.
         uses: Vec<Use>,
     },
+    /// Linux's own driver has it and shows no controller: it is still at it, or has failed.
+    #[error("{address}: the nvme driver has it and shows no controller: it has failed, or is not done yet")]
+    NoController {
+        /// The drive.
+        address: PciAddress,
+    },
     /// It cannot be known whether something uses it.
     #[error("{address}: cannot tell whether something uses it: {}", unread.join("; "))]
     Unread {
@@ -220,8 +226,8 @@ fn undone(undo: &Option<String>) -> String {
 }
 
 impl BindError {
-    /// What to do about it.
-    pub fn remedy(&self) -> String {
+    /// What to do about it; `as_root`: root is who tried.
+    pub fn remedy(&self, as_root: bool) -> String {
         match self {
             Self::NotFound { .. } | Self::NotNvme { .. } => "`warprow devices` lists the drives".to_owned(),
             Self::InUse { uses, .. } => {
@@ -235,6 +241,15 @@ impl BindError {
                              process), or choose another drive"
                         .to_owned(),
                 }
+            }
+            Self::NoController { address } => {
+                format!(
+                    "try again if it has come just now; `dmesg | grep {address}` has the driver's reasons; if nothing uses it: \
+                     echo {address} | sudo tee /sys/bus/pci/devices/{address}/driver/unbind"
+                )
+            }
+            Self::Unread { .. } if as_root => {
+                "run it where /sys, /proc and /run/udev are the machine's own, outside of containers".to_owned()
             }
             Self::Unread { .. } => "run it as root".to_owned(),
             Self::BehindVmd { .. } => {
@@ -257,7 +272,7 @@ impl BindError {
             Self::OtherDriver { address, .. } => {
                 format!("if nothing uses it: echo {address} | sudo tee /sys/bus/pci/devices/{address}/driver/unbind")
             }
-            Self::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            Self::Write { source, .. } if !as_root && source.kind() == io::ErrorKind::PermissionDenied => {
                 "run it as root, with sudo".to_owned()
             }
             Self::Write { .. } | Self::NotTaken { .. } => "`dmesg | tail` has the kernel's reasons".to_owned(),
@@ -281,6 +296,9 @@ impl Machine {
         let hidden = || self.held_unseen(&drive).map(|it| vec![it]);
         if let Some(uses) = Some(&drive.uses).filter(|uses| !uses.is_empty()).cloned().or_else(hidden) {
             return Err(BindError::InUse { address, uses });
+        }
+        if drive.is_without_controller() {
+            return Err(BindError::NoController { address });
         }
         if !drive.unread.is_empty() {
             return Err(BindError::Unread { address, unread: drive.unread });

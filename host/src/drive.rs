@@ -36,7 +36,15 @@ pub struct Drive {
     pub gpus: Vec<(PciAddress, Distance)>,
 }
 
+/// Stands in [`Drive::unread`] where Linux's own driver has the drive and has made no controller of it.
+const NO_CONTROLLER: &str = "the nvme driver has it, and sysfs shows no controller";
+
 impl Drive {
+    /// Whether Linux's own driver has it and has made no controller of it: it is still at it, or has failed.
+    pub fn is_without_controller(&self) -> bool {
+        self.unread.iter().any(|it| it == NO_CONTROLLER)
+    }
+
     /// Whether nothing uses it, for all that could be read.
     pub fn is_free(&self) -> bool {
         self.uses.is_empty() && self.unread.is_empty()
@@ -83,7 +91,7 @@ impl Machine {
             None => Vec::new(),
         };
         if controller.is_none() && function.driver.as_deref() == Some("nvme") {
-            all.unread.push("the nvme driver has it, and sysfs shows no controller".to_owned());
+            all.unread.push(NO_CONTROLLER.to_owned());
         }
         for namespace in &namespaces {
             let found = usage.of(self, &namespace.name);

@@ -90,9 +90,9 @@ fn driver(fixture: &Fixture, text: &str) -> Option<String> {
 /// Fails, with a message that holds all these words and with a remedy; and nothing was written.
 fn refused(result: Result<Plan, BindError>, words: &[&str]) {
     let error = result.expect_err("it should be refused");
-    let text = format!("{error} | {}", error.remedy());
+    let text = format!("{error} | {}", error.remedy(false));
     assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
-    assert!(!error.remedy().is_empty());
+    assert!(!error.remedy(false).is_empty() && !error.remedy(true).contains("as root"), "{}", error.remedy(true));
 }
 
 #[test]
@@ -219,7 +219,9 @@ fn what_cannot_be_known_is_refused() {
     };
     unknown(&not_a_folder, "holders of /dev/nvme0n1");
     let nvme = |it: &Fixture| fs::remove_dir_all(it.path("sys/bus/pci/devices/0000:04:00.0/nvme")).unwrap();
-    unknown(&nvme, "no controller");
+    let machine = server();
+    nvme(&machine);
+    refused(bind(&machine, FREE), &["shows no controller", "dmesg", "driver/unbind"]);
 }
 
 #[test]
@@ -262,7 +264,9 @@ fn permission_denied_says_sudo() {
     let machine = server();
     let kernel = Kernel { fails: Some((0, io::ErrorKind::PermissionDenied)), ..Kernel::of(&machine) };
     let error = bind(&machine, FREE).unwrap().run(&at(&machine), &kernel, SHORT).unwrap_err();
-    assert!(error.remedy().contains("sudo"), "{error}: {}", error.remedy());
+    assert!(error.remedy(false).contains("sudo"), "{error}: {}", error.remedy(false));
+    // Whom that does not help.
+    assert!(error.remedy(true).contains("dmesg"), "{error}: {}", error.remedy(true));
 }
 
 #[test]

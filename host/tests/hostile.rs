@@ -21,8 +21,8 @@ fn look(fixture: &Fixture) {
     }
     for text in [FREE, SYSTEM, RAID, "10000:e1:00.0", "0000:03:00.0"] {
         let address: PciAddress = text.parse().unwrap();
-        let _ = machine.plan_bind(address, &[]).map_err(|error| error.to_string() + &error.remedy());
-        let _ = machine.plan_unbind(address).map_err(|error| error.to_string() + &error.remedy());
+        let _ = machine.plan_bind(address, &[]).map_err(|error| error.to_string() + &error.remedy(false));
+        let _ = machine.plan_unbind(address).map_err(|error| error.to_string() + &error.remedy(false));
     }
 }
 

@@ -11,6 +11,7 @@ use warprow_store::{Access, Create, Device, DriveAddress, OpenOptions, Store, St
 
 use crate::attached;
 use crate::failure::{Class, Failure};
+use crate::store_failure::DRIVE_ADDRESS;
 
 /// The drives of a store.
 #[derive(Debug, Clone, Args)]
@@ -174,6 +175,19 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
 pub fn no_such_table(store: &Store, table: &str) -> Failure {
     let known = store.tables().into_iter().map(|table| table.name).collect();
     StoreError::NoSuchTable { table: table.to_owned(), known }.into()
+}
+
+/// The drives that arguments name, each of which must name one at least.
+pub(crate) fn named(arguments: &[String]) -> Result<Vec<String>, Failure> {
+    let mut drives = Vec::new();
+    for argument in arguments {
+        let names = split(argument);
+        if names.is_empty() {
+            return Err(Failure::usage(argument, format!("{argument:?} names no drive")).remedy(DRIVE_ADDRESS));
+        }
+        drives.extend(names);
+    }
+    Ok(drives)
 }
 
 /// Drives separated by commas. Commas also separate the properties of an emulated drive: those belong to the drive before.

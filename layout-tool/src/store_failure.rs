@@ -25,6 +25,8 @@ const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
 const CHANGED: &str = "find out who changed it; `warprow inspect` shows what is left";
+/// What to do about a text that is no drive's address.
+pub(crate) const DRIVE_ADDRESS: &str = "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET";
 /// What to do about rows that are not what was loaded.
 pub const DAMAGED_ROWS: &str =
     "find out what is damaged with `warprow verify`, then load the table again, with --replace";
@@ -89,11 +91,7 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
 
 fn of_store(error: &StoreError) -> Meaning {
     match error {
-        StoreError::Address { address, .. } => (
-            Class::Usage,
-            address.clone(),
-            "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET",
-        ),
+        StoreError::Address { address, .. } => (Class::Usage, address.clone(), DRIVE_ADDRESS),
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
         StoreError::VfioUser(error) => of_vfio_user(error),

@@ -4,6 +4,7 @@
 # Exit code 77 and one line where this machine cannot (QEMU older than 10.1; see fetch.sh).
 #
 #   WARPROW_BINARY   the command to serve with (default: built here)
+#   WARPROW_ROUNDS   rounds of comparing rates with those of QEMU's own model (default 3), 4 s each
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -33,7 +34,8 @@ done
 mkdir "$work/top"
 cp "$here/init-vfio-user" "$work/top/init"
 chmod +x "$work/top/init"
-echo "SERIAL=$serial" >"$work/top/settings"
+rounds=${WARPROW_ROUNDS:-3}
+echo "SERIAL=$serial ROUNDS=$rounds" >"$work/top/settings"
 busybox=$(find "$root" -path "*/bin/busybox" | head -1)
 {
     cat "$guest/base.cpio"
@@ -42,7 +44,7 @@ busybox=$(find "$root" -path "*/bin/busybox" | head -1)
 truncate -s 512M "$work/qemu.drive"
 
 boot() { # the console to stdout and to $work/console
-    timeout -k 5 200 "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$root/usr/bin/qemu-system-x86_64" \
+    timeout -k 5 $((200 + rounds * 10)) "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$root/usr/bin/qemu-system-x86_64" \
         -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
         -nodefaults -no-user-config -display none -no-reboot -serial stdio \
         -object memory-backend-memfd,id=memory,size=1G,share=on -machine q35,accel=tcg,memory-backend=memory -cpu max -smp 1 -m 1G \

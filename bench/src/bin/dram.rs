@@ -1,11 +1,12 @@
 //! `dram`: rows in DRAM, read by a GPU.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::Parser;
 use warprow_bench::gpu::dram::{
-    Asked, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
+    Asked, Case, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
 };
 use warprow_bench::gpu::{Stream, ready};
 use warprow_bench::output::{busy, finish};
@@ -90,10 +91,12 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<String> {
+    let (setups, expected) = setups(args)?;
     let (machine, gpu) = (Machine::this(), Gpu::open(0)?);
     let stream = ready(&gpu)?;
     let (mut results, mut sweeps, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    cases(args, &stream, &mut results, &mut sweeps, &mut |text| {
+    eprintln!("{} tables; this takes about {:.0} s", setups.len(), expected.as_secs_f64());
+    cases(args, &setups, &stream, &mut results, &mut sweeps, &mut |text| {
         eprintln!("  {text}");
         if !notes.iter().any(|note| note == text) {
             notes.push(text.to_owned());
@@ -124,13 +127,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn cases(
-    args: &Args,
-    stream: &Stream,
-    results: &mut Vec<DramResult>,
-    sweeps: &mut Vec<Sweep>,
-    note: &mut dyn FnMut(&str),
-) -> anyhow::Result<()> {
+/// What is to be measured, and about how long that takes; an error where it makes no sense, before the GPU is asked.
+fn setups(args: &Args) -> anyhow::Result<(Vec<DramSetup>, Duration)> {
     let preset = match (args.quick, args.full) {
         (true, _) => Preset::quick(),
         (_, true) => Preset::full(),
@@ -140,28 +138,41 @@ fn cases(
         },
     };
     let counts = if args.ids.is_empty() { preset.counts } else { args.ids.iter().map(|ids| ids.0).collect() };
+    ensure!(args.runs > 0, "--runs 0 leaves nothing to measure");
+    ensure!(!args.sms.contains(&0), "--sms 0: a look-up takes one thread block at least");
+    let setup = |case: &Case| DramSetup {
+        size: case.size,
+        row_bytes: case.row_bytes,
+        counts: counts.clone(),
+        alphas: args.alpha.clone(),
+        runs: args.runs,
+        seed: args.seed,
+        gatherers: args.gatherers,
+        direct_ids: args.direct_ids.map(|ids| ids.0),
+        torch: if case.torch && args.sms.is_empty() { args.torch } else { Asked::No },
+    };
+    let setups: Vec<_> = preset.cases.iter().map(setup).collect();
+    setups.iter().try_for_each(DramSetup::check)?;
     let torch = args.torch != Asked::No && args.sms.is_empty();
-    let expected = duration(&preset.cases, &counts, args.alpha.len(), args.runs, torch);
-    eprintln!("{} tables; this takes about {:.0} s", preset.cases.len(), expected.as_secs_f64());
+    Ok((setups, duration(&preset.cases, &counts, args.alpha.len(), args.runs, torch)))
+}
+
+fn cases(
+    args: &Args,
+    setups: &[DramSetup],
+    stream: &Stream,
+    results: &mut Vec<DramResult>,
+    sweeps: &mut Vec<Sweep>,
+    note: &mut dyn FnMut(&str),
+) -> anyhow::Result<()> {
     let began = Instant::now();
-    for (number, case) in (1..).zip(&preset.cases) {
-        let (size, row_bytes) = (case.size >> 20, case.row_bytes);
+    for (number, setup) in (1..).zip(setups) {
+        let (size, row_bytes) = (setup.size >> 20, setup.row_bytes);
         let elapsed = began.elapsed().as_secs();
-        eprintln!("{number}/{}: {size} MiB, rows of {row_bytes} B ({elapsed} s so far)", preset.cases.len());
-        let setup = DramSetup {
-            size: case.size,
-            row_bytes,
-            counts: counts.clone(),
-            alphas: args.alpha.clone(),
-            runs: args.runs,
-            seed: args.seed,
-            gatherers: args.gatherers,
-            direct_ids: args.direct_ids.map(|ids| ids.0),
-            torch: if case.torch { args.torch } else { Asked::No },
-        };
+        eprintln!("{number}/{}: {size} MiB, rows of {row_bytes} B ({elapsed} s so far)", setups.len());
         match args.sms.is_empty() {
-            true => results.extend(measure(stream, &setup, note)?),
-            false => sweeps.extend(sweep(stream, &setup, &args.sms)?),
+            true => results.extend(measure(stream, setup, note)?),
+            false => sweeps.extend(sweep(stream, setup, &args.sms)?),
         }
     }
     Ok(())

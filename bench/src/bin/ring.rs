@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::gpu::ring::{self as gpu_ring, GpuRingSetup};
@@ -43,6 +44,7 @@ Examples:
   ring --host                     # RAM and null drive, a table
   ring --host --json | jq .ratio
   ring --host --depth 1 --backing ram --seconds 5
+  ring --on vfio-user:/run/a.sock --overwrite --depth 1 --block 4096
   ring --gpu --size 2G --threads 1,2,4,8
   ring --gpu --size 2G --threads 8 --commands 1G --json   # a soak: about a minute at 17 M/s"
 )]
@@ -57,6 +59,13 @@ struct Args {
     /// Reach the controller through a vfio-user socket, as one of another process.
     #[arg(long, conflicts_with = "gpu")]
     vfio_user: bool,
+    /// Read a drive that is there, without a rival: a PCI address (bound to vfio-pci) or vfio-user:SOCKET, by Warprow's driver; a
+    /// block device or file, such as /dev/nvme0n1, by Linux with io_uring. Overwrites the first --size bytes of it.
+    #[arg(long, value_name = "DRIVE", conflicts_with_all = ["host", "gpu", "vfio_user", "backing"], requires = "overwrite")]
+    on: Option<String>,
+    /// With --on: agree that what lies on the drive is overwritten.
+    #[arg(long, requires = "on")]
+    overwrite: bool,
     /// With --gpu: numbers of drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<u32>,
@@ -188,7 +197,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         return measure_gpu(args);
     }
     let machine = Machine::this();
-    let time = Duration::try_from_secs_f64(args.seconds)?;
+    let time = Duration::try_from_secs_f64(args.seconds).unwrap_or_default();
+    let enough = (0.1..=86400.0).contains(&args.seconds);
+    ensure!(enough, "--seconds {}: less than 0.1 tells nothing, and more than 86400 is not waited for", args.seconds);
     let setup = |media| RingSetup {
         depth: args.depth,
         block: args.block,
@@ -197,6 +208,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         seed: args.seed,
         vfio_user: args.vfio_user,
     };
+    if let Some(on) = &args.on {
+        return on_drive(args, on, &setup(Media::Ram), time, &machine);
+    }
     let run = |media, unless| (args.backing != unless).then(|| run(setup(media), time)).transpose();
     let ram = run(Media::Ram, Backings::Null)?;
     let null = run(Media::Null, Backings::Ram)?;
@@ -236,6 +250,39 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     text += &busy(&machine);
     Ok(text)
+}
+
+/// A drive that is there.
+fn on_drive(args: &Args, on: &str, setup: &RingSetup, time: Duration, machine: &Machine) -> anyhow::Result<String> {
+    let result = warprow_bench::drive::run(&on.parse()?, *setup, time)?;
+    let (rate, microseconds) = (result.commands_per_second, result.microseconds(args.depth));
+    if args.json {
+        let json = json!({
+            "schema": 1,
+            "submitter": "host",
+            "on": on,
+            "depth": args.depth,
+            "block": args.block,
+            "size": args.size.0,
+            "seed": args.seed,
+            "commands_per_second": rate,
+            "microseconds": microseconds,
+            "rounds": result.rounds,
+            "blocks_checked": result.checked,
+            "machine": machine_json(machine),
+        });
+        return Ok(format!("{json}\n"));
+    }
+    Ok(format!(
+        "Random reads of {} B, depth {}, on {on}: {}/s, {microseconds:.1} us each; median of {} rounds\n{} blocks compared byte \
+         for byte.\n{}",
+        args.block,
+        args.depth,
+        per_second(rate),
+        result.rounds,
+        result.checked,
+        busy(machine)
+    ))
 }
 
 fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&RingResult>) -> serde_json::Value {

@@ -72,7 +72,11 @@ fn one(drive: &Drive) -> Finding {
         }
         _ if !drive.unread.is_empty() => {
             let found = format!("{name}: cannot tell whether it is in use: {}", drive.unread.join("; "));
-            Finding::new("drive", Verdict::Unproven, found).command("sudo warprow doctor")
+            let command = match drive.is_without_controller() {
+                true => format!("sudo dmesg | grep {address}"),
+                false => "sudo warprow doctor".to_owned(),
+            };
+            Finding::new("drive", Verdict::Unproven, found).command(command)
         }
         Some("nvme") | None => {
             let formatted = metadata.map(|it| {

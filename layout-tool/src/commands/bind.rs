@@ -7,8 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Uid;
 use serde_json::{Value, json};
 use warprow_host::{BindError, KernelFiles, Machine, PciAddress, Plan};
+use warprow_store::DriveAddress;
 
 use super::{Context, Done, MachineArgs};
 use crate::failure::{Class, Failure};
@@ -69,14 +71,28 @@ impl Which {
     fn addresses(&self) -> Result<Vec<PciAddress>, Failure> {
         let mut addresses: Vec<PciAddress> = Vec::new();
         for text in &self.addresses {
-            let address =
-                text.parse().map_err(|error: warprow_vfio::AddressError| Failure::usage(text, error.to_string()))?;
+            let address = address_of(text)?;
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
         Ok(addresses)
     }
+}
+
+/// The PCI address of a whole controller.
+fn address_of(text: &str) -> Result<PciAddress, Failure> {
+    let what = match text.parse() {
+        Ok(DriveAddress::Pci { address, .. }) if !text.contains('/') => return Ok(address),
+        Ok(DriveAddress::Pci { address, .. }) => {
+            let what = format!("{text} is one namespace: a controller goes with all of them");
+            return Err(Failure::usage(text, what).remedy(format!("give {address}")));
+        }
+        Ok(_) => "is no drive of this machine's: those alone are bound",
+        Err(_) => "is not a PCI address",
+    };
+    let remedy = "give a PCI address such as 0000:41:00.0; `warprow devices` lists the drives";
+    Err(Failure::usage(text, format!("{text:?} {what}")).remedy(remedy))
 }
 
 type Planner = fn(&Machine, PciAddress, &[PciAddress]) -> Result<Plan, BindError>;
@@ -135,6 +151,7 @@ impl From<BindError> for Failure {
             BindError::NotFound { address, .. }
             | BindError::NotNvme { address, .. }
             | BindError::InUse { address, .. }
+            | BindError::NoController { address }
             | BindError::Unread { address, .. }
             | BindError::BehindVmd { address, .. }
             | BindError::NoIommu { address }
@@ -144,7 +161,8 @@ impl From<BindError> for Failure {
             | BindError::NotTaken { address, .. } => address.to_string(),
             BindError::NoDriver { driver } => (*driver).to_owned(),
         };
-        let failure = Self::new(class, subject, printable(&error.to_string())).remedy(error.remedy());
+        let failure =
+            Self::new(class, subject, printable(&error.to_string())).remedy(error.remedy(Uid::effective().is_root()));
         match &error {
             BindError::InUse { uses, .. } => {
                 let uses = uses.iter().map(|it| json!({"device": it.device, "kind": it.kind.name(), "by": it.by}));

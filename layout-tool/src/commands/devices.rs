@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<Done, Failure
             shown.push(of_drive(&machine, drive, args.no_probe));
         }
     }
-    for text in args.drives.iter().flat_map(|argument| crate::drives::split(argument)) {
+    for text in crate::drives::named(&args.drives)? {
         context.interrupt.check()?;
         shown.push(match text.parse()? {
             DriveAddress::Pci { address, .. } => {

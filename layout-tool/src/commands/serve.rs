@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use warprow_soft_controller::DriveUri;
 use warprow_store::{DriveAddress, StoreError};
-use warprow_vfio_user_server::{Event, ServeError, Server};
+use warprow_vfio_user_server::{Claim, Event, ServeError, Server};
 
 use super::{Context, Done};
 use crate::drives::shell;
@@ -38,16 +38,19 @@ pub struct ServeArgs {
 }
 
 pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> {
-    let uri = match args.drive.parse::<DriveAddress>()? {
-        DriveAddress::Emulated(uri) => uri,
-        _ => {
+    let uri = match args.drive.parse::<DriveAddress>() {
+        Ok(DriveAddress::Emulated(uri)) => uri,
+        Err(error @ StoreError::Emulated(_)) => return Err(error.into()),
+        Ok(_) | Err(_) => {
             let what = format!("{} is not an emulated drive: only those are served", args.drive);
             return Err(Failure::usage(&args.drive, what).remedy("give emulated:PATH"));
         }
     };
+    // Before the drive is opened, which may make its file.
+    let claim = Claim::new(&args.socket).map_err(|error| refused(&error))?;
     let drive = uri.builder().map_err(StoreError::from)?.shared_doorbells().build();
     let drive = drive.map_err(|error| StoreError::from(warprow_soft_controller::UriError::from(error)))?;
-    let server = Server::bind(&args.socket, drive).map_err(|error| refused(&error))?;
+    let server = Server::on(claim, drive).map_err(|error| refused(&error))?;
     // A reader that has gone away is no failure.
     announce(&uri, args, context)
         .or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })

@@ -113,7 +113,12 @@ fn devices_asks_an_emulated_drive_itself() {
     assert!(text.contains("emulated") && text.contains("64.0 MiB") && text.contains("formats"), "{text}");
     assert_eq!(fs::read(rig.path("a.drive")).unwrap(), before, "nothing on it changed");
     rig.fails(&["devices", "emulated:absent"], 6);
-    rig.fails(&["devices", "nonsense"], 2);
+    for nonsense in ["nonsense", ",", "", " , "] {
+        let error = rig.fails(&["devices", nonsense], 2);
+        assert!(error["remedy"].as_str().unwrap().contains("emulated:PATH"), "{error}");
+        // Beside one that is right.
+        rig.fails(&["devices", &drive, nonsense], 2);
+    }
 }
 
 #[test]
@@ -174,6 +179,9 @@ fn bind_refuses_what_is_used_and_what_is_none() {
         (&["bind", "0000:03:00.0", "--yes"], 3, &["not an NVMe controller"]),
         (&["bind", "0000:55:00.0", "--dry-run"], 7, &["no such PCI function"]),
         (&["bind", "nvme0", "--dry-run"], 2, &["is not a PCI address"]),
+        (&["bind", "0000:04:00.0/2", "--dry-run"], 2, &["one namespace"]),
+        (&["bind", "emulated:x", "--dry-run"], 2, &["no drive of this machine's"]),
+        (&["bind", "", "--dry-run"], 2, &["is not a PCI address"]),
         (&["unbind", "0000:03:00.0", "--yes"], 3, &["not an NVMe controller"]),
     ] {
         let error = rig.fails(&on(&machine, args), exit);

@@ -126,12 +126,16 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let serving = Serving::new(&rig, &serve("emulated:x,backing=ram,size=16M")[1..]);
     let refused = rig.fails(&serve("emulated:y,backing=ram,size=16M"), 4);
     assert!(refused["message"].as_str().unwrap().contains("in use"), "{refused}");
+    // Nothing was made for it.
+    rig.fails(&serve("emulated:new.drive,size=16M"), 4);
+    assert!(!rig.path("new.drive").exists() && !rig.path("new.drive.nvme.toml").exists());
     assert!(rig.path("s.sock").exists());
     // Killed, it leaves its socket, which the next one replaces.
     assert_eq!(serving.end(Signal::SIGKILL).0, -1);
     assert!(rig.path("s.sock").exists());
     let serving = Serving::new(&rig, &serve("emulated:x,backing=ram,size=16M")[1..]);
     assert_eq!(serving.end(Signal::SIGINT).0, 0);
+    assert!(!rig.path("s.sock").exists() && !rig.path("s.sock.lock").exists());
 
     std::fs::write(rig.path("s.sock"), "precious").unwrap();
     rig.fails(&serve("emulated:x,backing=ram,size=16M"), 4);
@@ -150,17 +154,28 @@ fn bad_input_is_named() {
     for (args, exit) in [
         (&["serve", "--socket", "s", "0000:41:00.0"][..], 2),
         (&["serve", "--socket", "s", "vfio-user:t"], 2),
+        (&["serve", "--socket", "s", "nonsense"], 2),
         (&["serve", "--socket", "s", "emulated:"], 2),
         (&["serve", "--socket", "s", "emulated:nothing"], 6),
         (&["serve", "--socket", &long, "emulated:x,backing=ram,size=16M"], 2),
         (&["serve", "--socket", "nowhere/s", "emulated:x,backing=ram,size=16M"], 3),
+        (&["serve", "--socket", "nowhere/s", "emulated:new,size=16M"], 3),
+        (&["serve", "--socket", &long, "emulated:new,size=16M"], 2),
+        (&["serve", "--socket", "file", "emulated:new,size=16M"], 4),
         (&["serve", "--socket", "file/s", "emulated:x,backing=ram,size=16M"], 3),
         (&["inspect", "-d", "vfio-user:nobody"], 7),
         (&["inspect", "-d", "vfio-user:file"], 7),
         (&["inspect", "-d", "vfio-user:"], 2),
         (&["inspect", "-d", "vfio-user:s?namespace=no"], 2),
     ] {
-        rig.fails(args, exit);
+        let error = rig.fails(args, exit);
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            args[0] != "serve" || exit != 2 || !message.contains("PCI"),
+            "only emulated drives are served: {message}"
+        );
     }
-    assert!(!rig.path("s").exists());
+    for left in ["s", "s.lock", "new", "file.lock"] {
+        assert!(!rig.path(left).exists(), "{left} was left");
+    }
 }

@@ -7,9 +7,11 @@
 //! [`SoftController`]: warprow_soft_controller::SoftController
 #![forbid(unsafe_code)]
 
+mod claim;
 mod config_space;
 mod server;
 mod session;
 mod vectors;
 
+pub use claim::Claim;
 pub use server::{Event, ServeError, Server};

@@ -2,8 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +11,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::Channel;
 use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 
+use crate::claim::{Claim, file_at};
 use crate::session::{Session, turn_away};
 
 /// How often the server looks whether it shall end.
@@ -31,7 +30,7 @@ const REST: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Somebody serves there.
-    #[error("{} is in use: another server answers there; end it, or choose another path", .0.display())]
+    #[error("{} is in use: another server has it; end that one, or choose another path", .0.display())]
     InUse(PathBuf),
     /// Something else lies there.
     #[error("{} exists and is not a socket; choose another path", .0.display())]
@@ -91,7 +90,7 @@ impl fmt::Display for Event {
 /// The socket is for this user alone. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Server {
-    path: PathBuf,
+    claim: Claim,
     /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
     listener: UnixListener,
@@ -108,46 +107,41 @@ pub(crate) struct Limits {
     pub(crate) regions: usize,
 }
 
-fn file_at(path: &Path) -> Option<(u64, u64)> {
-    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         // Another's may lie there by now.
-        if self.file.is_some() && file_at(&self.path) == self.file {
-            let _ = std::fs::remove_file(&self.path);
+        if self.file.is_some() && file_at(self.path()) == self.file {
+            let _ = std::fs::remove_file(self.path());
         }
     }
 }
 
 impl Server {
-    /// Opens the socket. One that nobody answers any more is removed first. The controller must have
-    /// [shared doorbells](warprow_soft_controller::Builder::shared_doorbells), and nobody else to drive it.
+    /// [Claims](Claim) the path and opens the socket there.
     pub fn bind(path: impl Into<PathBuf>, controller: Arc<SoftController>) -> Result<Self, ServeError> {
-        let path = path.into();
+        Self::on(Claim::new(path)?, controller)
+    }
+
+    /// Opens the socket on a path that was claimed. The controller must have
+    /// [shared doorbells](warprow_soft_controller::Builder::shared_doorbells), and nobody else to drive it.
+    pub fn on(claim: Claim, controller: Arc<SoftController>) -> Result<Self, ServeError> {
         if controller.doorbell_memory().file().is_none() {
             return Err(ServeError::Private);
         }
-        let address = SocketAddrUnix::new(&path).map_err(|_| ServeError::TooLong(path.clone()))?;
-        clear(&path)?;
-        let system = |what| {
-            let path = path.clone();
-            move |errno: Errno| ServeError::System { what, path: path.clone(), source: errno.into() }
-        };
+        let system = |what| claim.failed(what);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket for"))?;
         // Its file gets these rights when it is bound: there is no moment at which others could connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("set the rights of"))?;
-        bind(&socket, &address).map_err(|errno| match errno {
-            Errno::ADDRINUSE => ServeError::InUse(path.clone()),
+        bind(&socket, &claim.address()?).map_err(|errno| match errno {
+            Errno::ADDRINUSE => ServeError::InUse(claim.path().to_owned()),
             errno => system("bind a socket to")(errno),
         })?;
         let limits = Limits { time: MESSAGE_TIME, regions: 4096 };
-        let file = file_at(&path);
-        let server = Self { path: path.clone(), file, listener: socket.into(), controller, limits };
-        listen(&server.listener, 8).map_err(system("listen on"))?;
+        let file = file_at(claim.path());
+        let server = Self { claim, file, listener: socket.into(), controller, limits };
+        listen(&server.listener, 8).map_err(server.claim.failed("listen on"))?;
         Ok(server)
     }
 
@@ -167,7 +161,7 @@ impl Server {
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.claim.path()
     }
 
     /// Serves clients, one after another, until `stop` is set. `tell` hears of them.
@@ -222,40 +216,6 @@ impl Server {
     }
 
     fn failed(&self, source: io::Error) -> ServeError {
-        ServeError::System { what: "accept clients on", path: self.path.clone(), source }
+        ServeError::System { what: "accept clients on", path: self.path().to_owned(), source }
     }
-}
-
-/// Removes a socket that nobody answers.
-fn clear(path: &Path) -> Result<(), ServeError> {
-    let system = |what, source| ServeError::System { what, path: path.to_owned(), source };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(system("look at", error)),
-        Ok(metadata) if !metadata.file_type().is_socket() => return Err(ServeError::NotASocket(path.to_owned())),
-        Ok(_) => {}
-    }
-    let deadline = Instant::now() + Duration::from_secs(1);
-    // A connection to a server whose queue of clients is full waits; nobody has to.
-    let refused = loop {
-        match answers(path) {
-            Err(Errno::CONNREFUSED) => break true,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::INTR) if Instant::now() < deadline => {}
-            _ => break false,
-        }
-    };
-    if !refused {
-        return Err(ServeError::InUse(path.to_owned()));
-    }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system("remove the stale socket", error)),
-        _ => Ok(()),
-    }
-}
-
-fn answers(path: &Path) -> Result<(), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }

@@ -28,7 +28,9 @@ pub(crate) fn write_zeroes(subject: &Subject) -> Result<Verdict> {
     }
     let block = rig.block();
     rig.write_pattern(71, 0, 32)?;
-    for (lba, blocks, deallocate) in [(5, 1, false), (8, 9, false), (20, 4, true)] {
+    // The Deallocate bit is for controllers that say so (DLFEAT, NVM Command Set, figure 114).
+    let deallocate = rig.ns.deallocates_zeroed();
+    for (lba, blocks, deallocate) in [(5, 1, false), (8, 9, false), (20, 4, deallocate)] {
         rig.done(|pair, ns| pair.write_zeroes(ns, lba, blocks, deallocate, 0))?;
     }
     let mut want = pattern(71, 0, block, 32);

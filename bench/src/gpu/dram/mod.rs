@@ -13,10 +13,10 @@ pub use rivals::{MOST_COPIES, gather_and_copy};
 pub use sweep::{Sweep, SweepPoint, sweep};
 pub use torch::{Torch, TorchLine};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use warprow_layout::DType;
 use warprow_store::{Feature, GpuExecutor, GpuOptions, GpuPlan, PlanOptions, Pooling, Store};
-use warprow_workload::Oracle;
+use warprow_workload::{Oracle, PowerLaw};
 
 use super::Stream;
 use super::processor::HostRows;
@@ -58,11 +58,17 @@ pub enum Asked {
 }
 
 impl DramSetup {
-    fn check(&self) -> anyhow::Result<()> {
+    /// Refuses what cannot be measured; no GPU is needed for that.
+    pub fn check(&self) -> anyhow::Result<()> {
         let row = self.row_bytes;
         ensure!(row >= 4 && row.is_multiple_of(4) && row <= 8192, "rows of {row} bytes: multiples of 4 up to 8192");
         ensure!(self.rows() > 0, "a table of {} bytes has no row", self.size);
+        ensure!(self.counts.iter().all(|&count| count > 0), "a look-up of no ids");
         ensure!(!self.counts.is_empty() && !self.alphas.is_empty(), "no ids to look up");
+        let law = |alpha: &&f64| PowerLaw::new(self.rows(), **alpha).is_none();
+        if let Some(alpha) = self.alphas.iter().find(law) {
+            bail!("no power law has the exponent {alpha}: it is 0 or more");
+        }
         Ok(())
     }
 

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Our client on SPDK's vfio-user target: every conformance check that SPDK is not known to fail, then random reads of 512 B, depth 128,
+# by our driver and by SPDK's own initiator (spdk_nvme_perf) by turns. One core for the target, one for the initiator; no huge
+# pages and no privilege are needed.
+# Exit code 77 and one line where no SPDK is named.
+#
+#   WARPROW_SPDK        folder with nvmf_tgt and spdk_nvme_perf of an SPDK with --with-vfio-user (SPDK's build/bin)
+#   WARPROW_SPDK_TURNS  turns of measuring (default 3; 0: checks alone)
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+spdk=${WARPROW_SPDK:-} turns=${WARPROW_SPDK_TURNS:-3}
+[ -n "$spdk" ] || { echo "peers skipped: WARPROW_SPDK names no SPDK"; exit 77; }
+for program in nvmf_tgt spdk_nvme_perf; do
+    [ -x "$spdk/$program" ] || { echo "peers: there is no $spdk/$program" >&2; exit 1; }
+done
+
+build() { # package, binary
+    (cd "$here/../.." && cargo build --quiet --release --package "$1" --bin "$2" --message-format json-render-diagnostics |
+        sed -n 's/.*"executable":"\([^"]*\/'"$2"'\)".*/\1/p')
+}
+checks=${WARPROW_PEER_BINARY:-$(build warprow-conformance vfio-user-peer)}
+ring=${WARPROW_RING_BINARY:-$(build warprow-bench ring)}
+
+work=$(mktemp -d)
+target=
+clean() {
+    [ -z "$target" ] || kill "$target" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap clean EXIT
+# Not sockets' paths: the target makes `cntrl` in the folder.
+mkdir "$work/drive"
+nqn=nqn.2019-07.io.spdk:cnode0
+cat >"$work/config.json" <<CONF
+{"subsystems": [
+  {"subsystem": "bdev", "config": [
+    {"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 131072, "block_size": 512}}]},
+  {"subsystem": "nvmf", "config": [
+    {"method": "nvmf_create_transport", "params": {"trtype": "VFIOUSER"}},
+    {"method": "nvmf_create_subsystem", "params": {"nqn": "$nqn", "allow_any_host": true, "serial_number": "SPDK"}},
+    {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "$nqn", "namespace": {"bdev_name": "memory"}}},
+    {"method": "nvmf_subsystem_add_listener", "params": {"nqn": "$nqn",
+      "listen_address": {"trtype": "VFIOUSER", "traddr": "$work/drive", "trsvcid": "0"}}}]}]}
+CONF
+
+serve() {
+    rm -f "$work/drive"/*
+    "$spdk/nvmf_tgt" --no-huge -s 1024 -m 0x1 --no-pci -r "$work/rpc" -c "$work/config.json" >"$work/log" 2>&1 &
+    target=$!
+    for _ in $(seq 200); do
+        [ -S "$work/drive/cntrl" ] && return
+        kill -0 "$target" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$work/log" >&2
+    echo "peers: SPDK's target did not start" >&2
+    exit 1
+}
+serve
+socket=$work/drive/cntrl
+failed=0
+# What this peer does otherwise, by its own choice; see docs/vfio-user.md.
+known=()
+mapfile -t known < <(grep -v '^#' "$here/spdk-known" || true)
+"$checks" "$socket" "${known[@]}" || failed=1
+kill -0 "$target" 2>/dev/null || { tail -5 "$work/log" >&2; echo "peers: SPDK's target died" >&2; exit 1; }
+
+turn=0
+while [ "$turn" -lt "$turns" ]; do
+    ours=$(taskset -c 1 "$ring" --on "vfio-user:$socket" --overwrite --depth 128 --block 512 --size 64M --seconds 3 --json |
+        sed -n 's/.*"commands_per_second":\([0-9]*\).*/\1/p')
+    theirs=$("$spdk/spdk_nvme_perf" --no-huge -s 512 -r "trtype:VFIOUSER traddr:$work/drive subnqn:$nqn" -q 128 -o 512 -w randread -t 3 -c 0x2 2>>"$work/log" |
+        awk '$1 == "Total" && $2 == ":" { printf "%d", $3 }')
+    [ -n "$ours" ] && [ -n "$theirs" ] || { tail -5 "$work/log" >&2; echo "peers: no rate: ours '$ours', SPDK's '$theirs'" >&2; exit 1; }
+    echo "peers: turn $turn: ours $ours/s, SPDK's initiator $theirs/s"
+    echo "$ours $theirs" >>"$work/rates"
+    turn=$((turn + 1))
+done
+[ ! -e "$work/rates" ] || awk '{ printf "%.3f\n", $1 / $2 }' "$work/rates" | sort -n |
+    awk '{ r[NR] = $1 } END { printf "peers: ours / SPDK'"'"'s, median of %d pairs: %s (%s to %s)\n", NR, r[int((NR + 1) / 2)], r[1], r[NR] }'
+exit "$failed"
