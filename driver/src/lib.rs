@@ -45,6 +45,6 @@ pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest, Loss};
 pub use host_memory::HostMemory;
 pub use locking::Locking;
 pub use namespace::{Namespace, NamespaceIds};
-pub use queue::{Completion, Ended, ExternalQueue, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
+pub use queue::{Completion, Ended, ExternalQueue, Issued, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
 pub use recovery::{Blame, Failure, Rung, Step};
 pub use reset::ResetKind;

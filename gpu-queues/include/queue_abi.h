@@ -27,6 +27,8 @@ typedef unsigned long long u64;
 #define WR_FAULT_TIMED_OUT 1
 /* The gate closed while commands were outstanding. */
 #define WR_FAULT_CLOSED 2
+/* The host gave the drive up. */
+#define WR_FAULT_GIVEN_UP 3
 
 /* Gate: byte offsets of its two words in pinned memory. `closed` is a u32, not zero while launches stay out; `inside` is a
  * u64, the launch that is inside, or zero. */

@@ -28,6 +28,8 @@ pub const FAULT_NONE: u32 = 0;
 pub const FAULT_TIMED_OUT: u32 = 1;
 /// [`Fault::kind`]: the gate closed while commands were outstanding.
 pub const FAULT_CLOSED: u32 = 2;
+/// [`Fault::kind`]: the host gave the drive up.
+pub const FAULT_GIVEN_UP: u32 = 3;
 
 /// Offset of the gate's `closed` in its pinned memory: u32, not zero while launches stay out.
 pub const GATE_CLOSED: usize = 0;
@@ -187,6 +189,15 @@ impl QueueState {
 }
 
 impl Fault {
+    /// Stores that the drive of `queue` is given up, while no launch is inside, unless there is a fault already.
+    pub(crate) fn give_up(memory: &DmaMemory, offset: usize, queue: &QueueDescriptor) {
+        if memory.load_u32(offset + offset_of!(Self, kind)) == FAULT_NONE {
+            memory.store_u32(offset + offset_of!(Self, drive), queue.drive);
+            memory.store_u32(offset + offset_of!(Self, queue), queue.queue_id);
+            memory.store_u32(offset + offset_of!(Self, kind), FAULT_GIVEN_UP);
+        }
+    }
+
     /// What lies at byte `offset` of pinned memory; `None` while nothing went wrong.
     pub(crate) fn load(memory: &DmaMemory, offset: usize) -> Option<Self> {
         let word = |at| memory.load_u32(offset + at);
@@ -263,6 +274,7 @@ impl fmt::Display for Fault {
             FAULT_NONE => f.write_str("nothing"),
             FAULT_TIMED_OUT => write!(f, "no answer within {waited:?}, {outstanding} commands outstanding"),
             FAULT_CLOSED => write!(f, "a reset cut {outstanding} commands off after {waited:?}"),
+            FAULT_GIVEN_UP => f.write_str("the drive is given up"),
             other => write!(f, "fault {other}, {outstanding} commands outstanding"),
         }?;
         match self.failed() {

@@ -4,9 +4,15 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_driver::{Controller, DriverError, ExternalQueue, Namespace, ResetKind, RingSizes, Submitter};
+use warprow_driver::{
+    Blame, Controller, DriverError, ExternalQueue, Issued, Namespace, ResetKind, RingSizes, Submitter,
+};
+use warprow_spec::NvmOpcode;
 
-use crate::abi::{DOORBELL_MEMORY, FailedCommand, Fault, LANES, MAX_BATCHES, QueueDescriptor, QueueState};
+use crate::abi::{
+    DOORBELL_MEMORY, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES, MAX_BATCHES, QueueDescriptor,
+    QueueState,
+};
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
 use crate::side::{Own, Shared, Side};
@@ -36,10 +42,14 @@ pub struct QueueSet {
     submitter: Arc<dyn Submitter>,
     forwarder: Option<DoorbellForwarder>,
     memory: ManuallyDrop<Memory>,
+    /// Queues that are done without, since their drives were given up.
+    abandoned: Vec<bool>,
 }
 
 /// Recreates one queue.
 type Recreate<'a> = dyn FnMut() -> Result<(), DriverError> + 'a;
+/// Brings a queue back, see [`QueueSet::recover_with`].
+type Revive<'a> = dyn FnMut(usize, Option<Blame>, &mut Recreate<'_>) -> Result<(), DriverError> + 'a;
 
 /// What launches may touch: goes when they are out for good.
 #[derive(Debug)]
@@ -221,7 +231,8 @@ impl QueueSet {
             _queues: pins,
             _gate: gate,
         };
-        Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory) })
+        let abandoned = vec![false; queues.len()];
+        Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory), abandoned })
     }
 
     /// What the kernels are told, a drive each.
@@ -277,9 +288,14 @@ impl QueueSet {
     }
 
     /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or its
-    /// controller was reset. Cheap; waits for nothing.
+    /// controller was reset. Not for queues that it is done without, while their drives are given up. Cheap; waits for nothing.
     pub fn is_poisoned(&self) -> bool {
-        (0..self.queues.len()).any(|index| self.is_lost(index))
+        (0..self.queues.len()).any(|index| self.is_lost(index) && !self.is_done_without(index))
+    }
+
+    fn is_done_without(&self, index: usize) -> bool {
+        let given_up = || self.queues.get(index).is_some_and(|queue| queue.controller().failure().is_some());
+        self.abandoned.get(index) == Some(&true) && given_up()
     }
 
     fn is_lost(&self, index: usize) -> bool {
@@ -295,7 +311,7 @@ impl QueueSet {
     /// look-ups fail fast, and this may be tried again.
     pub fn recover(&mut self) -> Result<(), GpuError> {
         let controllers: Vec<_> = self.queues.iter().map(|queue| queue.controller().clone()).collect();
-        self.recover_with(|drive, recreate| {
+        self.recover_with(|drive, _, recreate| {
             let failed = match recreate() {
                 Err(DriverError::NoQueueLeft { function, granted }) => {
                     return Err(DriverError::NoQueueLeft { function, granted });
@@ -311,10 +327,12 @@ impl QueueSet {
     }
 
     /// As [`recover`](Self::recover), but the caller knows how to get at a device that does not let go: `revive` gets the index
-    /// of a drive and what recreates its queue, and may reset the controller and call that again.
+    /// of a drive, what its commands died of if no answer came, and what recreates its queue, and may reset the controller and call
+    /// that again. A drive that is or was [given up](DriverError::GivenUp) is no failure: launches do without it, its rows fail at
+    /// once, until it is found well again.
     pub fn recover_with(
         &mut self,
-        mut revive: impl FnMut(usize, &mut Recreate<'_>) -> Result<(), DriverError>,
+        mut revive: impl FnMut(usize, Option<Blame>, &mut Recreate<'_>) -> Result<(), DriverError>,
     ) -> Result<(), GpuError> {
         self.submitter.close();
         let recovered = self.recover_closed(&mut revive);
@@ -322,24 +340,57 @@ impl QueueSet {
         recovered
     }
 
-    fn recover_closed(
-        &mut self,
-        revive: &mut dyn FnMut(usize, &mut Recreate<'_>) -> Result<(), DriverError>,
-    ) -> Result<(), GpuError> {
+    fn recover_closed(&mut self, revive: &mut Revive<'_>) -> Result<(), GpuError> {
         self.await_leaving()?;
         for index in 0..self.queues.len() {
-            if !self.is_lost(index) {
+            if !self.is_lost(index) || self.is_done_without(index) {
                 continue;
             }
+            let is_given_up = |queue: &ExternalQueue| queue.controller().failure().is_some();
+            if self.queues.get(index).is_some_and(is_given_up) {
+                self.do_without(index)?;
+                continue;
+            }
+            let timed_out = self.fault(index).filter(|fault| fault.kind == FAULT_TIMED_OUT);
             // Before the queue exists again, so that it never meets a state that is not its own.
             self.memory.states.clear(index * size_of::<QueueState>(), size_of::<QueueState>())?;
             if let Some(forwarder) = &self.forwarder {
                 forwarder.restart(index);
             }
             if let Some(queue) = self.queues.get_mut(index) {
-                revive(index, &mut || queue.recreate())?;
+                let nsid = self.descriptors.get(index).map_or(0, |it| it.nsid);
+                let blame = timed_out.map(|it| {
+                    let issued = Issued { opcode: NvmOpcode::READ.0, cid: it.cid as u16, nsid, lba: it.lba };
+                    queue.blame_time_out(issued, Duration::from_nanos(it.waited_ns))
+                });
+                match revive(index, blame, &mut || queue.recreate()) {
+                    Ok(()) => {}
+                    Err(error @ DriverError::GivenUp { .. }) => {
+                        tracing::error!(%error, "look-ups do without the drive");
+                        self.do_without(index)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if let Some(abandoned) = self.abandoned.get_mut(index) {
+                *abandoned = false;
             }
             self.memory.faults.memory().fill(index * size_of::<Fault>(), size_of::<Fault>(), 0);
+        }
+        Ok(())
+    }
+
+    /// The drive is given up: its queue is left as it is, and the others go on. With the gate closed and nobody inside.
+    fn do_without(&mut self, index: usize) -> Result<(), GpuError> {
+        let state = QueueState { poison: FAULT_GIVEN_UP, ..QueueState::default() };
+        self.memory.states.write(index * size_of::<QueueState>(), state.as_bytes())?;
+        if let (Some(queue), Some(descriptor)) = (self.queues.get(index), self.descriptors.get(index)) {
+            Fault::give_up(self.memory.faults.memory(), index * size_of::<Fault>(), descriptor);
+            queue.do_without();
+        }
+        if let Some(abandoned) = self.abandoned.get_mut(index) {
+            *abandoned = true;
         }
         Ok(())
     }

@@ -124,6 +124,7 @@ fn constants_match_the_header() {
         ("WR_FAULT_NONE", FAULT_NONE as usize),
         ("WR_FAULT_TIMED_OUT", FAULT_TIMED_OUT as usize),
         ("WR_FAULT_CLOSED", FAULT_CLOSED as usize),
+        ("WR_FAULT_GIVEN_UP", FAULT_GIVEN_UP as usize),
         ("WR_GATE_CLOSED", GATE_CLOSED),
         ("WR_GATE_INSIDE", GATE_INSIDE),
         ("WR_GATE_BYTES", GATE_BYTES),

@@ -191,7 +191,7 @@ impl Lane {
             (Err(DriverError::Stale { .. }), Purpose::Read) => self.was_reset = true,
             (other, _) => return Ok(other?),
         }
-        self.member.revive(|| lock(&self.pair).recreate(|_| {}))?;
+        self.member.revive(None, || lock(&self.pair).recreate(|_| {}))?;
         self.member.watch::<StoreError>(self.member.controller().clock().now())?;
         let pushed = (0..self.slots.len()).try_for_each(|slot| self.push(slot, false));
         self.mend(pushed)
@@ -261,7 +261,7 @@ mod tests {
             true => Err(DriverError::Down { function: function.clone() }),
             false => Ok(()),
         };
-        member.revive(recreate).unwrap();
+        member.revive(None, recreate).unwrap();
         assert_eq!(member.controller().resets(), resets + 1);
         assert!(began.elapsed() < Duration::from_millis(1900), "it waited for an owner that was idle");
     }

@@ -325,7 +325,7 @@ mod tests {
             true => Err(DriverError::Down { function: function.clone() }),
             false => Ok(()),
         };
-        member.revive(&mut recreate).unwrap();
+        member.revive(None, &mut recreate).unwrap();
         let error = world.look().unwrap_err();
         assert!(matches!(&error, LookupError::NamespaceChanged(changed) if changed.drive == "drive0"), "{error}");
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warprow_dma::{Clock, Function};
-use warprow_driver::{BlockIo, Controller, DriverError, Namespace, PushError, QueueOptions, QueuePair};
+use warprow_driver::{Blame, BlockIo, Controller, DriverError, Namespace, PushError, QueueOptions, QueuePair};
 use warprow_layout::{Drive, DriveError};
 use warprow_soft_controller::{DriveUri, SoftController, UriError};
 
@@ -157,7 +157,7 @@ impl Member {
     /// is given up for it. A drive that may still carry out a write of a queue that it did not delete is reset first.
     pub(crate) fn queue_pair(&self, depth: u32, timeout: Duration) -> Result<QueuePair, DriverError> {
         if self.controller().check_late_writes().is_err() {
-            self.revive(|| self.controller().check_late_writes())?;
+            self.revive(None, || self.controller().check_late_writes())?;
         }
         let most = self.controller().cap().max_queue_entries();
         let entries = depth.saturating_add(1).clamp(2, most);
@@ -222,8 +222,12 @@ impl Member {
     }
 
     /// See [`Driven::revive`]; nobody is to blame.
-    pub(crate) fn revive(&self, recreate: impl FnMut() -> Result<(), DriverError>) -> Result<(), DriverError> {
-        self.driven.revive(None, recreate)
+    pub(crate) fn revive(
+        &self,
+        blame: Option<Blame>,
+        recreate: impl FnMut() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        self.driven.revive(blame, recreate)
     }
 
     fn with_io<T>(&self, mut access: impl FnMut(&mut BlockIo) -> Result<T, DriverError>) -> Result<T, DriverError> {
@@ -242,7 +246,7 @@ impl Member {
                     // A reset failed earlier; it may succeed now.
                     Err(DriverError::Down { .. }) => {
                         let mut made = None;
-                        self.revive(|| make().map(|io| made = Some(io)))?;
+                        self.revive(None, || make().map(|io| made = Some(io)))?;
                         made
                     }
                     Err(DriverError::NoQueueLeft { .. }) if self.driven.release_io() => Some(make()?),

@@ -1,11 +1,14 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use warprow_dma::{Doorbell, Mapped};
 
+use super::completion::{CommandName, Issued};
 use super::device::{DeviceQueue, RingSizes};
 use super::registry::Submitter;
 use crate::DriverError;
 use crate::controller::Controller;
+use crate::recovery::Blame;
 
 /// A queue pair whose rings somebody else drives: a kernel on a GPU, say. This is what its host owns: the queue pair's
 /// existence on the device.
@@ -123,6 +126,21 @@ impl ExternalQueue {
         self.device.create(&queues)?;
         self.device.link.open();
         Ok(())
+    }
+
+    /// Blames the controller for a command that the submitter had no answer to: for [`Controller::recover`].
+    pub fn blame_time_out(&self, issued: Issued, waited: Duration) -> Blame {
+        let (controller, command) = (&self.device.controller, CommandName { queue: self.id(), issued });
+        let (function, csts) = (controller.name().clone(), controller.registers().csts_or_absent());
+        Blame { trial: self.device.trial, error: DriverError::TimedOut { function, command, waited, csts } }
+    }
+
+    /// Lets the submitter in although the queue is not on the device, because its controller is given up and others of the
+    /// submitter's queues are not. It must not touch this one until that has been [recreated](Self::recreate): until then the
+    /// memory is the device's, as far as anybody knows.
+    pub fn do_without(&self) {
+        let _queues = self.device.controller.lock_queues();
+        self.device.link.open();
     }
 
     /// Deletes the queue from the device, as dropping it does, but says whether that worked: then neither the device nor the

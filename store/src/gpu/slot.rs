@@ -160,17 +160,14 @@ impl State {
         self.tickets.memory().load_u64(index * size_of::<abi::Ticket>())
     }
 
-    /// Starts every queue anew that takes no commands. A drive that does not let go of one is reset, with everybody else's
-    /// queues on it.
+    /// Starts every queue anew that takes no commands, by as little as does it: a drive may be reset, with everybody else's queues
+    /// on it. One that is given up is done without.
     fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
         let members: Vec<_> = plan.attached.store.members.iter().flatten().collect();
         for set in &mut self.sets {
-            set.recover_with(|drive, recreate| match recreate() {
-                Ok(()) => Ok(()),
-                Err(error) => match members.get(drive) {
-                    Some(member) => member.revive(recreate),
-                    None => Err(error),
-                },
+            set.recover_with(|drive, blame, recreate| match members.get(drive) {
+                Some(member) => member.revive(blame, recreate),
+                None => recreate(),
             })?;
         }
         Ok(())
@@ -304,8 +301,13 @@ impl Inner {
             let member = self.plan.attached.store.members.iter().flatten().nth(drive as usize);
             member.map_or_else(|| drive.to_string(), |member| member.name().to_owned())
         };
+        let given_up = |drive: u32| {
+            let member = self.plan.attached.store.members.iter().flatten().nth(drive as usize)?;
+            Some(format!("the drive is given up: {}", member.controller().failure()?))
+        };
         let faults = state.sets.iter().flat_map(QueueSet::faults).map(|fault| {
-            let (command, what) = ((fault.cid as u16, fault.lba), fault.to_string());
+            let what = given_up(fault.drive).unwrap_or_else(|| fault.to_string());
+            let command = (fault.cid as u16, fault.lba);
             let queue = fault.queue as u16;
             (fault.launch != launch, QueueFault { drive: name(fault.drive), queue, command, what })
         });

@@ -163,6 +163,11 @@ impl Ticket {
             let first = if gate_was_closed { None } else { self.slot.first_fault(word(LAUNCH)) };
             return Err(GpuError::RowsFailed { failed, first, report: Box::new(report) });
         }
+        if commands > 0 {
+            // Which drives they went to is not known here: nearly always all.
+            let members = self.slot.plan.attached.store.members.iter().flatten();
+            members.for_each(|member| member.controller().proven());
+        }
         Ok(report)
     }
 

@@ -11,18 +11,26 @@ use warprow_store::{GpuOptions, GpuSlot};
 
 use crate::rig::{Flat, ROW, Stream, World, failed, gpu, scaled, short, wait};
 
-/// A drive that is gone cannot be brought back: the look-up says so, naming it, and touches nothing. Then its power returns.
-fn refuses_until_power_returns(world: &World, drive: usize, (slot, stream): (&GpuSlot, &Stream), flat: &Flat) {
-    for round in 0..2 {
+/// A drive that is gone is given up: its rows fail at once, and no others, and the look-up says why. Then its power returns, and
+/// somebody has it tried again.
+fn does_without_until_power_returns(world: &World, drive: usize, due: &[i64], on: (&GpuSlot, &Stream), flat: &Flat) {
+    let (slot, stream) = on;
+    for round in 0..3 {
         flat.reset();
         let began = Instant::now();
-        let error = flat.launch(slot, stream).expect_err("the drive is gone");
+        let ticket = flat.launch(slot, stream).unwrap();
+        let it = failed(wait(&ticket), &("given up", round));
         assert!(began.elapsed() < scaled(Duration::from_secs(10)), "{:?}", began.elapsed());
-        let name = format!("drive{drive}");
-        assert!(error.to_string().contains(&name), "round {round}: {error}");
-        flat.assert_untouched(&"refused");
+        assert!(it.report.fetch < short(), "round {round}: {:?}", it.report.fetch);
+        assert_eq!(flat.check(world, &("given up", round)), due, "round {round}");
+        let text = it.first.to_string();
+        assert!(it.first.drive == format!("drive{drive}") && text.contains("given up"), "round {round}: {text}");
     }
+    assert!(world.store.drive_states().iter().any(|it| it.failure.is_some()), "{:?}", world.store.drive_states());
+    let given_up = || world.store.retry_drives().iter().filter(|it| it.failure.is_some()).count();
+    assert_eq!(given_up(), 1, "it is gone still");
     world.drives[drive].power_cut(Cut::KeepAll).unwrap();
+    assert_eq!(given_up(), 0, "it is back");
 }
 
 /// Many commands are in flight when the only drive dies.
@@ -51,7 +59,7 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
         drop(ticket);
         world.drives[0].faults().remove(rule);
         if fault == Fault::Disappear {
-            refuses_until_power_returns(&world, 0, (&slot, &stream), &flat);
+            does_without_until_power_returns(&world, 0, &flat.ids, (&slot, &stream), &flat);
         }
         for _ in 0..3 {
             flat.assert_found(&world, &slot, &stream, &(fault, "afterwards"));
@@ -111,7 +119,7 @@ fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
         assert_eq!(world.home(due[0] as u64).0, 1);
     }
     if fault == Fault::Disappear {
-        refuses_until_power_returns(&world, 1, (&slot, &stream), &flat);
+        does_without_until_power_returns(&world, 1, &due, (&slot, &stream), &flat);
     }
     let report = flat.assert_found(&world, &slot, &stream, &(fault, "afterwards"));
     assert!(report.ids_hbm > 50 && report.ids_dram > 100 && report.ids_ssd > 500, "{report:?}");
