@@ -409,6 +409,14 @@ pub enum VolumeError {
         /// The id asked for.
         id: u64,
     },
+    /// A switch would hide tables.
+    #[error("switching to generation {id} would hide the tables {}: say that they may vanish, or load them with it", tables.join(", "))]
+    TablesVanish {
+        /// The generation switched to.
+        id: u64,
+        /// What would be found no more.
+        tables: Vec<String>,
+    },
     /// No such table.
     #[error("generation {generation:?} has no table {table}")]
     NoSuchTable {

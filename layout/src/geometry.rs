@@ -74,6 +74,16 @@ impl Geometry {
         1 << self.chunk_shift
     }
 
+    /// 4 KiB units in a chunk.
+    pub(crate) fn chunk_units(&self) -> u64 {
+        self.chunk_size() / UNIT as u64
+    }
+
+    /// The unit of a member at which a chunk begins.
+    pub(crate) fn chunk_unit(&self, chunk: ChunkRef) -> u64 {
+        self.first_chunk_unit + u64::from(chunk.chunk()) * self.chunk_units()
+    }
+
     /// Chunks on all members.
     pub fn total_chunks(&self) -> u64 {
         self.members.iter().map(|member| u64::from(member.chunk_count)).sum()

@@ -56,7 +56,7 @@ pub use dtype::DType;
 pub use error::{BlockError, CatalogueError, FormatError, Missing, OpenError, VolumeError};
 pub use extent::{Extent, Extents};
 pub use format::{FormatOptions, format};
-pub use generation::{DEFAULT_STRIPE_UNIT, Generation, GenerationSpec, MAX_TABLES, Span};
+pub use generation::{DEFAULT_STRIPE_UNIT, Generation, GenerationSpec, LogChunk, MAX_LOG_CHUNKS, MAX_TABLES, Span};
 pub use geometry::{Copy, Geometry, MAX_MEMBERS, MAX_SERIAL, Member};
 pub use inspect::{GenerationInspection, Inspection, KeysInspection, MemberInspection, TableInspection};
 pub use keyed::{Keyed, KeyedError, RowOrder};
