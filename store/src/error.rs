@@ -115,6 +115,20 @@ pub enum StoreError {
         /// The tables there are.
         known: Vec<String>,
     },
+    /// A generation whose tables are found by name is not dropped.
+    #[error("generation {id} has tables that look-ups find ({}): switch to another first", list(.tables))]
+    Shown {
+        /// The generation.
+        id: u64,
+        /// The tables.
+        tables: Vec<String>,
+    },
+    /// A plan that is in use cannot go over to other tables.
+    #[error("a plan of this host cannot read the new tables: {why}")]
+    Unfit {
+        /// Why.
+        why: String,
+    },
     /// There is a table of that name already.
     #[error("table {table:?} exists: choose another name, or replace it")]
     TableExists {

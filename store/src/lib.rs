@@ -37,8 +37,10 @@ mod events;
 mod expand;
 mod feature;
 mod format;
+mod generations;
 mod gpu;
 mod host;
+mod hosting;
 mod load;
 mod member;
 mod memory;
@@ -59,7 +61,9 @@ pub use gpu::{
     CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType,
     Len, QueueFault, Ticket,
 };
+pub use generations::GenerationInfo;
 pub use host::{Host, HostOptions};
+pub use hosting::{PrepareOptions, Upcoming};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;
 pub use plan::Plan;

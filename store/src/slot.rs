@@ -12,7 +12,7 @@ use crate::error::{LookupError, RowError};
 use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
 use crate::feature::Missing;
 use crate::memory::Memory;
-use crate::plan::{Prepared, queue_error};
+use crate::plan::{Planned, Prepared, Room, queue_error};
 use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
@@ -26,7 +26,7 @@ const MAX_LANDING: usize = 8 << 20;
 /// The right to one look-up at a time: a queue pair on every drive, and the buffers. Dropping it gives it back to its plan.
 #[derive(Debug)]
 pub struct Slot {
-    plan: Arc<Prepared>,
+    plan: Arc<Planned>,
     /// There until the slot is dropped.
     state: Option<State>,
 }
@@ -63,14 +63,11 @@ pub(crate) struct State {
 
 impl State {
     /// Allocates the buffers of slot number `made`, and takes its queue pairs.
-    pub(crate) fn new(plan: &Prepared, made: u32) -> Result<Self, StoreError> {
+    pub(crate) fn new(plan: &Prepared, room: Room, made: u32) -> Result<Self, StoreError> {
         let store = &plan.host.store;
         let ids = plan.options.max_ids;
         let bags = plan.options.max_batch as usize * plan.features.len();
-        let row_bytes = plan.tables.iter().map(|table| table.row_bytes).max().unwrap_or(0);
-        let cold_rows: u64 =
-            plan.tables.iter().zip(&plan.routes).map(|(table, route)| table.rows - route.hot_rows).sum();
-        let cold = usize::try_from(cold_rows).unwrap_or(usize::MAX).min(ids);
+        let Room { row_bytes, cold } = room;
         let staged_bytes = row_bytes.next_multiple_of(64);
         let staged = if plan.pooled { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
 
@@ -132,7 +129,7 @@ macro_rules! with_ids {
 }
 
 impl Slot {
-    pub(crate) fn new(plan: Arc<Prepared>, state: State) -> Self {
+    pub(crate) fn new(plan: Arc<Planned>, state: State) -> Self {
         Self { plan, state: Some(state) }
     }
 
@@ -142,8 +139,10 @@ impl Slot {
     /// next look-up.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
         let state = self.state.as_mut().expect("a slot has its state until it is dropped");
-        let result = state.lookup(&self.plan, batch, out);
-        let totals = &self.plan.host.store.totals;
+        // Read once: what is adopted meanwhile is for the next look-up.
+        let prepared = self.plan.current();
+        let result = state.lookup(&prepared, batch, out);
+        let totals = &prepared.host.store.totals;
         match &result {
             Ok(report) => totals.add(report),
             Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),

@@ -498,11 +498,19 @@ fn sound<T>(read: Result<T, VolumeError>) -> Result<(Option<T>, Option<String>),
     }
 }
 
-/// Every table that counts: of each name the one of the latest generation, in the order of generations.
+/// Every table that counts: of each name the one of the generation shown last, in the order of generations.
 pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<Located> {
+    latest_tables_by(generations, |generation| generation.shown)
+}
+
+/// The same, were `shown` what is said of each.
+pub(crate) fn latest_tables_by(generations: Vec<Arc<Generation>>, shown: impl Fn(&Generation) -> u64) -> Vec<Located> {
     let mut seen = std::collections::HashSet::new();
     let mut tables = Vec::new();
-    for generation in generations.into_iter().rev() {
+    let mut generations: Vec<_> = generations.into_iter().map(|it| (shown(&it), it.id, it)).collect();
+    generations.retain(|(shown, ..)| *shown != 0);
+    generations.sort_by_key(|&(shown, id, _)| (shown, id));
+    for (_, _, generation) in generations.into_iter().rev() {
         for (index, table) in generation.tables.iter().enumerate() {
             if seen.insert(table.name.clone()) {
                 tables.push(Located { generation: generation.clone(), index });
