@@ -81,6 +81,20 @@ impl Catalogue {
         Ok(self.generations.remove(at))
     }
 
+    /// Puts another version of a generation into its place.
+    pub(crate) fn change<T>(
+        &mut self,
+        id: u64,
+        change: impl FnOnce(&mut Generation) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        let entry = self.generations.iter_mut().find(|it| it.id == id);
+        let entry = entry.ok_or(VolumeError::NoSuchGeneration { id })?;
+        let mut changed = Generation::clone(entry);
+        let result = change(&mut changed)?;
+        *entry = Arc::new(changed);
+        Ok(result)
+    }
+
     /// The names of tables that are found.
     pub(crate) fn shown_tables(&self) -> BTreeSet<String> {
         let shown = self.generations.iter().filter(|generation| generation.shown != 0);

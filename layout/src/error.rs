@@ -409,6 +409,45 @@ pub enum VolumeError {
         /// The id asked for.
         id: u64,
     },
+    /// The log of a generation is not what was written to it.
+    #[error(
+        "the log of generation {generation} is damaged at unit {unit} of a chunk on {drive} ({what}): which rows are current cannot be told"
+    )]
+    LogDamaged {
+        /// The generation.
+        generation: u64,
+        /// The drive.
+        drive: String,
+        /// The first unit of the chunk that is not as it should be.
+        unit: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Somebody else appends to it.
+    #[error("the log of generation {generation} is open already: use that, or close it first")]
+    LogBusy {
+        /// The generation.
+        generation: u64,
+    },
+    /// A log has as many chunks as it can.
+    #[error("the log of generation {generation} has {chunks} chunks, as many as it can: compact it")]
+    LogFull {
+        /// The generation.
+        generation: u64,
+        /// Its chunks.
+        chunks: usize,
+    },
+    /// A drive failed while updates were made durable.
+    #[error(
+        "the updates from number {sequence} on may or may not be there after a crash: repeat them; the next update that succeeds \
+         ends the doubt"
+    )]
+    UpdateInDoubt {
+        /// The sequence number of the first.
+        sequence: u64,
+        /// What failed.
+        source: DriveError,
+    },
     /// A switch would hide tables.
     #[error("switching to generation {id} would hide the tables {}: say that they may vanish, or load them with it", tables.join(", "))]
     TablesVanish {

@@ -11,7 +11,7 @@ use crate::chunks::FreeChunks;
 use crate::commit::{self, Target};
 use crate::drive::{Drive, DriveError};
 use crate::error::{Missing, VolumeError};
-use crate::generation::{Generation, GenerationSpec, Plan};
+use crate::generation::{Generation, GenerationSpec, Plan, Span};
 use crate::geometry::Geometry;
 use crate::placement::ChunkRef;
 use crate::superblock::Superblock;
@@ -42,6 +42,8 @@ struct State {
     /// until nobody does.
     held: Vec<Weak<Generation>>,
     reserved: Vec<Weak<[ChunkRef]>>,
+    /// Generations whose logs are open.
+    logs: HashSet<u64>,
     poisoned: bool,
 }
 
@@ -54,7 +56,14 @@ impl Volume {
         positions: Vec<Option<usize>>,
         read_only: Option<String>,
     ) -> Self {
-        let state = State { epoch: superblock.epoch, catalogue, held: Vec::new(), reserved: Vec::new(), poisoned: false };
+        let state = State {
+            epoch: superblock.epoch,
+            catalogue,
+            held: Vec::new(),
+            reserved: Vec::new(),
+            logs: HashSet::new(),
+            poisoned: false,
+        };
         let (state, claimed, committing) = (RwLock::new(state), AtomicBool::new(false), Mutex::new(()));
         Self { shared: Arc::new(Shared { superblock, drives, positions, read_only, state, claimed, committing }) }
     }
@@ -152,8 +161,7 @@ impl Volume {
         let placement = Arc::new(plan.placement(reserved.to_vec(), geometry));
         let (name, shown) = (spec.name.clone(), if spec.standby { 0 } else { epoch });
         let tables = plan.tables;
-        let generation =
-            Generation { id, epoch, name, tables, placement, shown, base_sequence: 0, log: Vec::new() };
+        let generation = Generation { id, epoch, name, tables, placement, shown, base_sequence: 0, log: Vec::new() };
         Ok((generation, reserved))
     }
 
@@ -175,6 +183,20 @@ impl Volume {
         let reserved: Reserved = pick(&free).into();
         state.reserved.push(Arc::downgrade(&reserved));
         Ok((reserved, state.catalogue.next_id, state.epoch + 1))
+    }
+
+    /// Takes a chunk for a log, of the member with most room for its size.
+    pub(crate) fn reserve_for_log(&self) -> Result<Reserved, VolumeError> {
+        Ok(self.reserve(1, |free| free.allocate(1, Span::Packed))?.0)
+    }
+
+    /// The right to append to the log of a generation.
+    pub(crate) fn claim_log(&self, generation: u64) -> Result<LogClaim, VolumeError> {
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        match state.logs.insert(generation) {
+            true => Ok(LogClaim { volume: self.clone(), generation }),
+            false => Err(VolumeError::LogBusy { generation }),
+        }
     }
 
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.
@@ -261,6 +283,20 @@ pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> V
     members
         .map(|(index, member)| Missing { index: index as u16, uuid: member.uuid, serial: member.serial.clone() })
         .collect()
+}
+
+/// The right to append to the log of a generation: there is one of each.
+#[derive(Debug)]
+pub(crate) struct LogClaim {
+    volume: Volume,
+    generation: u64,
+}
+
+impl Drop for LogClaim {
+    fn drop(&mut self) {
+        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.logs.remove(&self.generation);
+    }
 }
 
 /// The right to bring a generation: a volume has one.

@@ -1,0 +1,411 @@
+//! Logs of updates: what was acknowledged survives power cuts, in order; what was not is there up to some update, or not at all;
+//! and no flush can be left out.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::cuts::*;
+use common::*;
+use warprow_layout::{Access, Generation, Log, OpenError, Update, Volume, VolumeError, open};
+
+const SIZES: [u64; 3] = [4, 5, 7];
+
+fn shapes(lba_size: u32) -> Vec<Shape> {
+    SIZES.iter().map(|&mebibytes| small(lba_size, mebibytes)).collect()
+}
+
+/// An update with a sequence number: which row it changes, and to what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Change {
+    table: u32,
+    key: u64,
+    row: Vec<u8>,
+}
+
+impl Change {
+    fn update(&self) -> Update<'_> {
+        Update { table: self.table, key: self.key, row: &self.row }
+    }
+}
+
+/// `count` changes, of table `table` or any; `seed` is in the content.
+fn changes(seed: u64, count: usize, table: Option<u32>) -> Vec<Change> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let bytes = [100, 1200, 64];
+    let rows = [300, 30, 199];
+    (0..count)
+        .map(|_| {
+            let table = table.unwrap_or_else(|| random.u32(..3));
+            let mut row = vec![0; bytes[table as usize]];
+            random.fill(&mut row);
+            Change { table, key: random.u64(..rows[table as usize]), row }
+        })
+        .collect()
+}
+
+fn append(log: &mut Log, changes: &[Change]) -> Result<u64, VolumeError> {
+    log.append(&changes.iter().map(Change::update).collect::<Vec<_>>())
+}
+
+/// Opens the log, with all that it has.
+fn log_of(volume: &Volume) -> Result<(Log, Vec<Change>), VolumeError> {
+    let mut found = Vec::new();
+    let log = volume.log(0, |sequence, update| {
+        assert_eq!(sequence, found.len() as u64 + 1);
+        found.push(Change { table: update.table, key: update.key, row: update.row.to_vec() });
+    })?;
+    assert_eq!(log.sequence(), found.len() as u64);
+    Ok((log, found))
+}
+
+fn read_log(volume: &Volume, generation: &Generation) -> Result<Vec<Change>, VolumeError> {
+    let mut found = Vec::new();
+    volume.read_log(generation, |_, update| {
+        found.push(Change { table: update.table, key: update.key, row: update.row.to_vec() });
+    })?;
+    Ok(found)
+}
+
+fn loaded(shapes: &[Shape]) -> (Rig, Volume) {
+    let rig = Rig::new(shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    rig.take_log();
+    (rig, volume)
+}
+
+/// A record of updates: what was changed, and after each mark how much of it was acknowledged, at which epoch.
+struct Recorded {
+    base: Vec<Image>,
+    log: Vec<Op>,
+    all: Vec<Change>,
+    acked: Vec<(usize, u64)>,
+}
+
+/// Batches of several sizes, over the end of a chunk; then another process, and more.
+fn record(shapes: &[Shape], padding: usize) -> Recorded {
+    let (rig, volume) = loaded(shapes);
+    let base = rig.images();
+    let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
+    let mut run = |volume: &Volume, batches: &[(usize, Option<u32>)]| {
+        let (mut log, found) = log_of(volume).unwrap();
+        assert_eq!(found, all);
+        log.pad_batches(padding);
+        for &(count, table) in batches {
+            let batch = changes(all.len() as u64, count, table);
+            all.extend_from_slice(&batch);
+            assert_eq!(append(&mut log, &batch).unwrap(), all.len() as u64);
+            acked.push((all.len(), volume.epoch()));
+            rig.mark(acked.len() as u64 - 1);
+        }
+    };
+    run(&volume, &[(1, None), (3, None), (64, None), (700, Some(1)), (1, None), (200, Some(1))]);
+    drop(volume);
+    run(&rig.open().volume, &[(1, None), (40, None)]);
+    let chunks = rig.open().volume.generations()[0].log.len();
+    assert_eq!(chunks, 3, "one is full, one was left by the first process");
+    Recorded { base, log: rig.take_log(), all, acked }
+}
+
+/// What must hold after any cut: the updates that are found are the first so many, all acknowledged ones among them; the store
+/// works on, and what it writes comes behind these.
+fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Result<(), String> {
+    let Recorded { all, acked, .. } = recorded;
+    let mark = crash.acked as usize;
+    let ((least, epoch), most) = (acked[mark], acked.get(mark + 1).map_or(all.len(), |next| next.0));
+    for index in 0..shapes.len() {
+        for zero_start in [false, true] {
+            if zero_start && crash.tails_in_flight {
+                continue;
+            }
+            let rig = Rig::with_images(&shapes[index..=index], vec![crash.images[index].clone()]);
+            if zero_start {
+                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+            }
+            let alone = open(rig.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
+            if alone.volume.epoch() < epoch {
+                return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
+            }
+        }
+    }
+    let rig = Rig::with_images(shapes, crash.images);
+    let told = |error: VolumeError| error.to_string();
+    let before = {
+        let volume = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+        verify(&volume, &volume.generations()[0], 1)?;
+        read_log(&volume, &volume.generations()[0]).map_err(told)?
+    };
+    assert!(rig.take_log().is_empty(), "reading writes nothing");
+    if before.len() < least || before.len() > most || before[..] != all[..before.len()] {
+        return Err(format!("{} updates are found, of {least} to {most}", before.len()));
+    }
+    let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+    let (mut log, found) = log_of(&volume).map_err(told)?;
+    if found != before {
+        return Err(format!("{} updates, {} when it was opened for reading", found.len(), before.len()));
+    }
+    let more = changes(!0, 5, None);
+    append(&mut log, &more).map_err(told)?;
+    drop((log, volume));
+    let again = log_of(&rig.open().volume).map_err(told)?.1;
+    match again == [before, more].concat() {
+        true => Ok(()),
+        false => Err(format!("{} updates after five more", again.len())),
+    }
+}
+
+/// What units of 4 KiB withstand: all but what is spoilt around a torn write.
+fn withstood(seeds: u64) -> Vec<Fate> {
+    fates(SIZES.len(), seeds).into_iter().filter(|fate| !matches!(fate, Fate::Spoilt(_))).collect()
+}
+
+#[test]
+fn cuts_during_updates_keep_what_was_acknowledged_in_order() {
+    for lba_size in [512, 4096] {
+        let shapes = shapes(lba_size);
+        let recorded = record(&shapes, 4096);
+        let check = |crash| acknowledged_and_in_order(&shapes, &recorded, crash);
+        let checked = enumerate_fates(&shapes, &recorded.base, &recorded.log, 0, &withstood(3), check).unwrap();
+        assert!(checked > 500, "{checked} cuts");
+    }
+}
+
+#[test]
+fn padded_batches_withstand_spoilt_neighbours() {
+    let shapes = shapes(512);
+    let recorded = record(&shapes, 64 << 10);
+    let check = |crash| acknowledged_and_in_order(&shapes, &recorded, crash);
+    enumerate(&shapes, &recorded.base, &recorded.log, 0, 3, check).unwrap();
+    // And those of 4 KiB do not: else this would show nothing.
+    let recorded = record(&shapes, 4096);
+    let check = |crash| acknowledged_and_in_order(&shapes, &recorded, crash);
+    assert!(enumerate(&shapes, &recorded.base, &recorded.log, 0, 3, check).is_err());
+}
+
+#[test]
+fn every_flush_of_updates_is_needed() {
+    let shapes = shapes(512);
+    let recorded = record(&shapes, 4096);
+    let (mut removed, mut idle, mut covered) = (0, 0, 0);
+    while let Some((log, from)) = without_flush(&recorded.log, removed) {
+        let check = |crash| acknowledged_and_in_order(&shapes, &recorded, crash);
+        let found = enumerate_fates(&shapes, &recorded.base, &log, from, &withstood(8), check);
+        removed += 1;
+        if found.is_err() {
+            continue;
+        }
+        let Op::Flush { drive: flushed } = recorded.log[from] else { panic!("{:?}", recorded.log[from]) };
+        let of_drive = |op: &&Op| matches!(op, Op::Write { drive, .. } | Op::Flush { drive } if *drive == flushed);
+        match log[..from].iter().rev().find(of_drive) {
+            // Opening flushes what it reads. Here everything was durable; another test has what was not.
+            None | Some(Op::Flush { .. }) => idle += 1,
+            // What it made durable is acknowledged later, behind another flush of the drive: of the tail copies, behind that of
+            // the batch which the chunk was allotted for; of the first part of a batch, behind the commit for the second.
+            _ => {
+                let later = log[from..].iter().take_while(|op| !matches!(op, Op::Mark(_)));
+                assert!(
+                    later.filter(of_drive).any(|op| matches!(op, Op::Flush { .. })),
+                    "flush {removed} is not needed"
+                );
+                covered += 1;
+            }
+        }
+    }
+    assert_eq!((removed, idle, covered), (42, 2 * SIZES.len(), 3 + 1));
+}
+
+/// A process is killed after `until` operations, which stay in the drives' caches; another opens the store, shows what it finds
+/// and goes on.
+fn record_killed(shapes: &[Shape], first: &Recorded, until: usize) -> Recorded {
+    let (mut durable, mut pending) = (first.base.clone(), Vec::new());
+    first.log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
+    let rig = Rig::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
+    let (mut all, mut acked) = (first.all.clone(), first.acked.clone());
+    let marks = first.log[..until].iter().filter(|op| matches!(op, Op::Mark(_))).count();
+    acked.truncate(marks + 1);
+    let volume = rig.open().volume;
+    let (mut log, found) = log_of(&volume).unwrap();
+    assert_eq!(found[..], all[..found.len()]);
+    all.truncate(found.len());
+    acked.push((found.len(), volume.epoch()));
+    rig.mark(acked.len() as u64 - 1);
+    let more = changes(until as u64, 7, None);
+    append(&mut log, &more).unwrap();
+    all.extend(more);
+    acked.push((all.len(), volume.epoch()));
+    rig.mark(acked.len() as u64 - 1);
+    Recorded { base: first.base.clone(), log: [&first.log[..until], &rig.take_log()].concat(), all, acked }
+}
+
+#[test]
+fn what_was_shown_after_a_kill_survives_a_power_cut() {
+    let shapes = shapes(512);
+    let first = record(&shapes, 4096);
+    let few = [Fate::AllLost, Fate::Lbas(50, 1), Fate::Torn(2), Fate::Only(1)];
+    let writes = (1..first.log.len()).filter(|&until| matches!(first.log[until - 1], Op::Write { .. }));
+    for until in writes {
+        let killed = record_killed(&shapes, &first, until);
+        // Up to the kill the record is as before: only that less of it was acknowledged then.
+        let check = |crash| acknowledged_and_in_order(&shapes, &killed, crash);
+        enumerate_fates(&shapes, &killed.base, &killed.log, until, &few, check)
+            .unwrap_or_else(|error| panic!("killed after {until} operations: {error}"));
+    }
+}
+
+#[test]
+fn the_flush_of_what_was_replayed_is_needed() {
+    let shapes = shapes(512);
+    let first = record(&shapes, 4096);
+    // Killed between the write and the flush of the third batch.
+    let second = first.log.iter().position(|op| matches!(op, Op::Mark(2))).unwrap();
+    let killed = record_killed(&shapes, &first, second + 2);
+    let opening = killed.log.iter().enumerate().skip(second + 2).take(SIZES.len());
+    assert!(opening.clone().all(|(_, op)| matches!(op, Op::Flush { .. })), "opening begins with flushes");
+    let log = [&killed.log[..second + 2], &killed.log[second + 2 + SIZES.len()..]].concat();
+    let check = |crash| acknowledged_and_in_order(&shapes, &killed, crash);
+    assert!(enumerate_fates(&shapes, &killed.base, &log, second + 2, &withstood(8), check).is_err());
+}
+
+/// Units of the log's last chunk, as a drive has them.
+fn unit_of(volume: &Volume, chunk: usize, unit: u64) -> (usize, u64) {
+    let entry = volume.generations()[0].log[chunk];
+    let first = volume.geometry().first_chunk_unit + u64::from(entry.chunk.chunk()) * 256;
+    (usize::from(entry.chunk.drive()), first + unit)
+}
+
+#[test]
+fn rot_is_told_from_a_torn_end() {
+    let shapes = shapes(512);
+    let (rig, volume) = loaded(&shapes);
+    let (mut log, _) = log_of(&volume).unwrap();
+    let all: Vec<Change> = (0..6).flat_map(|batch| changes(batch, 20, None)).collect();
+    for batch in all.chunks(20) {
+        append(&mut log, batch).unwrap();
+    }
+    drop(log);
+    let images = rig.images();
+    let mut damaged = 0;
+    let mut cut = Vec::new();
+    let mut unit = 0;
+    loop {
+        let rig = Rig::with_images(&shapes, images.clone());
+        let (drive, at) = unit_of(&volume, 0, unit);
+        let mut block = rig.drives[drive].unit(at);
+        if block.iter().all(|&byte| byte == 0) {
+            break;
+        }
+        block[1000] ^= 4;
+        rig.drives[drive].set_unit(at, &block);
+        let opened = rig.open().volume;
+        match log_of(&opened) {
+            Err(VolumeError::LogDamaged { generation: 0, unit: found, .. }) => {
+                assert_eq!(u64::from(found), unit);
+                damaged += 1;
+            }
+            // No later unit says that it was durable: as if the last batch had been torn.
+            Ok((_, found)) => {
+                assert_eq!(found[..], all[..found.len()]);
+                cut.push(found.len());
+            }
+            other => panic!("{other:?}"),
+        };
+        unit += 1;
+    }
+    assert!(damaged >= 5 && !cut.is_empty(), "{damaged} {cut:?}");
+    assert!(cut.iter().all(|&found| (100..120).contains(&found)), "{cut:?}");
+
+    // Once it is sealed, every unit counts.
+    let (mut log, _) = log_of(&volume).unwrap();
+    append(&mut log, &changes(99, 1, None)).unwrap();
+    let images = rig.images();
+    for unit in 0..unit {
+        let rig = Rig::with_images(&shapes, images.clone());
+        let (drive, at) = unit_of(&volume, 0, unit);
+        rig.drives[drive].set_unit(at, &[0; 4096]);
+        let opened = rig.open().volume;
+        assert!(
+            matches!(log_of(&opened), Err(VolumeError::LogDamaged { unit: found, .. }) if u64::from(found) == unit)
+        );
+        verify(&opened, &opened.generations()[0], 1).unwrap();
+    }
+}
+
+#[test]
+fn units_of_an_earlier_log_are_not_taken_for_this_ones() {
+    let shapes = [small(512, 4)];
+    let (rig, volume) = loaded(&shapes);
+    let (mut log, _) = log_of(&volume).unwrap();
+    append(&mut log, &changes(1, 50, None)).unwrap();
+    drop(log);
+    let chunk = volume.generations()[0].log[0].chunk;
+    volume.drop_generation(0).unwrap();
+    let mut tx = volume.begin(&model()).unwrap();
+    load(&volume, &mut tx, 2);
+    let generation = tx.commit().unwrap();
+    let base = rig.images();
+    rig.take_log();
+    let mut log = volume.log(generation.id, |_, _| panic!("it is new")).unwrap();
+    append(&mut log, &changes(2, 1, None)).unwrap();
+    assert_eq!(volume.generations()[0].log[0].chunk, chunk, "the test wants the chunk again");
+    let check = |crash: Crash| {
+        let rig = Rig::with_images(&shapes, crash.images);
+        let volume = rig.open().volume;
+        let found = read_log(&volume, &volume.generations()[0]).map_err(|error| error.to_string())?;
+        match found == changes(2, 1, None)[..found.len()] {
+            true => Ok(()),
+            false => Err(format!("{found:?}")),
+        }
+    };
+    enumerate_fates(&shapes, &base, &rig.take_log(), 0, &withstood(3), check).unwrap();
+}
+
+#[test]
+fn there_is_one_log_and_what_does_not_fit_is_refused() {
+    let shapes = shapes(512);
+    let (rig, volume) = loaded(&shapes);
+    let (mut log, _) = log_of(&volume).unwrap();
+    assert!(matches!(volume.log(0, |_, _| ()), Err(VolumeError::LogBusy { generation: 0 })));
+    rig.take_log();
+    let row = |table, bytes| Change { table, key: 0, row: vec![0; bytes] };
+    assert!(matches!(
+        append(&mut log, &[row(0, 100), row(0, 99)]),
+        Err(VolumeError::Length { expected: 100, given: 99, .. })
+    ));
+    assert!(matches!(append(&mut log, &[row(3, 100)]), Err(VolumeError::NoSuchTable { table: 3, .. })));
+    assert!(rig.take_log().is_empty(), "nothing was written");
+    assert_eq!(append(&mut log, &[]).unwrap(), 0);
+    drop(log);
+    assert!(matches!(volume.log(7, |_, _| ()), Err(VolumeError::NoSuchGeneration { id: 7 })));
+    let read_only = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let (mut log, _) = log_of(&read_only).unwrap();
+    assert!(matches!(append(&mut log, &[row(0, 100)]), Err(VolumeError::ReadOnly { .. })));
+    assert!(rig.take_log().is_empty());
+}
+
+/// Other commits, and a load that takes long, go on beside updates; chunks are given to one of them.
+#[test]
+fn updates_go_on_beside_a_load() {
+    let shapes = shapes(512);
+    let (rig, volume) = loaded(&shapes);
+    let free: u64 = volume.free_chunks().iter().sum();
+    let tx = volume.begin(&model()).unwrap();
+    let placed: Vec<_> = tx.generation().placement.map().to_vec();
+    let (mut log, _) = log_of(&volume).unwrap();
+    append(&mut log, &changes(1, 3, None)).unwrap();
+    let chunk = volume.generations()[0].log[0].chunk;
+    assert!(!placed.contains(&chunk));
+    let mut tx = tx;
+    load(&volume, &mut tx, 2);
+    let second: Arc<Generation> = tx.commit().unwrap();
+    verify(&volume, &second, 2).unwrap();
+    append(&mut log, &changes(2, 3, None)).unwrap();
+    drop(log);
+    let opened = rig.open().volume;
+    assert_eq!(opened.free_chunks().iter().sum::<u64>(), free - placed.len() as u64 - 1);
+    assert_eq!(log_of(&opened).unwrap().1, [changes(1, 3, None), changes(2, 3, None)].concat());
+    verify(&opened, &opened.generations()[1], 2).unwrap();
+    let gone = open(rig.drives[1..].to_vec(), Access::ReadWrite);
+    assert!(matches!(gone, Err(OpenError::MissingMember { .. })));
+}
