@@ -69,6 +69,8 @@ impl Store {
             return Err(StoreError::Shown { id, tables: found.into_iter().collect() });
         }
         self.shared.watch()?;
-        Ok(self.shared.volume.drop_generation(id)?)
+        self.shared.volume.drop_generation(id)?;
+        self.forget_updates(id);
+        Ok(())
     }
 }

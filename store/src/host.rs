@@ -7,8 +7,9 @@ use std::time::Duration;
 use warprow_layout::{Ranks, Table};
 
 use crate::feature::{Feature, PlanOptions};
-use crate::memory::Memory;
 use crate::hosting::Hosting;
+use crate::memory::Memory;
+use crate::overlay::Overlay;
 use crate::plan::Plan;
 use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
@@ -101,6 +102,8 @@ pub(crate) struct Attached {
 #[derive(Debug)]
 pub(crate) struct HostTable {
     pub located: Located,
+    /// Rows that were updated; `None`: they could not be read, and so nothing of the table is.
+    overlay: Option<Arc<Overlay>>,
     order: OnceLock<Order>,
     /// Ranks below this are in the DRAM tier, from `dram_byte` on.
     pub hot_rows: u64,
@@ -118,6 +121,8 @@ pub(crate) struct Order {
     pub crcs: Option<Arc<Vec<u32>>>,
     /// Sparse id → slot; `None`: ids are below the number of rows.
     pub sparse: Option<SparseIds>,
+    /// Rows that were updated.
+    pub overlay: Arc<Overlay>,
 }
 
 impl Attached {
@@ -140,7 +145,13 @@ impl Attached {
             }
             None => None,
         };
-        let order = Order { ranks, sparse, crcs: row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new) };
+        let overlay = match &table.overlay {
+            Some(overlay) => overlay.clone(),
+            // It is damaged: this says how.
+            None => self.store.overlay(generation.id)?,
+        };
+        let crcs = row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new);
+        let order = Order { ranks, crcs, sparse, overlay };
         Ok(table.order.get_or_init(|| order).clone())
     }
 }
@@ -192,6 +203,7 @@ impl Store {
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
                 order: OnceLock::new(),
+                overlay: self.shared.overlay(located.generation.id).ok(),
                 located,
             });
         }

@@ -44,12 +44,14 @@ mod hosting;
 mod load;
 mod member;
 mod memory;
+mod overlay;
 mod plan;
 mod read;
 mod report;
 mod slot;
 pub mod stage;
 mod store;
+mod update;
 
 pub use batch::{Batch, Ids, Output, Rows};
 pub use drive::{Create, DriveAddress};
@@ -57,11 +59,11 @@ pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
+pub use generations::GenerationInfo;
 pub use gpu::{
     CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType,
     Len, QueueFault, Ticket,
 };
-pub use generations::GenerationInfo;
 pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};

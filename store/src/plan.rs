@@ -11,6 +11,7 @@ use crate::feature::{Feature, Missing, PlanOptions, Pooling};
 use crate::host::{Attached, HostTable, Order};
 use crate::hosting::Hosting;
 use crate::member::lock;
+use crate::overlay::Overlay;
 use crate::slot::{Slot, State};
 use crate::stage::{MAX_ROWS, NONE, RouteTable, SparseIds};
 
@@ -46,6 +47,8 @@ pub(crate) struct Prepared {
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
     /// What sparse ids are found by, likewise; `None`: ids are below the number of rows.
     pub sparse: Vec<Option<SparseIds>>,
+    /// Updated rows of the generations that the tables are of.
+    pub overlays: Vec<Arc<Overlay>>,
     pub options: PlanOptions,
     pub pooled: bool,
     /// Elements of an output row.
@@ -91,6 +94,8 @@ pub(crate) struct PlannedTable {
     pub row_lbas: u32,
     /// Where the default row is in the host's DRAM tier.
     pub default_byte: usize,
+    /// Index among the plan's overlays, and of the table in its generation.
+    pub overlay: (u16, u32),
 }
 
 /// Features and the tables that they need, resolved.
@@ -176,7 +181,18 @@ impl Prepared {
         }
         let of_table = |table: &PlannedTable| &host.tables[table.host];
         let orders = tables.iter().map(|table| host.order(of_table(table))).collect::<Result<Vec<_>, _>>()?;
+        let mut overlays: Vec<Arc<Overlay>> = Vec::new();
+        for (table, order) in tables.iter_mut().zip(&orders) {
+            let known = overlays.iter().position(|it| Arc::ptr_eq(it, &order.overlay));
+            let overlay = known.unwrap_or_else(|| {
+                overlays.push(order.overlay.clone());
+                overlays.len() - 1
+            });
+            table.overlay = (overlay as u16, host.tables[table.host].located.index as u32);
+        }
+        let of_table = |table: &PlannedTable| &host.tables[table.host];
         Ok(Self {
+            overlays,
             routes: orders.iter().zip(&tables).map(|(order, table)| route_of(of_table(table), order)).collect(),
             sparse: orders.iter().map(|order| order.sparse.clone()).collect(),
             crcs: orders.into_iter().map(|order| order.crcs).collect(),
@@ -326,6 +342,7 @@ impl PlannedTable {
             row_bytes: table.row_bytes() as usize,
             row_lbas: table.packing.row_lbas(),
             default_byte: 0,
+            overlay: (0, 0),
         }
     }
 }

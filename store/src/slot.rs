@@ -12,12 +12,13 @@ use crate::error::{LookupError, RowError};
 use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
 use crate::feature::Missing;
 use crate::memory::Memory;
+use crate::overlay::Snapshot;
 use crate::plan::{Planned, Prepared, Room, queue_error};
 use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
     Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, dedupe, keys, mask, merge, order,
-    route, sieve, sparse_keys, sparse_mask,
+    route, sieve, sparse_keys, sparse_mask, updated,
 };
 
 /// Bytes of landing memory that a queue pair has at most, for each of its two halves.
@@ -59,6 +60,8 @@ pub(crate) struct State {
     sum: Vec<Acc>,
     deferred: Vec<u32>,
     scratch: Vec<u8>,
+    /// Updated rows that the look-up under way reads, by overlay.
+    snapshots: Vec<Option<Snapshot>>,
 }
 
 impl State {
@@ -112,6 +115,8 @@ impl State {
             sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
             deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
             scratch: vec![0; row_bytes],
+            // At most as many as tables, and these as features.
+            snapshots: Vec::with_capacity(plan.features.len()),
         })
     }
 }
@@ -141,7 +146,11 @@ impl Slot {
         let state = self.state.as_mut().expect("a slot has its state until it is dropped");
         // Read once: what is adopted meanwhile is for the next look-up.
         let prepared = self.plan.current();
-        let result = state.lookup(&prepared, batch, out);
+        let mut snapshots = std::mem::take(&mut state.snapshots);
+        snapshots.extend(prepared.overlays.iter().map(|overlay| overlay.snapshot()));
+        let result = state.lookup(&prepared, &snapshots, batch, out);
+        snapshots.clear();
+        state.snapshots = snapshots;
         let totals = &prepared.host.store.totals;
         match &result {
             Ok(report) => totals.add(report),
@@ -174,7 +183,13 @@ impl Watch<'_> {
 }
 
 impl State {
-    fn lookup(&mut self, plan: &Prepared, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
+    fn lookup(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: &Batch<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<Report, LookupError> {
         let clock = &*plan.host.store.driving.clock;
         let mut watch = Watch { clock, last: clock.now() };
         let bags = check(plan, batch, out, &mut self.bags)?;
@@ -226,6 +241,11 @@ impl State {
         };
         for (feature, range) in features() {
             let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
+            let (overlay, index) = plan.table(feature.table).overlay;
+            if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
+                let (keys, places) = (&mut all_keys[range.clone()], &mut places[range.clone()]);
+                updated(snapshot, (overlay, index), keys, places, &mut sieved);
+            }
             sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
         }
         let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
@@ -265,6 +285,7 @@ impl State {
         }
         let routed_rows = Routed {
             plan,
+            snapshots,
             bags,
             batch: per_feature,
             places,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
 use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, PrepareOptions,
-    Ranks, Rows, Store, StoreError, TableLoad, TableSpec,
+    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, PrepareOptions, Ranks,
+    Rows, Store, StoreError, TableLoad, TableSpec,
 };
 
 const DIM: u32 = 16;
@@ -65,8 +65,7 @@ fn check(plan: &warprow_store::Plan, random: &mut fastrand::Rng, mut version_of:
     let mut rows = vec![0.0; ids.len() * plan.width()];
     let mut slot = plan.slot().unwrap();
     let began = Instant::now();
-    let report =
-        slot.lookup(&Batch::new(&ids, 32), &mut Output::new(Rows::F32(&mut rows), plan.width())).unwrap();
+    let report = slot.lookup(&Batch::new(&ids, 32), &mut Output::new(Rows::F32(&mut rows), plan.width())).unwrap();
     let took = began.elapsed();
     let version = version_of(report.generation);
     for (position, (id, row)) in ids.iter().zip(rows.chunks(plan.width())).enumerate() {
@@ -90,7 +89,10 @@ fn what_is_loaded_beside_is_found_after_a_switch_and_stays_so() {
     let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
     let shown = |store: &Store| store.table("a").unwrap().generation;
     assert_eq!(shown(&store), first);
-    assert_eq!(store.generations().iter().map(|it| (it.id, it.found.len())).collect::<Vec<_>>(), [(first, 2), (second, 0)]);
+    assert_eq!(
+        store.generations().iter().map(|it| (it.id, it.found.len())).collect::<Vec<_>>(),
+        [(first, 2), (second, 0)]
+    );
     // Standing by, it is no table of the same name.
     assert!(matches!(store.drop_generation(first), Err(StoreError::Shown { tables, .. }) if tables == ["a", "b"]));
     store.switch(second, false).unwrap();
@@ -245,7 +247,12 @@ fn a_thousand_switches_under_readers_mix_nothing() {
         times.sort_unstable();
         let of_version = of_version.each_ref().map(|count| count.load(Ordering::Relaxed));
         assert!(of_version[1..].iter().all(|&count| count > 100), "look-ups of the versions: {of_version:?}");
-        println!("{} look-ups, p50 {:?}, p99.9 {:?}", times.len(), times[times.len() / 2], times[times.len() * 999 / 1000]);
+        println!(
+            "{} look-ups, p50 {:?}, p99.9 {:?}",
+            times.len(),
+            times[times.len() / 2],
+            times[times.len() * 999 / 1000]
+        );
     });
     assert_eq!(store.generations().len(), 2);
 }

@@ -179,6 +179,7 @@ impl Store {
             }
             error => error.into(),
         })?;
+        superseded.iter().for_each(|&id| self.forget_updates(id));
         let elapsed = clock.now().saturating_sub(began);
         Ok(LoadReport { generation: generation.id, bytes: pace.at.written, superseded, elapsed })
     }

@@ -1,0 +1,186 @@
+//! Updates of rows: logged and durable first, then seen by every look-up that begins later.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use warprow_layout::{Generation, Log, Update, VolumeError};
+
+use crate::member::lock;
+use crate::overlay::{Entry, Overlay};
+use crate::store::{Located, Shared};
+use crate::{Store, StoreError};
+
+/// Updates of all generations of a store.
+#[derive(Debug)]
+pub(crate) struct Updates {
+    of: Mutex<HashMap<u64, Arc<Updating>>>,
+    /// Bytes that an overlay may take.
+    bound: u64,
+    /// Held, besides, by whoever reads tables without overlays; locked by updates that are under way.
+    unfollowing: RwLock<Arc<()>>,
+}
+
+/// Updates of one generation.
+#[derive(Debug)]
+struct Updating(Mutex<Writer>);
+
+#[derive(Debug)]
+struct Writer {
+    /// `None`: the store was opened for reading.
+    log: Option<Log>,
+    /// Of the generation as it is in the catalogue.
+    current: Arc<Overlay>,
+    /// Of the generation as it was before compactions, where somebody still reads it so.
+    older: Vec<Weak<Overlay>>,
+}
+
+/// Updates that are put in at once when a log is replayed.
+const REPLAYED: usize = 1024;
+
+impl Updates {
+    pub(crate) fn new(bound: u64) -> Self {
+        Self { of: Mutex::default(), bound, unfollowing: RwLock::default() }
+    }
+
+    /// To be held by a reader that does not follow updates: while it lives, there are none. Those under way have ended.
+    pub(crate) fn unfollowing(&self) -> Arc<()> {
+        self.unfollowing.write().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Shared {
+    /// The updated rows of a generation as it is in the catalogue.
+    pub(crate) fn overlay(&self, generation: u64) -> Result<Arc<Overlay>, StoreError> {
+        Ok(lock(&self.updating(generation)?.0).current.clone())
+    }
+
+    /// Replays the log, if that has not been done.
+    fn updating(&self, generation: u64) -> Result<Arc<Updating>, StoreError> {
+        let mut of = lock(&self.updates.of);
+        if let Some(updating) = of.get(&generation) {
+            return Ok(updating.clone());
+        }
+        let found = self.volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        let overlay = Overlay::new(found.base_sequence);
+        let (mut entries, mut rows) = (Vec::new(), Vec::new());
+        let mut take = |sequence, update: Update<'_>| {
+            let Update { table, key, row } = update;
+            entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
+            rows.extend_from_slice(row);
+            if entries.len() == REPLAYED {
+                overlay.publish(&entries, &std::mem::take(&mut rows).into());
+                entries.clear();
+            }
+        };
+        let log = match self.volume.read_only() {
+            None => Some(self.volume.log(generation, &mut take)?),
+            Some(_) => {
+                self.volume.read_log(&found, &mut take)?;
+                None
+            }
+        };
+        overlay.publish(&entries, &rows.into());
+        let writer = Writer { log, current: Arc::new(overlay), older: Vec::new() };
+        Ok(of.entry(generation).or_insert(Arc::new(Updating(Mutex::new(writer)))).clone())
+    }
+}
+
+impl Store {
+    /// Gives rows of a table other content, by id: `rows` has one row after another. When it returns, they are durable, and every
+    /// look-up of the host executor that begins later reads them; none reads some of them without the others. Where an id comes
+    /// twice, its last row counts. The sequence number of the last, which counts the updates of the generation.
+    ///
+    /// Refused, with nothing written: ids that the table does not have, rows of another size, more than
+    /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
+    /// executor on a GPU is attached, which does not follow updates. If a drive fails, the updates are in doubt
+    /// ([`VolumeError::UpdateInDoubt`]).
+    pub fn update(&self, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
+        self.update_located(&self.locate(table)?, ids, rows)
+    }
+
+    /// The same, of a table of generation `generation`, which may stand by.
+    pub fn update_generation(&self, generation: u64, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
+        self.update_located(&self.locate_in(generation, table)?, ids, rows)
+    }
+
+    pub(crate) fn locate_in(&self, id: u64, table: &str) -> Result<Located, StoreError> {
+        let generation = self.shared.volume.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        match generation.table_index(table) {
+            Some(index) => Ok(Located { generation, index }),
+            None => Err(StoreError::NoSuchTable {
+                table: table.to_owned(),
+                known: generation.tables.iter().map(|table| table.name.clone()).collect(),
+            }),
+        }
+    }
+
+    fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
+        let (table, index) = (located.table(), located.index as u32);
+        let row_bytes = table.row_bytes() as usize;
+        if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
+            let (table, ids) = (table.name.clone(), ids.len());
+            return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });
+        }
+        let absent: Vec<u64> = ids.iter().copied().filter(|&id| id >= table.rows).take(10).collect();
+        if !absent.is_empty() {
+            return Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: absent });
+        }
+        let unfollowing = self.shared.updates.unfollowing.read().unwrap_or_else(PoisonError::into_inner);
+        if Arc::strong_count(&unfollowing) > 1 {
+            return Err(StoreError::Unfollowing { table: table.name.clone() });
+        }
+        self.shared.watch()?;
+        let updating = self.shared.updating(located.generation.id)?;
+        let mut writer = lock(&updating.0);
+        let bound = self.shared.updates.bound;
+        let bytes = writer.current.bytes() + Overlay::bytes_of(ids.len(), rows.len());
+        if bytes > bound {
+            return Err(StoreError::OverlayFull { generation: located.generation.id, bytes, bound });
+        }
+        let Some(log) = &mut writer.log else {
+            let reason = self.shared.volume.read_only().unwrap_or("it was opened for reading only").to_owned();
+            return Err(VolumeError::ReadOnly { reason }.into());
+        };
+        let updates: Vec<Update<'_>> =
+            ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
+        let before = log.sequence();
+        let appended = log.append(&updates);
+        // Of those that came before a failure, some may be durable: they count.
+        let durable = (log.sequence() - before) as usize;
+        let entry = |(position, &key): (usize, &u64)| Entry {
+            table: index,
+            key,
+            sequence: before + 1 + position as u64,
+            begin: position * row_bytes,
+            bytes: row_bytes,
+        };
+        let entries: Vec<Entry> = ids.iter().take(durable).enumerate().map(entry).collect();
+        let rows: Arc<[u8]> = rows.into();
+        writer.older.retain(|overlay| overlay.strong_count() > 0);
+        writer.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(&entries, &rows));
+        writer.current.publish(&entries, &rows);
+        Ok(appended?)
+    }
+
+    /// The updated rows of a table, if any: by rank, as of now.
+    pub(crate) fn updated_by_rank(&self, located: &Located) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
+        let Some(snapshot) = self.shared.overlay(located.generation.id)?.snapshot() else { return Ok(HashMap::new()) };
+        let mut rows = snapshot.rows(located.index as u32).peekable();
+        if rows.peek().is_none() {
+            return Ok(HashMap::new());
+        }
+        let ranks = self.shared.volume.read_ranks(&located.generation, located.index)?;
+        let rank_of = |id: u64| ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
+        Ok(rows.filter_map(|(id, row)| Some((rank_of(id)?, row.to_vec()))).collect())
+    }
+
+    /// Forgets the updates of a generation that is gone.
+    pub(crate) fn forget_updates(&self, generation: u64) {
+        lock(&self.shared.updates.of).remove(&generation);
+    }
+}
+
+/// Whether a generation has updates that only an overlay shows.
+pub(crate) fn is_updated(generation: &Generation) -> bool {
+    !generation.log.is_empty()
+}
