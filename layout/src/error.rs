@@ -429,6 +429,12 @@ pub enum VolumeError {
         /// The generation.
         generation: u64,
     },
+    /// Somebody else copies its chunks.
+    #[error("the chunks of generation {generation} are being copied already: wait for that to end")]
+    Rewriting {
+        /// The generation.
+        generation: u64,
+    },
     /// A log has as many chunks as it can.
     #[error("the log of generation {generation} has {chunks} chunks, as many as it can: compact it")]
     LogFull {

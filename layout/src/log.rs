@@ -7,6 +7,7 @@ use crate::codec::{Ended, Reader, Writer};
 use crate::drive::Drive;
 use crate::error::VolumeError;
 use crate::generation::{Generation, LogChunk, MAX_LOG_CHUNKS};
+use crate::rewrite::Rewritten;
 use crate::units;
 use crate::volume::{LogClaim, Volume};
 
@@ -219,6 +220,31 @@ impl Log {
             left = later;
         }
         Ok(self.sequence())
+    }
+
+    /// Ends the last chunk here: the next update begins another. The sequence number up to which the chunks so far have updates,
+    /// for [`compact`](Self::compact).
+    pub fn seal(&mut self) -> u64 {
+        self.last = self.last.map(|last| Last { fresh: false, ..last });
+        self.sequence()
+    }
+
+    /// Takes up the chunks that were rewritten with all updates up to `sequence`, as [`seal`](Self::seal) gave it, and drops these
+    /// from the log, in one commit. What was appended since stays.
+    ///
+    /// Who holds the generation as it was still reads its old chunks, and needs the updates that were dropped.
+    pub fn compact(&mut self, sequence: u64, rewritten: Rewritten) -> Result<Arc<Generation>, VolumeError> {
+        if rewritten.generation.id != self.generation {
+            return Err(VolumeError::NoSuchGeneration { id: rewritten.generation.id });
+        }
+        let compacted = rewritten.commit(|generation| {
+            generation.log.retain(|chunk| chunk.first > sequence);
+            generation.base_sequence = sequence;
+        })?;
+        if compacted.log.is_empty() {
+            self.last = None;
+        }
+        Ok(compacted)
     }
 
     fn found(&self) -> Result<Arc<Generation>, VolumeError> {

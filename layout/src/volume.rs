@@ -44,6 +44,8 @@ struct State {
     reserved: Vec<Weak<[ChunkRef]>>,
     /// Generations whose logs are open.
     logs: HashSet<u64>,
+    /// Generations that are being rewritten.
+    rewriting: HashSet<u64>,
     poisoned: bool,
 }
 
@@ -62,6 +64,7 @@ impl Volume {
             held: Vec::new(),
             reserved: Vec::new(),
             logs: HashSet::new(),
+            rewriting: HashSet::new(),
             poisoned: false,
         };
         let (state, claimed, committing) = (RwLock::new(state), AtomicBool::new(false), Mutex::new(()));
@@ -167,7 +170,7 @@ impl Volume {
 
     /// Takes chunks, as `pick` chooses them from the free ones, of which there must be `least`. With the id and the epoch of the
     /// next generation.
-    fn reserve(
+    pub(crate) fn reserve(
         &self,
         least: u64,
         pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
@@ -196,6 +199,15 @@ impl Volume {
         match state.logs.insert(generation) {
             true => Ok(LogClaim { volume: self.clone(), generation }),
             false => Err(VolumeError::LogBusy { generation }),
+        }
+    }
+
+    /// The right to give a generation other chunks.
+    pub(crate) fn claim_rewrite(&self, generation: u64) -> Result<RewriteClaim, VolumeError> {
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        match state.rewriting.insert(generation) {
+            true => Ok(RewriteClaim { volume: self.clone(), generation }),
+            false => Err(VolumeError::Rewriting { generation }),
         }
     }
 
@@ -296,6 +308,19 @@ impl Drop for LogClaim {
     fn drop(&mut self) {
         let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
         state.logs.remove(&self.generation);
+    }
+}
+
+/// The right to give a generation other chunks: there is one of each.
+pub(crate) struct RewriteClaim {
+    volume: Volume,
+    generation: u64,
+}
+
+impl Drop for RewriteClaim {
+    fn drop(&mut self) {
+        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.rewriting.remove(&self.generation);
     }
 }
 

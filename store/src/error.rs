@@ -147,8 +147,8 @@ pub enum StoreError {
     },
     /// Updated rows would take more memory than they may.
     #[error(
-        "the updated rows of generation {generation} would take {bytes} bytes of memory, {bound} are allowed: compact it, or open \
-         the store with more"
+        "the updated rows of generation {generation} would take {bytes} bytes of memory, {bound} are allowed: compact it and have hosts \
+         prepare and adopt it, or open the store with more"
     )]
     OverlayFull {
         /// The generation.

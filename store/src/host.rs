@@ -148,7 +148,7 @@ impl Attached {
         let overlay = match &table.overlay {
             Some(overlay) => overlay.clone(),
             // It is damaged: this says how.
-            None => self.store.overlay(generation.id)?,
+            None => self.store.overlay(generation)?,
         };
         let crcs = row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new);
         let order = Order { ranks, crcs, sparse, overlay };
@@ -188,6 +188,8 @@ impl Store {
         read: &mut dyn FnMut(usize),
     ) -> Result<Arc<Attached>, StoreError> {
         self.shared.watch()?;
+        let located = located.into_iter().map(|located| self.shared.with_overlay(located));
+        let (located, overlays): (Vec<Located>, Vec<_>) = located.unzip();
         let hot = share(located.iter().map(Located::table), options.dram_bytes, Table::row_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
@@ -196,14 +198,14 @@ impl Store {
             begin
         };
         let mut tables = Vec::with_capacity(located.len());
-        for (located, hot_rows) in located.into_iter().zip(hot) {
+        for ((located, overlay), hot_rows) in located.into_iter().zip(overlays).zip(hot) {
             let row_bytes = u64::from(located.table().row_bytes());
             tables.push(HostTable {
                 hot_rows,
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
                 order: OnceLock::new(),
-                overlay: self.shared.overlay(located.generation.id).ok(),
+                overlay: overlay.ok(),
                 located,
             });
         }

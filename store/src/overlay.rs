@@ -13,6 +13,8 @@ pub(crate) struct Overlay {
     table: RwLock<Arc<Records>>,
     /// Whether there are any.
     any: AtomicBool,
+    /// The sequence number up to which rows are not here, but in the generation's chunks.
+    base: u64,
 }
 
 /// A hash table of records. Both are written once each: what was published stays as it is.
@@ -137,7 +139,29 @@ impl Records {
 impl Overlay {
     /// An empty one; what is put in comes after `sequence`.
     pub(crate) fn new(sequence: u64) -> Self {
-        Self { table: RwLock::new(Arc::new(Records::new(0, sequence))), any: AtomicBool::new(false) }
+        Self { table: RwLock::new(Arc::new(Records::new(0, sequence))), any: AtomicBool::new(false), base: sequence }
+    }
+
+    /// The sequence number up to which rows are not here.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The overlay that is left when rows up to `sequence` are in the generation's chunks. Nobody publishes meanwhile.
+    pub(crate) fn after(&self, sequence: u64) -> Self {
+        let left = Self::new(sequence);
+        let records = self.records();
+        let mut later: Vec<&Record> = records.latest().filter(|record| record.sequence > sequence).collect();
+        later.sort_unstable_by_key(|record| record.sequence);
+        let mut rows = Vec::new();
+        let mut entries = Vec::with_capacity(later.len());
+        for record in later {
+            let Record { table, key, sequence, bytes, .. } = *record;
+            entries.push(Entry { table, key, sequence, begin: rows.len(), bytes });
+            rows.extend_from_slice(record.row());
+        }
+        left.publish(&entries, &rows.into());
+        left
     }
 
     fn records(&self) -> Arc<Records> {
@@ -212,8 +236,8 @@ impl Snapshot {
         keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))
     }
 
-    /// The sequence number that it is of.
-    pub(crate) fn sequence(&self) -> u64 {
+    #[cfg(test)]
+    fn sequence(&self) -> u64 {
         self.sequence
     }
 }

@@ -368,8 +368,8 @@ impl Store {
         ranks: Range<u64>,
         row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let located = self.locate(table)?;
-        let updated = self.updated_by_rank(&located)?;
+        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
+        let updated = self.updated_by_rank(&located, &*overlay?)?;
         self.scan_located(&located, ranks, &mut |rank, stored| {
             row(rank, updated.get(&rank).map_or(stored, |updated| &updated[..]))
         })

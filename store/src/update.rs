@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use warprow_layout::{Generation, Log, Update, VolumeError};
+use warprow_layout::{Generation, Log, Patch, Update, VolumeError};
 
 use crate::member::lock;
 use crate::overlay::{Entry, Overlay};
@@ -49,9 +49,31 @@ impl Updates {
 }
 
 impl Shared {
-    /// The updated rows of a generation as it is in the catalogue.
-    pub(crate) fn overlay(&self, generation: u64) -> Result<Arc<Overlay>, StoreError> {
-        Ok(lock(&self.updating(generation)?.0).current.clone())
+    /// The updated rows that belong over a generation's chunks. [`VolumeError::NoSuchGeneration`] if the catalogue no longer has
+    /// it, or has it with other chunks, and nobody reads these any more.
+    pub(crate) fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+        let updating = self.updating(generation.id)?;
+        let writer = lock(&updating.0);
+        let older = writer.older.iter().filter_map(Weak::upgrade);
+        // An older one has all that a later one has, and more.
+        let found = older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last();
+        found.ok_or(StoreError::Volume(VolumeError::NoSuchGeneration { id: generation.id }))
+    }
+
+    /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago.
+    pub(crate) fn with_overlay(&self, located: Located) -> (Located, Result<Arc<Overlay>, StoreError>) {
+        let mut located = located;
+        let mut overlay = self.overlay(&located.generation);
+        // Each time a compaction came between: they take longer than this.
+        for _ in 0..8 {
+            if overlay.is_ok() {
+                break;
+            }
+            let Some(now) = self.volume.generation(located.generation.id) else { break };
+            overlay = self.overlay(&now);
+            located.generation = now;
+        }
+        (located, overlay)
     }
 
     /// Replays the log, if that has not been done.
@@ -133,7 +155,9 @@ impl Store {
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
         let bound = self.shared.updates.bound;
-        let bytes = writer.current.bytes() + Overlay::bytes_of(ids.len(), rows.len());
+        writer.older.retain(|overlay| overlay.strong_count() > 0);
+        let older = writer.older.iter().filter_map(Weak::upgrade).map(|overlay| overlay.bytes());
+        let bytes = older.max().unwrap_or(0).max(writer.current.bytes()) + Overlay::bytes_of(ids.len(), rows.len());
         if bytes > bound {
             return Err(StoreError::OverlayFull { generation: located.generation.id, bytes, bound });
         }
@@ -156,15 +180,18 @@ impl Store {
         };
         let entries: Vec<Entry> = ids.iter().take(durable).enumerate().map(entry).collect();
         let rows: Arc<[u8]> = rows.into();
-        writer.older.retain(|overlay| overlay.strong_count() > 0);
         writer.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(&entries, &rows));
         writer.current.publish(&entries, &rows);
         Ok(appended?)
     }
 
     /// The updated rows of a table, if any: by rank, as of now.
-    pub(crate) fn updated_by_rank(&self, located: &Located) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
-        let Some(snapshot) = self.shared.overlay(located.generation.id)?.snapshot() else { return Ok(HashMap::new()) };
+    pub(crate) fn updated_by_rank(
+        &self,
+        located: &Located,
+        overlay: &Overlay,
+    ) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
+        let Some(snapshot) = overlay.snapshot() else { return Ok(HashMap::new()) };
         let mut rows = snapshot.rows(located.index as u32).peekable();
         if rows.peek().is_none() {
             return Ok(HashMap::new());
@@ -172,6 +199,50 @@ impl Store {
         let ranks = self.shared.volume.read_ranks(&located.generation, located.index)?;
         let rank_of = |id: u64| ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
         Ok(rows.filter_map(|(id, row)| Some((rank_of(id)?, row.to_vec()))).collect())
+    }
+
+    /// Brings the updates of a generation into its chunks: copies those that hold updated rows, with these, and commits them without
+    /// the log. Updates go on meanwhile, and are seen; only the commit makes them wait. Needs as many free chunks as are copied, which
+    /// the old ones become when nobody reads them any more: hosts go on with them, and with their updated rows in memory, until they
+    /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt) anew. How many chunks were copied.
+    pub fn compact(&self, generation: u64) -> Result<usize, StoreError> {
+        self.shared.watch()?;
+        let volume = &self.shared.volume;
+        let updating = self.shared.updating(generation)?;
+        let read_only = || VolumeError::ReadOnly { reason: volume.read_only().unwrap_or_default().to_owned() };
+        let (sequence, snapshot) = {
+            let mut writer = lock(&updating.0);
+            let sequence = writer.log.as_mut().ok_or_else(read_only)?.seal();
+            (sequence, writer.current.snapshot())
+        };
+        let Some(snapshot) = snapshot else { return Ok(0) };
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        let mut patches = Vec::new();
+        for (index, table) in (0u32..).zip(&found.tables) {
+            let mut rows = snapshot.rows(index).peekable();
+            if rows.peek().is_none() {
+                continue;
+            }
+            let ranks = volume.read_ranks(&found, index as usize)?;
+            for (id, row) in rows {
+                let rank = ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
+                let rank = rank.ok_or_else(|| StoreError::NoSuchRow {
+                    table: table.name.clone(),
+                    rows: table.rows,
+                    ids: vec![id],
+                })?;
+                patches.push(Patch { table: index, rank, row });
+            }
+        }
+        let rewritten = volume.rewrite(generation, &patches)?;
+        let chunks = rewritten.chunks();
+        self.shared.watch()?;
+        let mut writer = lock(&updating.0);
+        writer.log.as_mut().ok_or_else(read_only)?.compact(sequence, rewritten)?;
+        let left = Arc::new(writer.current.after(sequence));
+        let before = std::mem::replace(&mut writer.current, left);
+        writer.older.push(Arc::downgrade(&before));
+        Ok(chunks)
     }
 
     /// Forgets the updates of a generation that is gone.

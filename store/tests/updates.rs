@@ -5,13 +5,14 @@ mod common;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, Rows, Store,
-    StoreError, TableSpec,
+    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, PrepareOptions,
+    Rows, Store, StoreError, TableSpec,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -110,6 +111,71 @@ fn updates_are_seen_by_everybody_and_survive_opening() {
 }
 
 #[test]
+fn compaction_changes_no_row_for_anybody() {
+    for seed in 0..4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (drives, mut store) = store();
+        let mut tables = vec![bytes("a", 2000, 64, &mut random), bytes("b", 500, 1200, &mut random)];
+        common::load(&store, &tables, &LoadOptions::default());
+        let generation = store.generations()[0].id;
+        for _ in 0..4 {
+            let attach = |store: &Store, random: &mut fastrand::Rng| {
+                let options = HostOptions::default().with_dram_bytes(random.u64(..300_000)).with_checked_rows();
+                store.attach_host(options).unwrap()
+            };
+            // One goes on with the old chunks, one goes over to the new.
+            let (old, new) = (attach(&store, &mut random), attach(&store, &mut random));
+            for turn in 0..4 {
+                (0..2).for_each(|table| update(&store, &mut tables[table], 1 + 70 * turn, &mut random));
+                let copied = store.compact(generation).unwrap();
+                assert!(copied > 0);
+                assert_eq!(store.compact(generation).unwrap(), 0, "nothing is left to do");
+                update(&store, &mut tables[0], turn, &mut random);
+                let attached = attach(&store, &mut random);
+                let upcoming = new.prepare(&PrepareOptions::default()).unwrap();
+                update(&store, &mut tables[1], 3, &mut random);
+                assert!(new.adopt(upcoming, Duration::from_secs(10)).unwrap());
+                [&old, &new, &attached].iter().for_each(|host| looked_up(host, &tables, &mut random));
+                tables.iter().for_each(|table| scanned(&store, table));
+                for table in &tables {
+                    let verified = store.verify(&table.spec.name, &mut |_| ControlFlow::Continue(())).unwrap();
+                    assert!(verified.is_sound(), "{verified:?}");
+                }
+            }
+            let held = store.free_bytes();
+            drop((old, new));
+            assert!(store.free_bytes() > held, "the old chunks are free");
+            drop(store);
+            store = open(&drives, &OpenOptions::default());
+            tables.iter().for_each(|table| scanned(&store, table));
+        }
+    }
+}
+
+#[test]
+fn a_full_overlay_is_emptied_by_compaction() {
+    let (drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut table = bytes("t", 1000, 64, &mut random);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    drop(store);
+    let store = open(&drives, &OpenOptions::default().with_overlay_bytes(20_000));
+    let mut compactions = 0;
+    for id in 0..1000u64 {
+        let row = [id as u8; 64];
+        if let Err(error) = store.update("t", &[id], &row) {
+            assert!(matches!(error, StoreError::OverlayFull { .. }), "{error}");
+            store.compact(0).unwrap();
+            store.update("t", &[id], &row).unwrap();
+            compactions += 1;
+        }
+        table.rows[id as usize * 64..][..64].copy_from_slice(&row);
+    }
+    assert!((5..15).contains(&compactions), "{compactions}");
+    scanned(&store, &table);
+}
+
+#[test]
 fn bags_are_summed_from_updated_rows() {
     let (_drives, store) = store();
     let mut random = fastrand::Rng::with_seed(9);
@@ -172,6 +238,11 @@ fn look_ups_see_whole_updates_in_order() {
         for number in 1..=UPDATES {
             let rows: Vec<u8> = (0..1024).flat_map(|_| (number as f32).to_le_bytes()).collect();
             store.update("t", &ids, &rows).unwrap();
+            if number % 500 == 0 {
+                store.compact(0).unwrap();
+                let upcoming = host.prepare(&PrepareOptions::default()).unwrap();
+                assert!(host.adopt(upcoming, Duration::from_secs(10)).unwrap());
+            }
             acknowledged.store(number, Ordering::Release);
         }
         done.store(true, Ordering::Release);
