@@ -58,6 +58,17 @@ impl FreeChunks {
         members.iter().filter_map(near).collect()
     }
 
+    /// The lowest free chunks of a member, as many as it has, and `count` at most.
+    pub(crate) fn on(&self, member: u16, count: usize) -> Vec<ChunkRef> {
+        let free = self.0.get(usize::from(member)).into_iter().flatten();
+        free.take(count).map(|&chunk| ChunkRef::new(member as u8, chunk)).collect()
+    }
+
+    /// Free chunks for so many that move: on every member in proportion to what is free there.
+    pub(crate) fn spread(&self, count: usize) -> Vec<ChunkRef> {
+        self.allocate(count as u64, Span::Packed)
+    }
+
     /// `count` chunks (at most [`total`](Self::total)) in the order of a chunk map: from every member its share, in proportion
     /// to what is free on it, evenly interleaved.
     pub(crate) fn allocate(&self, count: u64, span: Span) -> Vec<ChunkRef> {

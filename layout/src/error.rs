@@ -267,6 +267,14 @@ pub enum OpenError {
         /// Who lacks there.
         missing: Vec<Missing>,
     },
+    /// A drive that was removed from the store.
+    #[error("drive {drive} was removed from store {store}: leave it out; what it held was moved to the others")]
+    RemovedMember {
+        /// The drive.
+        drive: String,
+        /// The store.
+        store: Uuid,
+    },
     /// Two drives claim to be the same member.
     #[error("drives {first} and {second} are both member {member}: one is a copy, leave it out")]
     DuplicateMember {
@@ -429,6 +437,27 @@ pub enum VolumeError {
         /// The generation.
         generation: u64,
     },
+    /// The members were changed: another volume goes on.
+    #[error(
+        "the members of this store are being changed, or were: go on with the volume that this gave, or open the store again"
+    )]
+    MembersChanged,
+    /// Somebody reads what lies on a drive that is to go.
+    #[error(
+        "drive {drive} holds chunks of generation {generation} that somebody still reads: let hosts and scans go over to the others"
+    )]
+    MemberInUse {
+        /// The drive.
+        drive: String,
+        /// The generation.
+        generation: u64,
+    },
+    /// Moving was stopped.
+    #[error("moving chunks was stopped; what is left is moved when it is begun again")]
+    Stopped,
+    /// A drive cannot become a member.
+    #[error(transparent)]
+    Unsuitable(#[from] FormatError),
     /// Somebody else copies its chunks.
     #[error("the chunks of generation {generation} are being copied already: wait for that to end")]
     Rewriting {

@@ -46,6 +46,8 @@ pub struct Member {
     pub chunk_count: u32,
     /// Its serial, cut to [`MAX_SERIAL`] bytes.
     pub serial: String,
+    /// It was removed: the entry keeps its index, has no chunks, and nobody misses it.
+    pub vacant: bool,
 }
 
 /// Sizes and membership of a store. The same on every member.

@@ -38,6 +38,7 @@ mod inspect;
 mod keyed;
 mod load;
 mod log;
+mod membership;
 mod open;
 mod placement;
 mod probe;
@@ -64,6 +65,7 @@ pub use inspect::{GenerationInspection, Inspection, KeysInspection, MemberInspec
 pub use keyed::{Keyed, KeyedError, RowOrder};
 pub use load::{Loader, RowSource};
 pub use log::{Log, Update};
+pub use membership::Progress;
 pub use open::{Access, Opened, Repair, RepairKind, State, generations_on, open};
 pub use placement::{ChunkRef, Placement, RowAddress, RowPacking};
 pub use probe::{Probe, SlotState, probe};

@@ -107,7 +107,7 @@ impl Volume {
     }
 
     /// The bytes of a chunk's units that count.
-    fn read_stream(&self, generation: &Generation, log: &LogChunk) -> Result<Stream, VolumeError> {
+    pub(crate) fn read_stream(&self, generation: &Generation, log: &LogChunk) -> Result<Stream, VolumeError> {
         let drive = self.present(log.chunk.drive())?;
         let most = self.geometry().chunk_units();
         let wanted = log.units.map_or(most, u64::from);
@@ -141,7 +141,7 @@ impl Volume {
     }
 
     /// What the header of a log's unit says.
-    fn log_id(&self, log: &LogChunk, position: u32) -> BlockId {
+    pub(crate) fn log_id(&self, log: &LogChunk, position: u32) -> BlockId {
         let geometry = self.geometry();
         let member = geometry.members.get(usize::from(log.chunk.drive()));
         BlockId {
@@ -157,9 +157,9 @@ impl Volume {
 }
 
 /// What lies in a chunk of a log.
-struct Stream {
+pub(crate) struct Stream {
     drive: String,
-    units: u32,
+    pub(crate) units: u32,
     bytes: Vec<u8>,
 }
 

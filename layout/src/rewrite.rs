@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::chunks::FreeChunks;
 use crate::drive::Drive;
 use crate::error::VolumeError;
 use crate::generation::Generation;
@@ -32,9 +33,9 @@ pub struct Rewritten {
 }
 
 /// Bytes of a chunk, by where they begin in it.
-type Edits<'a> = BTreeMap<usize, Edit<'a>>;
+pub(crate) type Edits<'a> = BTreeMap<usize, Edit<'a>>;
 
-enum Edit<'a> {
+pub(crate) enum Edit<'a> {
     Row(&'a [u8]),
     Crc([u8; 4]),
 }
@@ -80,11 +81,39 @@ impl Volume {
                 put(place, Edit::Crc(row_crc(patch.rank, patch.row).to_le_bytes()))?;
             }
         }
+        self.rewrite_claimed(claim, generation.clone(), &edits, edits.len(), |free| {
+            let members: Vec<u16> =
+                edits.keys().filter_map(|&column| Some(placement.map().get(column)?.drive())).collect();
+            free.near(&members)
+        })
+    }
+
+    /// The same, with such edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
+    pub(crate) fn rewrite_columns(
+        &self,
+        id: u64,
+        edits: &BTreeMap<usize, Edits<'_>>,
+        least: usize,
+        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<Rewritten, VolumeError> {
+        let claim = self.claim_rewrite(id)?;
+        let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        self.rewrite_claimed(claim, generation, edits, least, pick)
+    }
+
+    fn rewrite_claimed(
+        &self,
+        claim: RewriteClaim,
+        generation: Arc<Generation>,
+        edits: &BTreeMap<usize, Edits<'_>>,
+        least: usize,
+        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<Rewritten, VolumeError> {
+        let placement = &generation.placement;
         let writing = self.writing()?;
-        let columns: Vec<usize> = edits.keys().copied().collect();
-        let members: Vec<u16> =
-            columns.iter().filter_map(|&column| Some(placement.map().get(column)?.drive())).collect();
-        let (chunks, ..) = self.reserve(columns.len() as u64, |free| free.near(&members))?;
+        let mut columns: Vec<usize> = edits.keys().copied().collect();
+        let (chunks, ..) = self.reserve(least as u64, pick)?;
+        columns.truncate(chunks.len());
         for ((&column, &to), edits) in columns.iter().zip(&*chunks).zip(edits.values()) {
             if let Some(&from) = placement.map().get(column) {
                 self.copy(placement, from, to, edits)?;

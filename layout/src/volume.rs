@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use uuid::Uuid;
 
@@ -13,6 +13,7 @@ use crate::drive::{Drive, DriveError};
 use crate::error::{Missing, VolumeError};
 use crate::generation::{Generation, GenerationSpec, Plan, Span};
 use crate::geometry::Geometry;
+use crate::membership::{Closing, Draining};
 use crate::placement::ChunkRef;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
     committing: Mutex<()>,
 }
 
-struct State {
+pub(crate) struct State {
     epoch: u64,
     catalogue: Catalogue,
     /// Generations that the catalogue no longer has, or no longer has so, while someone holds them: their chunks stay taken
@@ -44,6 +45,11 @@ struct State {
     reserved: Vec<Weak<[ChunkRef]>>,
     /// Generations whose logs are open.
     logs: HashSet<u64>,
+    /// A member that nobody is given chunks of.
+    pub(crate) draining: Option<u16>,
+    /// Nobody may begin to write: the members are being changed, or were, and another volume goes on.
+    pub(crate) closed: bool,
+    pub(crate) succeeded: bool,
     /// Generations that are being rewritten.
     rewriting: HashSet<u64>,
     poisoned: bool,
@@ -64,6 +70,9 @@ impl Volume {
             held: Vec::new(),
             reserved: Vec::new(),
             logs: HashSet::new(),
+            draining: None,
+            closed: false,
+            succeeded: false,
             rewriting: HashSet::new(),
             poisoned: false,
         };
@@ -246,12 +255,96 @@ impl Volume {
         self.shared.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.shared.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn drives(&self) -> &[Option<Arc<dyn Drive>>] {
+        &self.shared.drives
+    }
+
+    pub(crate) fn committing(&self) -> MutexGuard<'_, ()> {
+        self.shared.committing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on no chunk of `member` is given to anybody.
+    pub(crate) fn drain(&self, member: u16) -> Draining<'_> {
+        self.state_mut().draining = Some(member);
+        Draining(self)
+    }
+
+    /// Waits for nobody: fails if anybody is writing, and then nobody begins to.
+    pub(crate) fn close(&self) -> Result<Closing<'_>, VolumeError> {
+        drop((self.writing()?, self.claim()?));
+        let mut state = self.state_mut();
+        if let Some(&generation) = state.logs.iter().next() {
+            return Err(VolumeError::LogBusy { generation });
+        }
+        if let Some(&generation) = state.rewriting.iter().next() {
+            return Err(VolumeError::Rewriting { generation });
+        }
+        if self.shared.claimed.load(Ordering::Acquire) {
+            return Err(VolumeError::Busy);
+        }
+        state.closed = true;
+        Ok(Closing(self))
+    }
+
+    /// A generation that the catalogue no longer has so, of which somebody still reads chunks on `member`.
+    pub(crate) fn held_on(&self, member: u16) -> Option<u64> {
+        let held: Vec<_> = self.state().held.iter().filter_map(Weak::upgrade).collect();
+        held.iter().find(|it| it.chunks().any(|chunk| chunk.drive() == member)).map(|it| it.id)
+    }
+
+    /// The superblock and the catalogue that change the members to those of `geometry`, and nothing else.
+    pub(crate) fn next_superblock(&self, geometry: Geometry) -> Result<(Superblock, Vec<u8>), VolumeError> {
+        let state = self.state();
+        let bytes = state.catalogue.encode();
+        let (needed, capacity) = (bytes.len() as u64, geometry.catalogue_capacity());
+        if needed > capacity {
+            return Err(VolumeError::CatalogueFull { needed, capacity });
+        }
+        let superblock = Superblock {
+            epoch: state.epoch + 1,
+            commit: Uuid::new_v4(),
+            catalogue_bytes: bytes.len() as u32,
+            catalogue_crc: crc32c::crc32c(&bytes),
+            geometry,
+            ..self.shared.superblock.clone()
+        };
+        Ok((superblock, bytes))
+    }
+
+    /// The volume with other members, once their superblocks are written.
+    pub(crate) fn succeeded_by(
+        &self,
+        superblock: Superblock,
+        drives: Vec<Option<Arc<dyn Drive>>>,
+        done: Result<(), DriveError>,
+    ) -> Result<Self, VolumeError> {
+        let mut state = self.state_mut();
+        if let Err(source) = done {
+            state.poisoned = true;
+            return Err(VolumeError::Indeterminate { epoch: superblock.epoch, source });
+        }
+        state.succeeded = true;
+        let positions = drives.iter().zip(self.positions().iter().chain(std::iter::repeat(&None)));
+        let positions = positions.map(|(drive, position)| position.filter(|_| drive.is_some())).collect();
+        let next = Self::new(superblock, state.catalogue.clone(), drives, positions, None);
+        next.state_mut().held.clone_from(&state.held);
+        Ok(next)
+    }
+
     pub(crate) fn writing(&self) -> Result<Writing, VolumeError> {
         if let Some(reason) = &self.shared.read_only {
             return Err(VolumeError::ReadOnly { reason: reason.clone() });
         }
-        if self.state().poisoned {
+        let (poisoned, closed) = (self.state().poisoned, self.state().closed);
+        if poisoned {
             return Err(VolumeError::Poisoned);
+        }
+        if closed {
+            return Err(VolumeError::MembersChanged);
         }
         let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
         Ok(Writing { volume: self.clone(), incarnations })
@@ -275,6 +368,10 @@ impl State {
             let of_catalogue = self.catalogue.generations.iter().flat_map(|it| it.chunks());
             of_catalogue.chain(reserved.iter().flat_map(|it| it.iter().copied()))
         };
+        let mut counts = counts;
+        if let Some(draining) = self.draining.and_then(|member| counts.get_mut(usize::from(member))) {
+            *draining = 0;
+        }
         let used: HashSet<ChunkRef> = taken().collect();
         let pinned: HashSet<ChunkRef> =
             held.iter().flat_map(|it| it.chunks()).filter(|chunk| !used.contains(chunk)).collect();
@@ -291,7 +388,7 @@ impl std::fmt::Debug for Volume {
 
 /// The members of `geometry` that are not `present`.
 pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> Vec<Missing> {
-    let members = geometry.members.iter().enumerate().filter(|&(index, _)| !present(index));
+    let members = geometry.members.iter().enumerate().filter(|&(index, member)| !member.vacant && !present(index));
     members
         .map(|(index, member)| Missing { index: index as u16, uuid: member.uuid, serial: member.serial.clone() })
         .collect()
@@ -353,12 +450,16 @@ pub(crate) struct Commit {
 impl Writing {
     /// Makes what was written since durable, on `member`.
     pub(crate) fn flush(&self, member: u16) -> Result<(), DriveError> {
-        self.targets().get(usize::from(member)).map_or(Ok(()), |target| commit::flush(std::slice::from_ref(target)))
+        let targets = self.targets();
+        let target = targets.iter().find(|target| target.member == member);
+        target.map_or(Ok(()), |target| commit::flush(std::slice::from_ref(target)))
     }
 
     fn targets(&self) -> Vec<Target<'_>> {
-        let drives = self.volume.shared.drives.iter().flatten().zip(&self.incarnations);
-        drives.map(|(drive, &incarnation)| Target { drive: &**drive, incarnation }).collect()
+        let members =
+            (0..).zip(&self.volume.shared.drives).filter_map(|(member, drive)| Some((member, drive.as_ref()?)));
+        let targets = members.zip(&self.incarnations);
+        targets.map(|((member, drive), &incarnation)| Target { member, drive: &**drive, incarnation }).collect()
     }
 
     /// Moves the store to the next epoch, with the catalogue as `change` makes it; `data`: which speaks of chunks that were
