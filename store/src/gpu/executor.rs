@@ -218,7 +218,8 @@ impl Store {
             bytes => Some(Registered::allocate(&gpu, bytes)?),
         };
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
-        let attached = Attached { kernels, store, tables, options, constants, dram, gpu, _unfollowing: unfollowing, herald };
+        let attached =
+            Attached { kernels, store, tables, options, constants, dram, gpu, _unfollowing: unfollowing, herald };
         let sound = attached.tables.iter().zip(permutations).filter(|(table, _)| table.damage.is_none());
         for (table, ranks) in sound {
             self.fill_gpu(&attached, table, ranks.as_ref())?;
