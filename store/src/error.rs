@@ -123,6 +123,14 @@ pub enum StoreError {
         /// The tables.
         tables: Vec<String>,
     },
+    /// No drive of the store has that name.
+    #[error("the store has no drive {drive}; it has {}", list(.known))]
+    NoSuchDrive {
+        /// The name.
+        drive: String,
+        /// Its drives.
+        known: Vec<String>,
+    },
     /// Rows of an update that do not make up one for each id.
     #[error("table {table:?} has rows of {row_bytes} bytes; {given} bytes are not those of {ids} rows")]
     UpdateRows {

@@ -112,9 +112,9 @@ pub(crate) struct Shared {
     pub driving: Driving,
     pub totals: Totals,
     pub updates: Updates,
-    repairs: Vec<Repair>,
+    pub repairs: Vec<Repair>,
     /// Drives that were given, and could not be driven.
-    unopened: Vec<DriveState>,
+    pub unopened: Vec<DriveState>,
 }
 
 impl std::fmt::Debug for Shared {

@@ -42,6 +42,11 @@ impl Updates {
         Self { of: Mutex::default(), bound, unfollowing: RwLock::default() }
     }
 
+    /// Closes all logs; updates open them again. Hosts keep the rows that were updated.
+    pub(crate) fn close(&self) {
+        lock(&self.of).clear();
+    }
+
     /// To be held by a reader that does not follow updates: while it lives, there are none. Those under way have ended.
     pub(crate) fn unfollowing(&self) -> Arc<()> {
         self.unfollowing.write().unwrap_or_else(PoisonError::into_inner).clone()

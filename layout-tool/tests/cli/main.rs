@@ -3,6 +3,7 @@
 mod bad_input;
 mod damage;
 mod demo;
+mod generations;
 mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]
