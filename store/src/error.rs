@@ -143,6 +143,12 @@ pub enum StoreError {
         /// Bytes that were given.
         given: usize,
     },
+    /// Tables of sparse keys are not updated yet.
+    #[error("table {table:?} has sparse keys: its rows cannot be updated one by one, load it anew")]
+    UpdateKeyed {
+        /// The table.
+        table: String,
+    },
     /// Ids that a table does not have cannot be updated.
     #[error("table {table:?} has {rows} rows, and none of id {}", join(.ids))]
     NoSuchRow {

@@ -144,6 +144,9 @@ impl Store {
     fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         let row_bytes = table.row_bytes() as usize;
+        if table.keys.is_some() {
+            return Err(StoreError::UpdateKeyed { table: table.name.clone() });
+        }
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
             let (table, ids) = (table.name.clone(), ids.len());
             return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });

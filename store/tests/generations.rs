@@ -33,6 +33,7 @@ fn version(version: u64) -> [Table; 2] {
             rows: rows.flat_map(f32::to_le_bytes).collect(),
             ranks: spec.permuted.then(|| Ranks::by_hotness(&counts)),
             spec,
+            keys: None,
         }
     })
 }

@@ -210,7 +210,7 @@ fn look_ups_see_whole_updates_in_order() {
     const UPDATES: u64 = 3000;
     let (_drives, store) = store();
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
-    let table = Table { rows: vec![0; 400 * 256], ranks: None, spec };
+    let table = Table { rows: vec![0; 400 * 256], ranks: None, keys: None, spec };
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let host = store.attach_host(HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
