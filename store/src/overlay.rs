@@ -164,6 +164,11 @@ impl Overlay {
         left
     }
 
+    /// The sequence number of the last update in it.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.records().published.load(Ordering::Acquire)
+    }
+
     fn records(&self) -> Arc<Records> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

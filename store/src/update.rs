@@ -26,7 +26,7 @@ struct Updating(Mutex<Writer>);
 
 #[derive(Debug)]
 struct Writer {
-    /// `None`: the store was opened for reading.
+    /// `None`: the store was opened for reading, or it was closed, to be opened again by the next update.
     log: Option<Log>,
     /// Of the generation as it is in the catalogue.
     current: Arc<Overlay>,
@@ -42,14 +42,43 @@ impl Updates {
         Self { of: Mutex::default(), bound, unfollowing: RwLock::default() }
     }
 
-    /// Closes all logs; updates open them again. Hosts keep the rows that were updated.
+    /// Closes all logs; updates open them again.
     pub(crate) fn close(&self) {
-        lock(&self.of).clear();
+        lock(&self.of).values().for_each(|updating| lock(&updating.0).log = None);
     }
 
     /// To be held by a reader that does not follow updates: while it lives, there are none. Those under way have ended.
     pub(crate) fn unfollowing(&self) -> Arc<()> {
         self.unfollowing.write().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Writer {
+    /// Takes the log of generation `generation`, opened if it was not, with everything that it has in the overlays. Where it is
+    /// not put back, it is opened again by whoever comes next.
+    fn take_log(&mut self, store: &Shared, generation: u64) -> Result<Log, StoreError> {
+        if let Some(log) = self.log.take() {
+            return Ok(log);
+        }
+        if let Some(reason) = store.volume.read_only() {
+            return Err(VolumeError::ReadOnly { reason: reason.to_owned() }.into());
+        }
+        // What was in doubt when it was closed may turn out to be there.
+        let (known, mut entries, mut rows) = (self.current.sequence(), Vec::new(), Vec::new());
+        let log = store.volume.log(generation, |sequence, Update { table, key, row }| {
+            if sequence > known {
+                entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
+                rows.extend_from_slice(row);
+            }
+        })?;
+        self.publish(&entries, &rows.into());
+        Ok(log)
+    }
+
+    fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) {
+        self.older.retain(|overlay| overlay.strong_count() > 0);
+        self.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(entries, rows));
+        self.current.publish(entries, rows);
     }
 }
 
@@ -169,10 +198,7 @@ impl Store {
         if bytes > bound {
             return Err(StoreError::OverlayFull { generation: located.generation.id, bytes, bound });
         }
-        let Some(log) = &mut writer.log else {
-            let reason = self.shared.volume.read_only().unwrap_or("it was opened for reading only").to_owned();
-            return Err(VolumeError::ReadOnly { reason }.into());
-        };
+        let mut log = writer.take_log(&self.shared, located.generation.id)?;
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
         let before = log.sequence();
@@ -188,8 +214,8 @@ impl Store {
         };
         let entries: Vec<Entry> = ids.iter().take(durable).enumerate().map(entry).collect();
         let rows: Arc<[u8]> = rows.into();
-        writer.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(&entries, &rows));
-        writer.current.publish(&entries, &rows);
+        writer.publish(&entries, &rows);
+        writer.log = Some(log);
         Ok(appended?)
     }
 
@@ -217,10 +243,11 @@ impl Store {
         self.shared.watch()?;
         let volume = &self.shared.volume;
         let updating = self.shared.updating(generation)?;
-        let read_only = || VolumeError::ReadOnly { reason: volume.read_only().unwrap_or_default().to_owned() };
         let (sequence, snapshot) = {
             let mut writer = lock(&updating.0);
-            let sequence = writer.log.as_mut().ok_or_else(read_only)?.seal();
+            let mut log = writer.take_log(&self.shared, generation)?;
+            let sequence = log.seal();
+            writer.log = Some(log);
             (sequence, writer.current.snapshot())
         };
         let Some(snapshot) = snapshot else { return Ok(0) };
@@ -246,7 +273,10 @@ impl Store {
         let chunks = rewritten.chunks();
         self.shared.watch()?;
         let mut writer = lock(&updating.0);
-        writer.log.as_mut().ok_or_else(read_only)?.compact(sequence, rewritten)?;
+        let mut log = writer.take_log(&self.shared, generation)?;
+        let compacted = log.compact(sequence, rewritten);
+        writer.log = Some(log);
+        compacted?;
         let left = Arc::new(writer.current.after(sequence));
         let before = std::mem::replace(&mut writer.current, left);
         writer.older.push(Arc::downgrade(&before));

@@ -308,3 +308,38 @@ fn a_generation_that_stands_by_is_updated_too_and_a_dropped_one_no_more() {
     assert!(store.update_generation(ids[0], "t", &[5], &[9; 64]).is_err());
     scanned(&store, &second);
 }
+
+#[test]
+fn drives_come_and_go_under_hosts_that_see_every_update() {
+    let (drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(12);
+    let mut tables = vec![bytes("a", 60_000, 64, &mut random), bytes("b", 3000, 1200, &mut random)];
+    common::load(&store, &tables, &LoadOptions::default());
+    let options = OpenOptions::default();
+    let host = store.attach_host(HostOptions::default().with_dram_bytes(100_000)).unwrap();
+    update(&store, &mut tables[0], 50, &mut random);
+    // The host reads what lies on it: it stays.
+    let in_use = store.remove_drive("drive40", &options, &mut |_, _| ControlFlow::Continue(()));
+    assert!(matches!(in_use, Err(StoreError::Volume(VolumeError::MemberInUse { .. }))), "{in_use:?}");
+    update(&store, &mut tables[0], 50, &mut random);
+    looked_up(&host, &tables, &mut random);
+    let upcoming = host.prepare(&PrepareOptions::default()).unwrap();
+    assert!(host.adopt(upcoming, Duration::from_secs(10)).unwrap());
+    update(&store, &mut tables[1], 50, &mut random);
+    looked_up(&host, &tables, &mut random);
+    let removed = store.remove_drive("drive40", &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    looked_up(&host, &tables, &mut random);
+    assert!(matches!(store.update("a", &[1], &[0; 64]), Err(StoreError::Volume(VolumeError::MembersChanged))));
+    tables.iter().for_each(|table| scanned(&removed, table));
+    drop((host, store));
+    update(&removed, &mut tables[0], 50, &mut random);
+    let another = common::drive("drive50", 50 << 20, 512);
+    let device = warprow_store::Device::new(another.clone(), 1);
+    let added = removed.add_drive(&device, false, &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    update(&added, &mut tables[1], 50, &mut random);
+    let host = added.attach_host(HostOptions::default()).unwrap();
+    looked_up(&host, &tables, &mut random);
+    drop((host, added, removed));
+    let store = open(&[drives[2].clone(), another, drives[0].clone()], &options);
+    tables.iter().for_each(|table| scanned(&store, table));
+}
