@@ -563,7 +563,7 @@ fn the_flushes_of_a_compaction_are_needed() {
         log.remove(from);
         let end = log.len().min(position(3) + 1);
         let check = |crash| compacted_or_not(&shapes, &recorded, crash);
-        let found = enumerate_fates(&shapes, &recorded.base, &log[..end], from, &withstood(4), check);
+        let found = enumerate_fates(&shapes, &recorded.base, &log[..end], from, &withstood(12), check);
         // That of the data is followed by those of the catalogues, before any superblock speaks of it: see docs/layout.md.
         assert_eq!(found.is_err(), number >= SIZES.len(), "flush {number}");
     }
