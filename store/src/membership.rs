@@ -73,7 +73,15 @@ impl Store {
         });
         let members = members.collect();
         let (totals, updates) = (Totals::default(), Updates::new(options.overlay_bytes));
-        let shared = Shared { volume, members, driving: options.driving(), totals, updates, repairs: Vec::new(), unopened: Vec::new() };
+        let shared = Shared {
+            volume,
+            members,
+            driving: options.driving(),
+            totals,
+            updates,
+            repairs: Vec::new(),
+            unopened: Vec::new(),
+        };
         Self { shared: Arc::new(shared) }
     }
 }
