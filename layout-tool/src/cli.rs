@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bind, demo, devices, doctor, export, format, inspect, load, lookup, serve, verify};
+use crate::commands::{
+    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, serve, verify,
+};
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
 ///
@@ -34,6 +36,12 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
+    Generations(generations::GenerationsArgs),
+    Switch(generations::SwitchArgs),
+    Drop(generations::DropArgs),
+    Compact(generations::CompactArgs),
+    AddDrive(membership::AddDriveArgs),
+    RemoveDrive(membership::RemoveDriveArgs),
     Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
     Devices(devices::DevicesArgs),
@@ -52,6 +60,12 @@ impl Command {
             Self::Verify(_) => "verify",
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
+            Self::Generations(_) => "generations",
+            Self::Switch(_) => "switch",
+            Self::Drop(_) => "drop",
+            Self::Compact(_) => "compact",
+            Self::AddDrive(_) => "add-drive",
+            Self::RemoveDrive(_) => "remove-drive",
             Self::Serve(_) => "serve",
             Self::Doctor(_) => "doctor",
             Self::Devices(_) => "devices",

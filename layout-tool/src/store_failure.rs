@@ -121,6 +121,18 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::Volume(error) => of_volume(error),
         StoreError::Drive(error) => of_drive(error),
         StoreError::NoSuchTable { table, .. } => (Class::Input, table.clone(), "`warprow inspect` lists the tables"),
+        StoreError::Shown { id, .. } => {
+            (Class::Refused, format!("generation {id}"), "`warprow switch` to another first")
+        }
+        StoreError::Unfit { .. } => (Class::Refused, String::new(), "attach and plan anew"),
+        StoreError::UpdateRows { table, .. } | StoreError::NoSuchRow { table, .. } => {
+            (Class::Input, table.clone(), "look at the ids and rows; nothing was updated")
+        }
+        StoreError::OverlayFull { generation, .. } => {
+            (Class::Resources, format!("generation {generation}"), "`warprow compact`")
+        }
+        StoreError::Unfollowing { table } => (Class::Refused, table.clone(), "drop the executor on the GPU first"),
+        StoreError::NoSuchDrive { drive, .. } => (Class::Usage, drive.clone(), "`warprow inspect` lists the drives"),
         StoreError::TableExists { table } => {
             (Class::Refused, table.clone(), "give it another name with --tensor NAME=GLOB, or add --replace")
         }
@@ -307,6 +319,7 @@ fn of_open(error: &OpenError) -> Meaning {
         OpenError::ForeignMember { drive, .. } | OpenError::SwappedMember { drive, .. } => {
             (Class::Store, drive.clone(), ALL_DRIVES)
         }
+        OpenError::RemovedMember { drive, .. } => (Class::Store, drive.clone(), "leave it out, or format it"),
         OpenError::DuplicateMember { second, .. } => (Class::Store, second.clone(), "leave the copy out"),
         OpenError::StaleMember { drive, .. } => {
             (Class::Store, drive.clone(), "give the drive itself rather than an old copy, or format and load again")
@@ -333,6 +346,23 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::Poisoned | VolumeError::Indeterminate { .. } => {
             (Class::Drive, String::new(), "run the command again: `warprow inspect` shows what was committed")
         }
+        VolumeError::NoSuchGeneration { id } => {
+            (Class::Input, format!("generation {id}"), "`warprow generations` lists them")
+        }
+        VolumeError::TablesVanish { id, .. } => {
+            (Class::Refused, format!("generation {id}"), "load the tables with it, or say --allow-vanishing")
+        }
+        VolumeError::LogDamaged { drive, .. } => {
+            (Class::Store, drive.clone(), "load the tables of that generation again, with --replace")
+        }
+        VolumeError::LogBusy { .. } | VolumeError::Rewriting { .. } | VolumeError::MembersChanged => {
+            (Class::Refused, String::new(), "wait for the other to end")
+        }
+        VolumeError::LogFull { .. } => (Class::Resources, "store".into(), "`warprow compact`"),
+        VolumeError::UpdateInDoubt { source, .. } => of_drive(source),
+        VolumeError::MemberInUse { drive, .. } => (Class::Refused, drive.clone(), "run the command again"),
+        VolumeError::Stopped => (Class::Interrupted, String::new(), "run the command again to go on"),
+        VolumeError::Unsuitable(error) => of_format(error),
         VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
         VolumeError::InvalidTable { table, .. } => {
             (Class::Input, table.clone(), "change the table, or leave it out with --tensor")

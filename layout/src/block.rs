@@ -20,9 +20,10 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 
 /// The format written by this version: major, minor.
 ///
-/// Another major is refused. A newer minor is read: it may only add fields in reserved space and at the end of records, such
+/// A newer major is refused; 1.x, which knows no logs and no standby generations, is read, and the first commit makes it this
+/// one. A newer minor is read: it may only add fields in reserved space and at the end of records, such
 /// that a writer that drops them does no harm.
-pub const VERSION: (u16, u16) = (1, 1);
+pub const VERSION: (u16, u16) = (2, 0);
 
 /// What a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub const VERSION: (u16, u16) = (1, 1);
 pub(crate) enum Kind {
     Superblock = 1,
     Catalogue = 2,
+    Log = 3,
 }
 
 /// Who and where: what a block's header must say for it to be believed.
@@ -114,7 +116,7 @@ fn read<'a>(head: &mut Reader<'a>, unit: &[u8]) -> Result<Result<Block<'a>, Bloc
         return Ok(Err(BlockError::Checksum));
     }
     let (major, minor) = (head.u16()?, head.u16()?);
-    if major != VERSION.0 {
+    if !(1..=VERSION.0).contains(&major) {
         return Ok(Err(BlockError::Version { major, minor }));
     }
     let kind = head.u32()?;

@@ -1,6 +1,6 @@
 //! The catalogue: all generations of a store, serialised, and the blocks that carry it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -9,8 +9,8 @@ use warprow_keys::{Fingerprint, KeyKind};
 use crate::DType;
 use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
 use crate::codec::{Ended, Reader, Writer};
-use crate::error::{BlockError, CatalogueError};
-use crate::generation::{Generation, MAX_TABLES};
+use crate::error::{BlockError, CatalogueError, VolumeError};
+use crate::generation::{Generation, LogChunk, MAX_LOG_CHUNKS, MAX_TABLES};
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, RowPacking};
 use crate::superblock::Superblock;
@@ -51,6 +51,7 @@ impl Catalogue {
                 out.bytes(generation.name.as_bytes());
                 placement.map().iter().for_each(|chunk| out.u32(chunk.0));
                 generation.tables.iter().for_each(|table| out.record(|out| encode_table(out, table)));
+                encode_log(out, generation);
             });
         }
         out.0
@@ -74,9 +75,52 @@ impl Catalogue {
         Ok(catalogue)
     }
 
+    /// Takes the generation of that id out.
+    pub(crate) fn remove(&mut self, id: u64) -> Result<Arc<Generation>, VolumeError> {
+        let at = self.generations.iter().position(|it| it.id == id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        Ok(self.generations.remove(at))
+    }
+
+    /// Puts another version of a generation into its place.
+    pub(crate) fn change<T>(
+        &mut self,
+        id: u64,
+        change: impl FnOnce(&mut Generation) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        let entry = self.generations.iter_mut().find(|it| it.id == id);
+        let entry = entry.ok_or(VolumeError::NoSuchGeneration { id })?;
+        let mut changed = Generation::clone(entry);
+        let result = change(&mut changed)?;
+        *entry = Arc::new(changed);
+        Ok(result)
+    }
+
+    /// The names of tables that are found.
+    pub(crate) fn shown_tables(&self) -> BTreeSet<String> {
+        let shown = self.generations.iter().filter(|generation| generation.shown != 0);
+        shown.flat_map(|generation| &generation.tables).map(|table| table.name.clone()).collect()
+    }
+
     /// The generation of that id.
     pub fn generation(&self, id: u64) -> Option<&Arc<Generation>> {
         self.generations.iter().find(|generation| generation.id == id)
+    }
+}
+
+/// Units of a log chunk that is open.
+const OPEN: u32 = u32::MAX;
+
+fn encode_log(out: &mut Writer, generation: &Generation) {
+    out.u64(generation.shown);
+    out.u64(generation.base_sequence);
+    out.u32(generation.log.len() as u32);
+    out.u32(0);
+    for log in &generation.log {
+        out.u32(log.chunk.0);
+        out.u32(log.units.unwrap_or(OPEN));
+        out.u64(log.epoch);
+        out.bytes(log.commit.as_bytes());
+        out.u64(log.first);
     }
 }
 
@@ -153,9 +197,7 @@ fn decode_generation(
     if chunks == 0 || u64::from(chunks) > geometry.total_chunks() || chunks as usize > input.left() / 4 {
         return Err(bad("it has no chunks, or more than there are"));
     }
-    let mut map = Vec::with_capacity(chunks as usize);
-    for _ in 0..chunks {
-        let chunk = ChunkRef(input.u32()?);
+    let mut own = |chunk: ChunkRef| {
         let member = geometry.members.get(usize::from(chunk.drive()));
         if member.is_none_or(|member| chunk.chunk() >= member.chunk_count) {
             return Err(bad("one of its chunks is on no drive"));
@@ -163,13 +205,26 @@ fn decode_generation(
         if !taken.insert(chunk) {
             return Err(bad("one of its chunks has another owner"));
         }
-        map.push(chunk);
+        Ok(chunk)
+    };
+    let mut map = Vec::with_capacity(chunks as usize);
+    for _ in 0..chunks {
+        map.push(own(ChunkRef(input.u32()?))?);
     }
     let placement = geometry.placement(map, u32::from(stripe_shift));
     if tables == 0 || tables as usize > MAX_TABLES {
         return Err(bad("it has no tables, or too many"));
     }
-    let mut generation = Generation { id, epoch, name, tables: Vec::new(), placement: Arc::new(placement) };
+    let mut generation = Generation {
+        id,
+        epoch,
+        name,
+        tables: Vec::new(),
+        placement: Arc::new(placement),
+        shown: epoch,
+        base_sequence: 0,
+        log: Vec::new(),
+    };
     let mut regions = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..tables {
@@ -183,7 +238,40 @@ fn decode_generation(
     if regions.windows(2).any(|pair| pair[0].end().is_none_or(|end| end > pair[1].first_lba)) {
         return Err(bad("its tables overlap"));
     }
+    // A record of version 1 ends here.
+    if input.left() > 0 {
+        (generation.shown, generation.base_sequence) = (input.u64()?, input.u64()?);
+        generation.log = decode_log(&mut input, geometry, generation.base_sequence, own)?.map_err(bad)?;
+    }
     Ok(generation)
+}
+
+/// `own` notes that a chunk is taken.
+fn decode_log(
+    input: &mut Reader<'_>,
+    geometry: &Geometry,
+    base: u64,
+    mut own: impl FnMut(ChunkRef) -> Result<ChunkRef, CatalogueError>,
+) -> Result<Result<Vec<LogChunk>, &'static str>, CatalogueError> {
+    let count = input.u32()? as usize;
+    input.u32()?;
+    if count > MAX_LOG_CHUNKS {
+        return Ok(Err("its log has too many chunks"));
+    }
+    let mut log: Vec<LogChunk> = Vec::with_capacity(count);
+    for index in 0..count {
+        let chunk = own(ChunkRef(input.u32()?))?;
+        let units = Some(input.u32()?).filter(|&units| units != OPEN);
+        let (epoch, commit, first) = (input.u64()?, Uuid::from_bytes(input.array()?), input.u64()?);
+        if units.map_or(index + 1 < count, |units| u64::from(units) > geometry.chunk_units()) {
+            return Ok(Err("a chunk of its log has more units than there are, or is open and not the last"));
+        }
+        if first <= base || log.last().is_some_and(|before| before.first > first) {
+            return Ok(Err("the sequence of its log does not ascend"));
+        }
+        log.push(LogChunk { chunk, units, epoch, commit, first });
+    }
+    Ok(Ok(log))
 }
 
 fn decode_table(

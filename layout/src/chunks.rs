@@ -41,6 +41,34 @@ impl FreeChunks {
         self.0.iter().filter(|drive| !drive.is_empty()).count() as u64
     }
 
+    /// A free chunk for each of `members`: on that member if it has one left, else on the one that has most left.
+    pub(crate) fn near(&self, members: &[u16]) -> Vec<ChunkRef> {
+        let mut left: Vec<_> = self.0.iter().map(|free| free.iter()).collect();
+        let near = |&member: &u16| {
+            let own = left.get_mut(usize::from(member)).and_then(Iterator::next);
+            let (member, chunk) = match own {
+                Some(chunk) => (usize::from(member), chunk),
+                None => {
+                    let (most, free) = left.iter_mut().enumerate().max_by_key(|(_, free)| free.len())?;
+                    (most, free.next()?)
+                }
+            };
+            Some(ChunkRef::new(member as u8, *chunk))
+        };
+        members.iter().filter_map(near).collect()
+    }
+
+    /// The lowest free chunks of a member, as many as it has, and `count` at most.
+    pub(crate) fn on(&self, member: u16, count: usize) -> Vec<ChunkRef> {
+        let free = self.0.get(usize::from(member)).into_iter().flatten();
+        free.take(count).map(|&chunk| ChunkRef::new(member as u8, chunk)).collect()
+    }
+
+    /// Free chunks for so many that move: on every member in proportion to what is free there.
+    pub(crate) fn spread(&self, count: usize) -> Vec<ChunkRef> {
+        self.allocate(count as u64, Span::Packed)
+    }
+
     /// `count` chunks (at most [`total`](Self::total)) in the order of a chunk map: from every member its share, in proportion
     /// to what is free on it, evenly interleaved.
     pub(crate) fn allocate(&self, count: u64, span: Span) -> Vec<ChunkRef> {

@@ -7,20 +7,22 @@ use crate::geometry::Copy;
 use crate::superblock::Superblock;
 use crate::units;
 
-/// A drive that is written to, and its incarnation when the writing began.
+/// A member whose drive is written to, and the drive's incarnation when the writing began.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
+    /// Its index.
+    pub member: u16,
     pub drive: &'a dyn Drive,
     pub incarnation: u64,
 }
 
-/// The members of a store that are written to: all of them, in the order of their indices.
+/// The members of a store that are written to: in a commit all of them.
 pub(crate) type Targets<'a> = &'a [Target<'a>];
 
 impl<'a> Target<'a> {
     /// The drive as it is now.
-    pub(crate) fn new(drive: &'a dyn Drive) -> Self {
-        Self { drive, incarnation: drive.incarnation() }
+    pub(crate) fn new(member: u16, drive: &'a dyn Drive) -> Self {
+        Self { member, drive, incarnation: drive.incarnation() }
     }
 
     fn flush(&self) -> Result<(), DriveError> {
@@ -39,8 +41,8 @@ pub(crate) fn flush(targets: Targets<'_>) -> Result<(), DriveError> {
 }
 
 /// The superblock `superblock` as member `index` carries it.
-pub(crate) fn for_member(superblock: &Superblock, index: usize) -> Superblock {
-    Superblock { member: index as u16, ..superblock.clone() }
+pub(crate) fn for_member(superblock: &Superblock, member: u16) -> Superblock {
+    Superblock { member, ..superblock.clone() }
 }
 
 /// Writes the serialised catalogue into the extent of the superblock's epoch, on one member.
@@ -61,8 +63,8 @@ pub(crate) fn write_superblock(drive: &dyn Drive, own: &Superblock, copy: Copy) 
 
 /// Step 2: the catalogue of the superblock's epoch, on all members, durable.
 pub(crate) fn catalogues(targets: Targets<'_>, superblock: &Superblock, bytes: &[u8]) -> Result<(), DriveError> {
-    for (index, target) in targets.iter().enumerate() {
-        write_catalogue(target.drive, &for_member(superblock, index), bytes)?;
+    for target in targets {
+        write_catalogue(target.drive, &for_member(superblock, target.member), bytes)?;
     }
     flush(targets)
 }
@@ -73,8 +75,8 @@ pub(crate) fn catalogues(targets: Targets<'_>, superblock: &Superblock, bytes: &
 /// The tail copies wait for the flush: a slot is never in doubt in both copies at once.
 pub(crate) fn superblocks(targets: Targets<'_>, superblock: &Superblock) -> Result<(), DriveError> {
     for copy in [Copy::Start, Copy::Tail] {
-        for (index, target) in targets.iter().enumerate() {
-            write_superblock(target.drive, &for_member(superblock, index), copy)?;
+        for target in targets {
+            write_superblock(target.drive, &for_member(superblock, target.member), copy)?;
         }
         flush(targets)?;
     }

@@ -267,6 +267,14 @@ pub enum OpenError {
         /// Who lacks there.
         missing: Vec<Missing>,
     },
+    /// A drive that was removed from the store.
+    #[error("drive {drive} was removed from store {store}: leave it out; what it held was moved to the others")]
+    RemovedMember {
+        /// The drive.
+        drive: String,
+        /// The store.
+        store: Uuid,
+    },
     /// Two drives claim to be the same member.
     #[error("drives {first} and {second} are both member {member}: one is a copy, leave it out")]
     DuplicateMember {
@@ -408,6 +416,80 @@ pub enum VolumeError {
     NoSuchGeneration {
         /// The id asked for.
         id: u64,
+    },
+    /// The log of a generation is not what was written to it.
+    #[error(
+        "the log of generation {generation} is damaged at unit {unit} of a chunk on {drive} ({what}): which rows are current cannot be told"
+    )]
+    LogDamaged {
+        /// The generation.
+        generation: u64,
+        /// The drive.
+        drive: String,
+        /// The first unit of the chunk that is not as it should be.
+        unit: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Somebody else appends to it.
+    #[error("the log of generation {generation} is open already: use that, or close it first")]
+    LogBusy {
+        /// The generation.
+        generation: u64,
+    },
+    /// The members were changed: another volume goes on.
+    #[error(
+        "the members of this store are being changed, or were: go on with the volume that this gave, or open the store again"
+    )]
+    MembersChanged,
+    /// Somebody reads what lies on a drive that is to go.
+    #[error(
+        "drive {drive} holds chunks of generation {generation} that somebody still reads: let hosts and scans go over to the others"
+    )]
+    MemberInUse {
+        /// The drive.
+        drive: String,
+        /// The generation.
+        generation: u64,
+    },
+    /// Moving was stopped.
+    #[error("moving chunks was stopped; what is left is moved when it is begun again")]
+    Stopped,
+    /// A drive cannot become a member.
+    #[error(transparent)]
+    Unsuitable(#[from] FormatError),
+    /// Somebody else copies its chunks.
+    #[error("the chunks of generation {generation} are being copied already: wait for that to end")]
+    Rewriting {
+        /// The generation.
+        generation: u64,
+    },
+    /// A log has as many chunks as it can.
+    #[error("the log of generation {generation} has {chunks} chunks, as many as it can: compact it")]
+    LogFull {
+        /// The generation.
+        generation: u64,
+        /// Its chunks.
+        chunks: usize,
+    },
+    /// A drive failed while updates were made durable.
+    #[error(
+        "the updates from number {sequence} on may or may not be there after a crash: repeat them; the next update that succeeds \
+         ends the doubt"
+    )]
+    UpdateInDoubt {
+        /// The sequence number of the first.
+        sequence: u64,
+        /// What failed.
+        source: DriveError,
+    },
+    /// A switch would hide tables.
+    #[error("switching to generation {id} would hide the tables {}: say that they may vanish, or load them with it", tables.join(", "))]
+    TablesVanish {
+        /// The generation switched to.
+        id: u64,
+        /// What would be found no more.
+        tables: Vec<String>,
     },
     /// No such table.
     #[error("generation {generation:?} has no table {table}")]

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use crate::block::{PAYLOAD, UNIT};
 use crate::catalogue::Catalogue;
 use crate::commit::{self, Target};
-use crate::drive::Drive;
+use crate::drive::{Drive, DriveError};
 use crate::error::FormatError;
 use crate::geometry::{
     CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, superblock_unit,
@@ -33,7 +33,7 @@ pub struct FormatOptions {
 ///
 /// Everything on the drives is lost. What was there before stays untouched until all checks have passed.
 pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superblock, FormatError> {
-    let targets: Vec<Target<'_>> = drives.iter().map(|drive| Target::new(drive)).collect();
+    let targets: Vec<Target<'_>> = (0..).zip(drives).map(|(member, drive)| Target::new(member, drive)).collect();
     let drives: Vec<&dyn Drive> = targets.iter().map(|target| target.drive).collect();
     let geometry = plan(&drives, options)?;
     if !options.overwrite {
@@ -57,13 +57,7 @@ pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superbl
         geometry,
     };
     let superblock = with_member_ids(superblock, options.store.is_some());
-    // No superblock of an earlier store may survive beside the new one's, nor outlive its own catalogue.
-    for &drive in &drives {
-        let count = units(drive.lba_count(), drive.lba_size());
-        for (slot, copy) in [(0, Copy::Start), (1, Copy::Start), (0, Copy::Tail), (1, Copy::Tail)] {
-            crate::units::write(drive, superblock_unit(slot, copy, count), &[[0; UNIT]])?;
-        }
-    }
+    drives.iter().try_for_each(|&drive| empty_slots(drive))?;
     commit::flush(&targets)?;
     commit::catalogues(&targets, &superblock, &bytes)?;
     commit::superblocks(&targets, &superblock)?;
@@ -137,6 +131,7 @@ fn plan(drives: &[&dyn Drive], options: &FormatOptions) -> Result<Geometry, Form
             lba_count: drive.lba_count(),
             chunk_count,
             serial: cut(drive.serial()),
+            vacant: false,
         });
     }
     Ok(Geometry {
@@ -148,8 +143,17 @@ fn plan(drives: &[&dyn Drive], options: &FormatOptions) -> Result<Geometry, Form
     })
 }
 
+/// Empties all superblock slots of a drive: none of an earlier store may survive beside a new one's, nor outlive its catalogue.
+pub(crate) fn empty_slots(drive: &dyn Drive) -> Result<(), DriveError> {
+    let count = units(drive.lba_count(), drive.lba_size());
+    for (slot, copy) in [(0, Copy::Start), (1, Copy::Start), (0, Copy::Tail), (1, Copy::Tail)] {
+        crate::units::write(drive, superblock_unit(slot, copy, count), &[[0; UNIT]])?;
+    }
+    Ok(())
+}
+
 /// The serial as it can be stored: no zero bytes, at most [`MAX_SERIAL`] bytes, whole characters.
-fn cut(serial: &str) -> String {
+pub(crate) fn cut(serial: &str) -> String {
     let mut kept: String = serial.trim().chars().filter(|&c| c != '\0').collect();
     while kept.len() > MAX_SERIAL {
         kept.pop();

@@ -39,12 +39,14 @@ pub struct GenerationSpec {
     pub span: Span,
     /// The identity of the commit that will bring it. `None`: random.
     pub commit: Option<Uuid>,
+    /// Loads it beside what there is: names of tables do not find it before it is [switched](crate::Volume::switch) to.
+    pub standby: bool,
 }
 
 impl GenerationSpec {
     /// A generation with the default stripe unit and span.
     pub fn new(name: impl Into<String>, tables: Vec<TableSpec>) -> Self {
-        Self { name: name.into(), tables, stripe_unit: None, span: Span::default(), commit: None }
+        Self { name: name.into(), tables, stripe_unit: None, span: Span::default(), commit: None, standby: false }
     }
 }
 
@@ -65,7 +67,31 @@ pub struct Generation {
     pub tables: Vec<Table>,
     /// Where its LBAs lie.
     pub placement: Arc<Placement>,
+    /// The epoch in which it was last switched to; 0: standby, which names of tables do not find.
+    pub shown: u64,
+    /// Updates up to this sequence number are in the rows of the placement's chunks.
+    pub base_sequence: u64,
+    /// The log of later updates.
+    pub log: Vec<LogChunk>,
 }
+
+/// A chunk of a generation's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogChunk {
+    /// Which.
+    pub chunk: ChunkRef,
+    /// Units that count; `None`: open, as many as are valid. Only the last chunk of a log is.
+    pub units: Option<u32>,
+    /// The epoch of the commit that allotted it.
+    pub epoch: u64,
+    /// That commit.
+    pub commit: Uuid,
+    /// The sequence number of its first record.
+    pub first: u64,
+}
+
+/// Chunks that a log may have.
+pub const MAX_LOG_CHUNKS: usize = 256;
 
 impl Generation {
     /// The index of table `name`.
@@ -76,6 +102,11 @@ impl Generation {
     /// The table `name`.
     pub fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// All chunks that it has: of rows and of its log.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
+        self.placement.map().iter().copied().chain(self.log.iter().map(|log| log.chunk))
     }
 
     /// Where row `rank` of table `table` lies; `None` past the last table or row.

@@ -46,6 +46,8 @@ pub struct Member {
     pub chunk_count: u32,
     /// Its serial, cut to [`MAX_SERIAL`] bytes.
     pub serial: String,
+    /// It was removed: the entry keeps its index, has no chunks, and nobody misses it.
+    pub vacant: bool,
 }
 
 /// Sizes and membership of a store. The same on every member.
@@ -72,6 +74,16 @@ impl Geometry {
     /// Bytes of a chunk.
     pub fn chunk_size(&self) -> u64 {
         1 << self.chunk_shift
+    }
+
+    /// 4 KiB units in a chunk.
+    pub(crate) fn chunk_units(&self) -> u64 {
+        self.chunk_size() / UNIT as u64
+    }
+
+    /// The unit of a member at which a chunk begins.
+    pub(crate) fn chunk_unit(&self, chunk: ChunkRef) -> u64 {
+        self.first_chunk_unit + u64::from(chunk.chunk()) * self.chunk_units()
     }
 
     /// Chunks on all members.

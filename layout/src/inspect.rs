@@ -58,8 +58,10 @@ pub struct GenerationInspection {
     pub name: String,
     /// The epoch whose commit brought it.
     pub epoch: u64,
-    /// Whether it is the latest of its name.
+    /// Whether it was shown last of those of its name: whether its tables are found.
     pub latest: bool,
+    /// The epoch in which it was last switched to; 0: standby.
+    pub shown: u64,
     /// Bytes of a stripe unit.
     pub stripe_unit: u64,
     /// Chunks on each member.
@@ -171,12 +173,13 @@ impl Volume {
             members: members.collect(),
             generations: generations
                 .iter()
-                .enumerate()
-                .map(|(position, generation)| GenerationInspection {
+                .map(|generation| GenerationInspection {
                     id: generation.id,
                     name: generation.name.clone(),
                     epoch: generation.epoch,
-                    latest: !generations.iter().skip(position + 1).any(|later| later.name == generation.name),
+                    latest: generation.shown != 0
+                        && !generations.iter().any(|it| it.name == generation.name && it.shown > generation.shown),
+                    shown: generation.shown,
                     stripe_unit: generation.placement.stripe_bytes(),
                     chunks: per_member(generation.placement.map()),
                     bytes: generation.placement.lbas() << geometry.lba_shift,

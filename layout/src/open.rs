@@ -11,7 +11,7 @@ use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{BlockError, Missing, OpenError};
 use crate::generation::Generation;
-use crate::geometry::Copy;
+use crate::geometry::{Copy, Geometry};
 use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
 use crate::units;
@@ -89,7 +89,7 @@ impl Candidate {
     }
 
     fn target(&self) -> Target<'_> {
-        Target { drive: &*self.drive, incarnation: self.incarnation }
+        Target { member: self.newest.member, drive: &*self.drive, incarnation: self.incarnation }
     }
 }
 
@@ -127,7 +127,7 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
 
     let catalogues: Vec<Result<Vec<u8>, Damage>> = candidates
         .iter()
-        .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, usize::from(it.newest.member))))
+        .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, it.newest.member)))
         .collect();
     for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
         let its_epoch = candidate.newest.epoch;
@@ -233,8 +233,15 @@ fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
         let same_commit = ours.epoch != theirs.epoch
             || (ours.commit, ours.catalogue_bytes, ours.catalogue_crc)
                 == (theirs.commit, theirs.catalogue_bytes, theirs.catalogue_crc);
-        if ours.geometry != theirs.geometry || !same_commit {
+        // The list of members may have changed in between; the sizes never do.
+        let same_list = ours.epoch != theirs.epoch || ours.geometry == theirs.geometry;
+        let sizes = |it: &Superblock| Geometry { members: Vec::new(), ..it.geometry.clone() };
+        if sizes(ours) != sizes(theirs) || !same_list || !same_commit {
             return Err(OpenError::Disagreement { first: newest.name(), second: candidate.name() });
+        }
+        let listed = ours.geometry.members.get(usize::from(theirs.member)).filter(|listed| !listed.vacant);
+        if listed.map(|listed| listed.uuid) != theirs.own().map(|own| own.uuid) {
+            return Err(OpenError::RemovedMember { drive: candidate.name(), store: ours.store });
         }
     }
     Ok(newest.newest.clone())
@@ -299,7 +306,7 @@ struct Needed<'a> {
 
 impl<'a> Needed<'a> {
     fn new(candidate: &'a Candidate, current: &Superblock, catalogue: bool) -> Self {
-        let own = commit::for_member(current, usize::from(candidate.newest.member));
+        let own = commit::for_member(current, candidate.newest.member);
         let mut copies = Vec::new();
         for (copy, state) in [Copy::Start, Copy::Tail].into_iter().zip(candidate.probe.slot(own.epoch)) {
             if state.superblock() != Some(&own) {
@@ -330,7 +337,7 @@ impl<'a> Needed<'a> {
 fn repair(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) -> Result<(), OpenError> {
     let damaged: Vec<&Needed<'_>> = needed.iter().filter(|needed| needed.catalogue).collect();
     for needed in &damaged {
-        let own = commit::for_member(current, usize::from(needed.candidate.newest.member));
+        let own = commit::for_member(current, needed.candidate.newest.member);
         commit::write_catalogue(&*needed.candidate.drive, &own, bytes)?;
     }
     commit::flush(&damaged.iter().map(|needed| needed.candidate.target()).collect::<Vec<_>>())?;

@@ -76,6 +76,19 @@ impl Placement {
         Some((chunk.drive(), self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift) + within))
     }
 
+    /// Where LBA `index` of the generation lies in its chunk: the entry of the chunk map, and the byte in the chunk; `None` past
+    /// the end.
+    pub(crate) fn column(&self, index: u64) -> Option<(usize, usize)> {
+        let (row, column) = self.chunks.div_rem(index >> self.stripe_shift);
+        let within = row << self.stripe_shift | index & self.stripe_mask();
+        (within >> self.chunk_shift == 0).then_some((column as usize, (within << self.lba_shift) as usize))
+    }
+
+    /// The first LBA of a chunk on its drive.
+    pub(crate) fn chunk_lba(&self, chunk: ChunkRef) -> u64 {
+        self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift)
+    }
+
     /// The LBAs of each chunk, in no particular order: member, first LBA, how many.
     pub fn chunk_lbas(&self) -> impl Iterator<Item = (u16, u64, u64)> + '_ {
         let first = |chunk: &ChunkRef| self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift);

@@ -168,7 +168,7 @@ impl Volume {
         Ok(array)
     }
 
-    fn present(&self, member: u16) -> Result<&Arc<dyn Drive>, VolumeError> {
+    pub(crate) fn present(&self, member: u16) -> Result<&Arc<dyn Drive>, VolumeError> {
         match self.drive(member) {
             Some(drive) => Ok(drive),
             None => {

@@ -33,6 +33,9 @@ pub struct Superblock {
 const FIXED: usize = 80;
 const ENTRY: usize = 80;
 
+/// Flag of an entry.
+const VACANT: u32 = 1 << 0;
+
 impl Superblock {
     /// This drive's entry in the membership list.
     pub fn own(&self) -> Option<&Member> {
@@ -58,7 +61,7 @@ impl Superblock {
             out.bytes(member.uuid.as_bytes());
             out.u64(member.lba_count);
             out.u32(member.chunk_count);
-            out.u32(0);
+            out.u32(if member.vacant { VACANT } else { 0 });
             out.bytes(member.serial.as_bytes());
             out.zeros(end - out.0.len());
         }
@@ -89,7 +92,7 @@ impl Superblock {
         }
         let superblock =
             read(&block).map_err(|Ended| BlockError::Inconsistent { what: "it ends inside a field" })??;
-        if superblock.own().map(|own| own.uuid) != Some(block.member) {
+        if superblock.own().filter(|own| !own.vacant).map(|own| own.uuid) != Some(block.member) {
             return Err(BlockError::Inconsistent { what: "its own entry in the membership list is another drive's" });
         }
         Ok(superblock)
@@ -119,7 +122,7 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
     for _ in 0..count {
         let uuid = Uuid::from_bytes(input.array()?);
         let (lba_count, chunk_count) = (input.u64()?, input.u32()?);
-        input.u32()?;
+        let vacant = input.u32()? & VACANT != 0;
         let serial = input.bytes(MAX_SERIAL)?;
         let serial = serial.split(|&byte| byte == 0).next().unwrap_or(serial);
         let Ok(serial) = std::str::from_utf8(serial) else {
@@ -129,7 +132,7 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
             return inconsistent("a member's size passes 2⁶⁴ bytes");
         }
         let units = units(lba_count, 1 << lba_shift);
-        if chunk_count == 0
+        if (chunk_count == 0) != vacant
             || chunk_count > ChunkRef::MAX_CHUNKS
             || chunk_count > Geometry::chunks_on(units, first_chunk_unit, chunk_shift)
         {
@@ -138,7 +141,7 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
         if members.iter().any(|member| member.uuid == uuid) {
             return inconsistent("a drive stands twice in the membership list");
         }
-        members.push(Member { uuid, lba_count, chunk_count, serial: serial.to_owned() });
+        members.push(Member { uuid, lba_count, chunk_count, serial: serial.to_owned(), vacant });
     }
     let geometry = Geometry { lba_shift, chunk_shift, catalogue_units, first_chunk_unit, members };
     if !catalogue_units.is_multiple_of(METADATA_ALIGNMENT as u32) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::error::VolumeError;
-use crate::generation::Generation;
+use crate::generation::{Generation, GenerationSpec};
 use crate::keyed::Keyed;
 use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
-use crate::volume::Writing;
+use crate::volume::{Claim, Reserved, Writing};
 
 /// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
 ///
@@ -17,7 +17,11 @@ use crate::volume::Writing;
 /// [`generation`](Self::generation), through any queue. When all writes have *completed*, commit.
 pub struct Transaction {
     writing: Writing,
+    _claim: Claim,
+    /// Kept until the catalogue has its chunks, or they are given up.
+    _reserved: Reserved,
     generation: Generation,
+    standby: bool,
     /// The commit's identity.
     id: Option<Uuid>,
     /// Tables whose ranks and keys were given.
@@ -26,9 +30,14 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(writing: Writing, generation: Generation, id: Option<Uuid>) -> Self {
+    pub(crate) fn new(
+        (writing, claim, reserved): (Writing, Claim, Reserved),
+        generation: Generation,
+        spec: &GenerationSpec,
+    ) -> Self {
         let ranked = vec![false; generation.tables.len()];
-        Self { writing, generation, id, ranked, superseded: Vec::new() }
+        let (standby, id) = (spec.standby, spec.commit);
+        Self { writing, _claim: claim, _reserved: reserved, generation, standby, id, ranked, superseded: Vec::new() }
     }
 
     /// The generation as it will be: tables and placement.
@@ -112,9 +121,16 @@ impl Transaction {
         if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.keys.is_some() && !**ranked) {
             return Err(VolumeError::KeysNotGiven { table: table.name.clone() });
         }
-        let generation = Arc::new(self.generation);
-        self.writing.commit(Some(generation.clone()), &self.superseded, self.id)?;
-        Ok(generation)
+        self.writing.commit(true, self.id, |catalogue, commit| {
+            for &id in &self.superseded {
+                catalogue.remove(id)?;
+            }
+            let (epoch, shown) = (commit.epoch, if self.standby { 0 } else { commit.epoch });
+            let generation = Arc::new(Generation { epoch, shown, ..self.generation });
+            catalogue.next_id = generation.id + 1;
+            catalogue.generations.push(generation.clone());
+            Ok(generation)
+        })
     }
 }
 

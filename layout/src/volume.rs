@@ -1,17 +1,20 @@
 //! An open store.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use uuid::Uuid;
 
 use crate::catalogue::Catalogue;
 use crate::chunks::FreeChunks;
 use crate::commit::{self, Target};
-use crate::drive::Drive;
+use crate::drive::{Drive, DriveError};
 use crate::error::{Missing, VolumeError};
-use crate::generation::{Generation, GenerationSpec, Plan};
+use crate::generation::{Generation, GenerationSpec, Plan, Span};
 use crate::geometry::Geometry;
+use crate::membership::{Closing, Draining};
+use crate::placement::ChunkRef;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
 
@@ -27,14 +30,28 @@ pub(crate) struct Shared {
     pub positions: Vec<Option<usize>>,
     pub read_only: Option<String>,
     state: RwLock<State>,
-    writing: AtomicBool,
+    /// Whether somebody is bringing a generation.
+    claimed: AtomicBool,
+    /// Held by whoever commits.
+    committing: Mutex<()>,
 }
 
-struct State {
+pub(crate) struct State {
     epoch: u64,
     catalogue: Catalogue,
-    /// Generations that were dropped while someone held them: their chunks stay taken until nobody does.
-    dropped: Vec<Weak<Generation>>,
+    /// Generations that the catalogue no longer has, or no longer has so, while someone holds them: their chunks stay taken
+    /// until nobody does.
+    held: Vec<Weak<Generation>>,
+    reserved: Vec<Weak<[ChunkRef]>>,
+    /// Generations whose logs are open.
+    logs: HashSet<u64>,
+    /// A member that nobody is given chunks of.
+    pub(crate) draining: Option<u16>,
+    /// Nobody may begin to write: the members are being changed, or were, and another volume goes on.
+    pub(crate) closed: bool,
+    pub(crate) succeeded: bool,
+    /// Generations that are being rewritten.
+    rewriting: HashSet<u64>,
     poisoned: bool,
 }
 
@@ -47,9 +64,20 @@ impl Volume {
         positions: Vec<Option<usize>>,
         read_only: Option<String>,
     ) -> Self {
-        let state = State { epoch: superblock.epoch, catalogue, dropped: Vec::new(), poisoned: false };
-        let (state, writing) = (RwLock::new(state), AtomicBool::new(false));
-        Self { shared: Arc::new(Shared { superblock, drives, positions, read_only, state, writing }) }
+        let state = State {
+            epoch: superblock.epoch,
+            catalogue,
+            held: Vec::new(),
+            reserved: Vec::new(),
+            logs: HashSet::new(),
+            draining: None,
+            closed: false,
+            succeeded: false,
+            rewriting: HashSet::new(),
+            poisoned: false,
+        };
+        let (state, claimed, committing) = (RwLock::new(state), AtomicBool::new(false), Mutex::new(()));
+        Self { shared: Arc::new(Shared { superblock, drives, positions, read_only, state, claimed, committing }) }
     }
 
     /// The store's identity.
@@ -98,28 +126,32 @@ impl Volume {
         self.state().catalogue.generation(id).cloned()
     }
 
-    /// The latest generation of that name.
+    /// The generation of that name that was shown last; none if all are standby.
     pub fn latest(&self, name: &str) -> Option<Arc<Generation>> {
-        self.state().catalogue.generations.iter().rev().find(|generation| generation.name == name).cloned()
+        let state = self.state();
+        let shown = state.catalogue.generations.iter().filter(|it| it.name == name && it.shown != 0);
+        shown.max_by_key(|generation| (generation.shown, generation.id)).cloned()
     }
 
-    /// Free chunks of each member: neither of a generation, nor of a dropped one that is still held.
+    /// Free chunks of each member: neither of a generation, nor of a dropped or changed one that is still held, nor being
+    /// written to.
     pub fn free_chunks(&self) -> Vec<u64> {
-        self.free().0.counts()
+        self.state().free(self.geometry()).0.counts()
     }
 
     /// Begins a generation: finds chunks for it, and says where its rows will lie. Nothing is written yet.
     ///
     /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
     pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
-        let writing = self.claim()?;
-        Ok(Transaction::new(writing, self.place(spec)?, spec.commit))
+        let (writing, claim) = (self.writing()?, self.claim()?);
+        let (generation, reserved) = self.place(spec)?;
+        Ok(Transaction::new((writing, claim, reserved), generation, spec))
     }
 
     /// Whether [`begin`](Self::begin) would find room for a generation, and a commit that supersedes `superseded` room for the
     /// catalogue. Nothing is changed; a volume that is open for reading will do.
     pub fn check(&self, spec: &GenerationSpec, superseded: &[u64]) -> Result<(), VolumeError> {
-        let added = self.place(spec)?;
+        let added = self.place(spec)?.0;
         let mut catalogue = self.state().catalogue.clone();
         catalogue.generations.retain(|generation| !superseded.contains(&generation.id));
         catalogue.generations.push(Arc::new(added));
@@ -128,30 +160,90 @@ impl Volume {
     }
 
     /// Finds chunks for a generation.
-    fn place(&self, spec: &GenerationSpec) -> Result<Generation, VolumeError> {
+    fn place(&self, spec: &GenerationSpec) -> Result<(Generation, Reserved), VolumeError> {
         let drives = self.shared.drives.iter().flatten();
         let max_transfer = drives.map(|drive| drive.max_transfer()).min().unwrap_or(0);
         let geometry = self.geometry();
         let plan = Plan::new(spec, geometry, max_transfer)?;
-        let (free, pinned) = self.free();
         let least = plan.units.div_ceil(geometry.chunk_size() >> plan.stripe_shift);
+        let (reserved, id, epoch) = self.reserve(least, |free| {
+            // A generation that fits on fewer chunks than there are drives still uses all drives.
+            free.allocate(least.max(plan.units.min(free.members())), spec.span)
+        })?;
+        let placement = Arc::new(plan.placement(reserved.to_vec(), geometry));
+        let (name, shown) = (spec.name.clone(), if spec.standby { 0 } else { epoch });
+        let tables = plan.tables;
+        let generation = Generation { id, epoch, name, tables, placement, shown, base_sequence: 0, log: Vec::new() };
+        Ok((generation, reserved))
+    }
+
+    /// Takes chunks, as `pick` chooses them from the free ones, of which there must be `least`. With the id and the epoch of the
+    /// next generation.
+    pub(crate) fn reserve(
+        &self,
+        least: u64,
+        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<(Reserved, u64, u64), VolumeError> {
+        let geometry = self.geometry();
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.reserved.retain(|reserved| reserved.strong_count() > 0);
+        let (free, pinned) = state.free(geometry);
         if least > free.total() {
             let chunk_size = geometry.chunk_size();
             return Err(VolumeError::NoSpace { needed: least, free: free.total(), pinned, chunk_size });
         }
-        // A generation that fits on fewer chunks than there are drives still uses all drives.
-        let count = least.max(plan.units.min(free.members()));
-        let placement = Arc::new(plan.placement(free.allocate(count, spec.span), geometry));
-        let (id, epoch) = {
-            let state = self.state();
-            (state.catalogue.next_id, state.epoch + 1)
-        };
-        Ok(Generation { id, epoch, name: spec.name.clone(), tables: plan.tables, placement })
+        let reserved: Reserved = pick(&free).into();
+        state.reserved.push(Arc::downgrade(&reserved));
+        Ok((reserved, state.catalogue.next_id, state.epoch + 1))
+    }
+
+    /// Takes a chunk for a log, of the member with most room for its size.
+    pub(crate) fn reserve_for_log(&self) -> Result<Reserved, VolumeError> {
+        Ok(self.reserve(1, |free| free.allocate(1, Span::Packed))?.0)
+    }
+
+    /// The right to append to the log of a generation.
+    pub(crate) fn claim_log(&self, generation: u64) -> Result<LogClaim, VolumeError> {
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        match state.logs.insert(generation) {
+            true => Ok(LogClaim { volume: self.clone(), generation }),
+            false => Err(VolumeError::LogBusy { generation }),
+        }
+    }
+
+    /// The right to give a generation other chunks.
+    pub(crate) fn claim_rewrite(&self, generation: u64) -> Result<RewriteClaim, VolumeError> {
+        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        match state.rewriting.insert(generation) {
+            true => Ok(RewriteClaim { volume: self.clone(), generation }),
+            false => Err(VolumeError::Rewriting { generation }),
+        }
     }
 
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.
     pub fn drop_generation(&self, id: u64) -> Result<(), VolumeError> {
-        self.claim()?.commit(None, &[id], None)
+        self.writing()?.commit(false, None, |catalogue, _| catalogue.remove(id).map(drop))
+    }
+
+    /// Shows generation `id`, instead of what is shown of that name, in one commit: names of tables find it from now on. Those
+    /// that were shown become standby. Unless `allow_vanishing` says so, no table may vanish by it.
+    pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<Arc<Generation>, VolumeError> {
+        self.writing()?.commit(false, None, |catalogue, commit| {
+            let before = catalogue.shown_tables();
+            let name = catalogue.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
+            for generation in catalogue.generations.iter_mut().filter(|it| it.name == name) {
+                let shown = if generation.id == id { commit.epoch } else { 0 };
+                if generation.shown != shown {
+                    *generation = Arc::new(Generation { shown, ..Generation::clone(generation) });
+                }
+            }
+            let after = catalogue.shown_tables();
+            let tables: Vec<String> = before.difference(&after).cloned().collect();
+            if !tables.is_empty() && !allow_vanishing {
+                return Err(VolumeError::TablesVanish { id, tables });
+            }
+            catalogue.generation(id).cloned().ok_or(VolumeError::NoSuchGeneration { id })
+        })
     }
 
     /// Bytes of the serialised catalogue.
@@ -163,30 +255,128 @@ impl Volume {
         self.shared.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What can be given away, and how many chunks more are only held by readers.
-    fn free(&self) -> (FreeChunks, u64) {
-        let state = self.state();
-        let counts: Vec<u32> = self.geometry().members.iter().map(|member| member.chunk_count).collect();
-        let held: Vec<Arc<Generation>> = state.dropped.iter().filter_map(Weak::upgrade).collect();
-        let chunks = |generation: &Arc<Generation>| generation.placement.map().to_vec();
-        let pinned = held.iter().map(|generation| generation.placement.map().len() as u64).sum();
-        (FreeChunks::new(&counts, state.catalogue.generations.iter().chain(&held).flat_map(chunks)), pinned)
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.shared.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(&self) -> Result<Writing, VolumeError> {
+    pub(crate) fn drives(&self) -> &[Option<Arc<dyn Drive>>] {
+        &self.shared.drives
+    }
+
+    pub(crate) fn committing(&self) -> MutexGuard<'_, ()> {
+        self.shared.committing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on no chunk of `member` is given to anybody.
+    pub(crate) fn drain(&self, member: u16) -> Draining<'_> {
+        self.state_mut().draining = Some(member);
+        Draining(self)
+    }
+
+    /// Waits for nobody: fails if anybody is writing, and then nobody begins to.
+    pub(crate) fn close(&self) -> Result<Closing<'_>, VolumeError> {
+        drop((self.writing()?, self.claim()?));
+        let mut state = self.state_mut();
+        if let Some(&generation) = state.logs.iter().next() {
+            return Err(VolumeError::LogBusy { generation });
+        }
+        if let Some(&generation) = state.rewriting.iter().next() {
+            return Err(VolumeError::Rewriting { generation });
+        }
+        if self.shared.claimed.load(Ordering::Acquire) {
+            return Err(VolumeError::Busy);
+        }
+        state.closed = true;
+        Ok(Closing(self))
+    }
+
+    /// A generation that the catalogue no longer has so, of which somebody still reads chunks on `member`.
+    pub(crate) fn held_on(&self, member: u16) -> Option<u64> {
+        let held: Vec<_> = self.state().held.iter().filter_map(Weak::upgrade).collect();
+        held.iter().find(|it| it.chunks().any(|chunk| chunk.drive() == member)).map(|it| it.id)
+    }
+
+    /// The superblock and the catalogue that change the members to those of `geometry`, and nothing else.
+    pub(crate) fn next_superblock(&self, geometry: Geometry) -> Result<(Superblock, Vec<u8>), VolumeError> {
+        let state = self.state();
+        let bytes = state.catalogue.encode();
+        let (needed, capacity) = (bytes.len() as u64, geometry.catalogue_capacity());
+        if needed > capacity {
+            return Err(VolumeError::CatalogueFull { needed, capacity });
+        }
+        let superblock = Superblock {
+            epoch: state.epoch + 1,
+            commit: Uuid::new_v4(),
+            catalogue_bytes: bytes.len() as u32,
+            catalogue_crc: crc32c::crc32c(&bytes),
+            geometry,
+            ..self.shared.superblock.clone()
+        };
+        Ok((superblock, bytes))
+    }
+
+    /// The volume with other members, once their superblocks are written.
+    pub(crate) fn succeeded_by(
+        &self,
+        superblock: Superblock,
+        drives: Vec<Option<Arc<dyn Drive>>>,
+        done: Result<(), DriveError>,
+    ) -> Result<Self, VolumeError> {
+        let mut state = self.state_mut();
+        if let Err(source) = done {
+            state.poisoned = true;
+            return Err(VolumeError::Indeterminate { epoch: superblock.epoch, source });
+        }
+        state.succeeded = true;
+        let positions = drives.iter().zip(self.positions().iter().chain(std::iter::repeat(&None)));
+        let positions = positions.map(|(drive, position)| position.filter(|_| drive.is_some())).collect();
+        let next = Self::new(superblock, state.catalogue.clone(), drives, positions, None);
+        next.state_mut().held.clone_from(&state.held);
+        Ok(next)
+    }
+
+    pub(crate) fn writing(&self) -> Result<Writing, VolumeError> {
         if let Some(reason) = &self.shared.read_only {
             return Err(VolumeError::ReadOnly { reason: reason.clone() });
         }
-        if self.state().poisoned {
+        let (poisoned, closed) = (self.state().poisoned, self.state().closed);
+        if poisoned {
             return Err(VolumeError::Poisoned);
         }
-        match self.shared.writing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => {
-                let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
-                Ok(Writing { volume: self.clone(), incarnations })
-            }
+        if closed {
+            return Err(VolumeError::MembersChanged);
+        }
+        let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
+        Ok(Writing { volume: self.clone(), incarnations })
+    }
+
+    fn claim(&self) -> Result<Claim, VolumeError> {
+        match self.shared.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Claim(self.clone())),
             Err(_) => Err(VolumeError::Busy),
         }
+    }
+}
+
+impl State {
+    /// What can be given away, and how many chunks more are only held by readers.
+    fn free(&self, geometry: &Geometry) -> (FreeChunks, u64) {
+        let counts: Vec<u32> = geometry.members.iter().map(|member| member.chunk_count).collect();
+        let held: Vec<Arc<Generation>> = self.held.iter().filter_map(Weak::upgrade).collect();
+        let reserved: Vec<Reserved> = self.reserved.iter().filter_map(Weak::upgrade).collect();
+        let taken = || {
+            let of_catalogue = self.catalogue.generations.iter().flat_map(|it| it.chunks());
+            of_catalogue.chain(reserved.iter().flat_map(|it| it.iter().copied()))
+        };
+        let mut counts = counts;
+        if let Some(draining) = self.draining.and_then(|member| counts.get_mut(usize::from(member))) {
+            *draining = 0;
+        }
+        let used: HashSet<ChunkRef> = taken().collect();
+        let pinned: HashSet<ChunkRef> =
+            held.iter().flat_map(|it| it.chunks()).filter(|chunk| !used.contains(chunk)).collect();
+        let count = pinned.len() as u64;
+        (FreeChunks::new(&counts, used.into_iter().chain(pinned)), count)
     }
 }
 
@@ -198,65 +388,117 @@ impl std::fmt::Debug for Volume {
 
 /// The members of `geometry` that are not `present`.
 pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> Vec<Missing> {
-    let members = geometry.members.iter().enumerate().filter(|&(index, _)| !present(index));
+    let members = geometry.members.iter().enumerate().filter(|&(index, member)| !member.vacant && !present(index));
     members
         .map(|(index, member)| Missing { index: index as u16, uuid: member.uuid, serial: member.serial.clone() })
         .collect()
 }
 
-/// The right to write, of which a volume has one.
+/// The right to append to the log of a generation: there is one of each.
+#[derive(Debug)]
+pub(crate) struct LogClaim {
+    volume: Volume,
+    generation: u64,
+}
+
+impl Drop for LogClaim {
+    fn drop(&mut self) {
+        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.logs.remove(&self.generation);
+    }
+}
+
+/// The right to give a generation other chunks: there is one of each.
+pub(crate) struct RewriteClaim {
+    volume: Volume,
+    generation: u64,
+}
+
+impl Drop for RewriteClaim {
+    fn drop(&mut self) {
+        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.rewriting.remove(&self.generation);
+    }
+}
+
+/// The right to bring a generation: a volume has one.
+pub(crate) struct Claim(Volume);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.shared.claimed.store(false, Ordering::Release);
+    }
+}
+
+/// Chunks that are written to before the catalogue has them: nobody else is given them.
+pub(crate) type Reserved = Arc<[ChunkRef]>;
+
+/// Writes to a volume, from before the first of them to a commit.
 pub(crate) struct Writing {
     pub(crate) volume: Volume,
     /// Of every drive, from before the first write.
     incarnations: Vec<u64>,
 }
 
-impl Drop for Writing {
-    fn drop(&mut self) {
-        self.volume.shared.writing.store(false, Ordering::Release);
-    }
+/// The commit that a change of the catalogue goes into.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Commit {
+    pub epoch: u64,
+    pub id: Uuid,
 }
 
 impl Writing {
-    /// Moves the store to the next epoch: with `added`, whose data has been written, and without `dropped`.
+    /// Makes what was written since durable, on `member`.
+    pub(crate) fn flush(&self, member: u16) -> Result<(), DriveError> {
+        let targets = self.targets();
+        let target = targets.iter().find(|target| target.member == member);
+        target.map_or(Ok(()), |target| commit::flush(std::slice::from_ref(target)))
+    }
+
+    fn targets(&self) -> Vec<Target<'_>> {
+        let members =
+            (0..).zip(&self.volume.shared.drives).filter_map(|(member, drive)| Some((member, drive.as_ref()?)));
+        let targets = members.zip(&self.incarnations);
+        targets.map(|((member, drive), &incarnation)| Target { member, drive: &**drive, incarnation }).collect()
+    }
+
+    /// Moves the store to the next epoch, with the catalogue as `change` makes it; `data`: which speaks of chunks that were
+    /// written. `id`: the commit's identity; else random.
     ///
     /// A failure before the first superblock is written leaves the store as it was; that a drive was reset since the writing
     /// began is one, for then it may have lost data that its flush does not speak of. Later a failure poisons the volume: some
     /// members may show the new epoch, and a second attempt would write another catalogue where theirs lies.
-    pub(crate) fn commit(
-        self,
-        added: Option<Arc<Generation>>,
-        dropped: &[u64],
+    pub(crate) fn commit<T>(
+        &self,
+        data: bool,
         id: Option<Uuid>,
-    ) -> Result<(), VolumeError> {
+        change: impl FnOnce(&mut Catalogue, Commit) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
         let shared = &self.volume.shared;
-        let drives = shared.drives.iter().flatten().zip(&self.incarnations);
-        let targets: Vec<Target<'_>> =
-            drives.map(|(drive, &incarnation)| Target { drive: &**drive, incarnation }).collect();
+        let _one_at_a_time = shared.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let targets = self.targets();
         let (epoch, mut catalogue) = {
             let state = self.volume.state();
+            if state.poisoned {
+                return Err(VolumeError::Poisoned);
+            }
             (state.epoch + 1, state.catalogue.clone())
         };
-        for &id in dropped {
-            catalogue.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
-        }
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            catalogue.generations.into_iter().partition(|generation| dropped.contains(&generation.id));
-        catalogue.generations = kept;
-        // A generation's data is durable before a catalogue speaks of it.
-        if let Some(added) = added {
-            catalogue.next_id = added.id + 1;
-            catalogue.generations.push(added);
-            commit::flush(&targets)?;
-        }
+        let id = id.unwrap_or_else(Uuid::new_v4);
+        let changed = change(&mut catalogue, Commit { epoch, id })?;
+        catalogue.generations.sort_by_key(|generation| generation.id);
         let bytes = catalogue.encode();
         let (needed, capacity) = (bytes.len() as u64, shared.superblock.geometry.catalogue_capacity());
         if needed > capacity {
             return Err(VolumeError::CatalogueFull { needed, capacity });
         }
+        // Data is durable before a catalogue speaks of it.
+        if data {
+            commit::flush(&targets)?;
+        }
         let superblock = Superblock {
             epoch,
-            commit: id.unwrap_or_else(Uuid::new_v4),
+            commit: id,
             catalogue_bytes: bytes.len() as u32,
             catalogue_crc: crc32c::crc32c(&bytes),
             ..shared.superblock.clone()
@@ -269,9 +511,11 @@ impl Writing {
             return Err(VolumeError::Indeterminate { epoch, source });
         }
         state.epoch = epoch;
-        state.catalogue = catalogue;
-        state.dropped.retain(|generation| generation.strong_count() > 0);
-        state.dropped.extend(gone.iter().map(Arc::downgrade));
-        Ok(())
+        let before = std::mem::replace(&mut state.catalogue, catalogue).generations;
+        state.held.retain(|generation| generation.strong_count() > 0);
+        let kept = |old: &Arc<Generation>| state.catalogue.generations.iter().any(|new| Arc::ptr_eq(old, new));
+        let gone: Vec<_> = before.iter().filter(|&old| !kept(old)).map(Arc::downgrade).collect();
+        state.held.extend(gone);
+        Ok(changed)
     }
 }

@@ -114,16 +114,30 @@ fn a_newer_major_version_is_named_and_left_alone() {
     let rig = Rig::with_images(&shapes, images);
     let mut block = rig.drives[0].unit(0);
     assert_eq!(block[..8], MAGIC);
-    reseal(&mut block, 12, &[2, 0, 7, 0]);
+    reseal(&mut block, 12, &[3, 0, 7, 0]);
     rig.drives[0].set_unit(0, &block);
     match open(rig.drives.clone(), Access::ReadWrite) {
-        Err(error @ OpenError::NewerVersion { found_major: 2, found_minor: 7, known_major, known_minor, .. }) => {
+        Err(error @ OpenError::NewerVersion { found_major: 3, found_minor: 7, known_major, known_minor, .. }) => {
             assert_eq!((known_major, known_minor), VERSION);
-            assert!(error.to_string().contains("2.7") && error.to_string().contains("1.0"), "{error}");
+            assert!(error.to_string().contains("3.7") && error.to_string().contains("2.0"), "{error}");
         }
         other => panic!("{other:?}"),
     }
     assert!(rig.take_log().is_empty());
+}
+
+/// A generation record of version 1 ends behind its tables: it was shown when it came, and has no log.
+#[test]
+fn a_catalogue_of_version_1_is_read() {
+    let (shapes, images, _) = loaded(&[4, 5]);
+    let volume = Rig::with_images(&shapes, images).open().volume;
+    let catalogue = Catalogue { next_id: 9, generations: volume.generations() };
+    let mut bytes = catalogue.encode();
+    assert_eq!(catalogue.generations.len(), 1);
+    bytes.truncate(bytes.len() - 24);
+    let length = (bytes.len() - 16) as u32;
+    bytes[12..16].copy_from_slice(&length.to_le_bytes());
+    assert_eq!(Catalogue::decode(&bytes, volume.geometry()).unwrap(), catalogue);
 }
 
 #[test]

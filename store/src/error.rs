@@ -115,6 +115,77 @@ pub enum StoreError {
         /// The tables there are.
         known: Vec<String>,
     },
+    /// A generation whose tables are found by name is not dropped.
+    #[error("generation {id} has tables that look-ups find ({}): switch to another first", list(.tables))]
+    Shown {
+        /// The generation.
+        id: u64,
+        /// The tables.
+        tables: Vec<String>,
+    },
+    /// No drive of the store has that name.
+    #[error("the store has no drive {drive}; it has {}", list(.known))]
+    NoSuchDrive {
+        /// The name.
+        drive: String,
+        /// Its drives.
+        known: Vec<String>,
+    },
+    /// Rows of an update that do not make up one for each id.
+    #[error("table {table:?} has rows of {row_bytes} bytes; {given} bytes are not those of {ids} rows")]
+    UpdateRows {
+        /// The table.
+        table: String,
+        /// Rows that were announced.
+        ids: usize,
+        /// Bytes of a row.
+        row_bytes: usize,
+        /// Bytes that were given.
+        given: usize,
+    },
+    /// Tables of sparse keys are not updated yet.
+    #[error("table {table:?} has sparse keys: its rows cannot be updated one by one, load it anew")]
+    UpdateKeyed {
+        /// The table.
+        table: String,
+    },
+    /// Ids that a table does not have cannot be updated.
+    #[error("table {table:?} has {rows} rows, and none of id {}", join(.ids))]
+    NoSuchRow {
+        /// The table.
+        table: String,
+        /// Its rows.
+        rows: u64,
+        /// The first such ids, at most 10.
+        ids: Vec<u64>,
+    },
+    /// Updated rows would take more memory than they may.
+    #[error(
+        "the updated rows of generation {generation} would take {bytes} bytes of memory, {bound} are allowed: compact it and have hosts \
+         prepare and adopt it, or open the store with more"
+    )]
+    OverlayFull {
+        /// The generation.
+        generation: u64,
+        /// Bytes that they would take.
+        bytes: u64,
+        /// Bytes that they may.
+        bound: u64,
+    },
+    /// Somebody reads tables who would not see updates.
+    #[error(
+        "table {table:?} cannot be updated while an executor on a GPU is attached, which does not follow updates: drop it first"
+    )]
+    Unfollowing {
+        /// The table.
+        table: String,
+    },
+    /// A plan that is in use cannot go over to other tables.
+    #[error("a plan of this host cannot read the new tables: {why}")]
+    Unfit {
+        /// Why.
+        why: String,
+    },
     /// There is a table of that name already.
     #[error("table {table:?} exists: choose another name, or replace it")]
     TableExists {
@@ -187,6 +258,10 @@ pub enum StoreError {
     /// The caller's callback said stop.
     #[error("interrupted; nothing was committed")]
     Interrupted,
+}
+
+fn join(ids: &[u64]) -> String {
+    ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn list(names: &[String]) -> String {

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::feature::{Missing, Pooling};
 use crate::memory::Memory;
+use crate::overlay::Snapshot;
 use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
 use crate::stage::{
@@ -71,6 +72,8 @@ macro_rules! with_element {
 /// What expansion is given: the results of the stages before.
 pub(crate) struct Routed<'a> {
     pub plan: &'a Prepared,
+    /// Updated rows, by overlay.
+    pub snapshots: &'a [Option<Snapshot>],
     /// Where each bag begins, feature-major, and the end of the last.
     pub bags: &'a [u32],
     /// Bags of a feature.
@@ -120,6 +123,12 @@ impl Routed<'_> {
     fn ids_of(&self, feature: usize) -> Range<usize> {
         let begin = self.bags[feature * self.batch] as usize;
         begin..self.bags[(feature + 1) * self.batch] as usize
+    }
+
+    /// The row of a place in an overlay.
+    fn updated(&self, place: Location) -> Option<&[u8]> {
+        let (overlay, record) = place.updated_record()?;
+        Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
     }
 
     fn fail(&mut self, command: usize) {
@@ -257,10 +266,14 @@ impl<'a, O: Out> Unpooled<'a, O> {
                 Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),
                 _ => place.dram_byte(),
             };
+            let stored = match byte {
+                Some(byte) => dram.get(byte..byte + row_bytes),
+                None => self.routed.updated(place),
+            };
             let out = &mut self.rows[id * self.stride..][..width];
             let (row, tail) = out.split_at_mut(dim);
-            match byte {
-                Some(byte) => convert::<E, O>(&dram[byte..byte + row_bytes], row),
+            match stored {
+                Some(stored) => convert::<E, O>(stored, row),
                 None => row.fill(O::default()),
             }
             tail.fill(O::default());
@@ -387,12 +400,15 @@ impl<'a, O: Out> Pooled<'a, O> {
                 _ => match (place.dram_byte(), place.ssd_index()) {
                     (Some(byte), _) => &dram[byte..][..row_bytes],
                     (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
-                    (None, None) => {
-                        // A row failed: the whole bag is zeros.
-                        sum.fill(0.0);
-                        count = 0;
-                        break;
-                    }
+                    (None, None) => match self.routed.updated(place) {
+                        Some(row) => row,
+                        None => {
+                            // A row failed: the whole bag is zeros.
+                            sum.fill(0.0);
+                            count = 0;
+                            break;
+                        }
+                    },
                 },
             };
             count += 1;

@@ -99,12 +99,14 @@ pub struct PlanOptions {
     pub missing: Missing,
     /// Look-ups that can be under way at once.
     pub slots: u32,
+    /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives.
+    pub growth: bool,
 }
 
 impl Default for PlanOptions {
     /// 4,096 bags, 65,536 ids, `f32`, default rows, one slot.
     fn default() -> Self {
-        Self { max_batch: 4096, max_ids: 1 << 16, out: DType::F32, missing: Missing::Default, slots: 1 }
+        Self { max_batch: 4096, max_ids: 1 << 16, out: DType::F32, missing: Missing::Default, slots: 1, growth: false }
     }
 }
 
@@ -125,6 +127,12 @@ impl PlanOptions {
     #[must_use]
     pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
+    }
+
+    /// With room for tables of elements of any type and with all rows on drives, which a switch may bring.
+    #[must_use]
+    pub fn with_growth(self) -> Self {
+        Self { growth: true, ..self }
     }
 
     /// With `slots` slots.

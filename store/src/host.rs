@@ -7,7 +7,9 @@ use std::time::Duration;
 use warprow_layout::{Ranks, Table};
 
 use crate::feature::{Feature, PlanOptions};
+use crate::hosting::Hosting;
 use crate::memory::Memory;
+use crate::overlay::Overlay;
 use crate::plan::Plan;
 use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
@@ -80,13 +82,14 @@ impl HostOptions {
     }
 }
 
-/// The host executor on a store, as its tables were when it was attached. It pins them: replaced tables stay readable until
-/// the last host, plan and slot that use them are gone.
+/// The host executor on a store, as its tables were when it was attached, or as it last [adopted](Host::adopt) them. It pins
+/// them: replaced tables stay readable until the last host, plan and look-up that use them are gone.
 #[derive(Debug, Clone)]
 pub struct Host {
-    pub(crate) inner: Arc<Attached>,
+    pub(crate) inner: Arc<Hosting>,
 }
 
+/// Tables with their tiers, which a host takes up and puts away as one.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub store: Arc<Shared>,
@@ -99,6 +102,8 @@ pub(crate) struct Attached {
 #[derive(Debug)]
 pub(crate) struct HostTable {
     pub located: Located,
+    /// Rows that were updated; `None`: they could not be read, and so nothing of the table is.
+    overlay: Option<Arc<Overlay>>,
     order: OnceLock<Order>,
     /// Ranks below this are in the DRAM tier, from `dram_byte` on.
     pub hot_rows: u64,
@@ -116,6 +121,8 @@ pub(crate) struct Order {
     pub crcs: Option<Arc<Vec<u32>>>,
     /// Sparse id → slot; `None`: ids are below the number of rows.
     pub sparse: Option<SparseIds>,
+    /// Rows that were updated.
+    pub overlay: Arc<Overlay>,
 }
 
 impl Attached {
@@ -138,7 +145,13 @@ impl Attached {
             }
             None => None,
         };
-        let order = Order { ranks, sparse, crcs: row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new) };
+        let overlay = match &table.overlay {
+            Some(overlay) => overlay.clone(),
+            // It is damaged: this says how.
+            None => self.store.overlay(generation)?,
+        };
+        let crcs = row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new);
+        let order = Order { ranks, crcs, sparse, overlay };
         Ok(table.order.get_or_init(|| order).clone())
     }
 }
@@ -163,8 +176,20 @@ impl Store {
         if options.depth == 0 {
             return Err(out_of_range("a depth of 0 reads nothing"));
         }
+        let attached = self.attach(self.located(), options, &mut |_| {})?;
+        Ok(Host { inner: Arc::new(Hosting::new(attached)) })
+    }
+
+    /// Fills a DRAM tier for tables; tells of bytes read.
+    pub(crate) fn attach(
+        &self,
+        located: Vec<Located>,
+        options: HostOptions,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Arc<Attached>, StoreError> {
         self.shared.watch()?;
-        let located = self.located();
+        let located = located.into_iter().map(|located| self.shared.with_overlay(located));
+        let (located, overlays): (Vec<Located>, Vec<_>) = located.unzip();
         let hot = share(located.iter().map(Located::table), options.dram_bytes, Table::row_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
@@ -173,26 +198,33 @@ impl Store {
             begin
         };
         let mut tables = Vec::with_capacity(located.len());
-        for (located, hot_rows) in located.into_iter().zip(hot) {
+        for ((located, overlay), hot_rows) in located.into_iter().zip(overlays).zip(hot) {
             let row_bytes = u64::from(located.table().row_bytes());
             tables.push(HostTable {
                 hot_rows,
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
                 order: OnceLock::new(),
+                overlay: overlay.ok(),
                 located,
             });
         }
         let mut dram = Memory::new(bytes, "the DRAM tier")?;
         for table in &tables {
-            self.fill(table, &options, dram.bytes_mut())?;
+            self.fill(table, &options, dram.bytes_mut(), read)?;
         }
         let store = self.shared.clone();
-        Ok(Host { inner: Arc::new(Attached { store, tables, dram, options }) })
+        Ok(Arc::new(Attached { store, tables, dram, options }))
     }
 
     /// Reads a table's hot rows into `dram`, and sets its default row.
-    fn fill(&self, table: &HostTable, options: &HostOptions, dram: &mut [u8]) -> Result<(), StoreError> {
+    fn fill(
+        &self,
+        table: &HostTable,
+        options: &HostOptions,
+        dram: &mut [u8],
+        read: &mut dyn FnMut(usize),
+    ) -> Result<(), StoreError> {
         let row_bytes = table.located.table().row_bytes() as usize;
         let default = table.located.table().default_row.as_deref();
         if let (Some(default), Some(place)) = (default, dram.get_mut(table.default_byte..)) {
@@ -205,6 +237,7 @@ impl Store {
         let crcs = row_crcs(&self.shared, &table.located, options)?;
         let mut damaged = None;
         self.scan_located(&table.located, 0..table.hot_rows, &mut |rank, row| {
+            read(row.len());
             if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
                 place.copy_from_slice(row);
             }
@@ -228,13 +261,13 @@ impl Host {
     /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything that look-ups
     /// of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
-        Plan::new(self.inner.clone(), features, options)
+        Plan::new(&self.inner, features, options)
     }
 
     /// Rows of `table` in the DRAM tier: its hottest. `None`: there is no such table.
     pub fn hot_rows(&self, table: &str) -> Option<u64> {
-        let mut tables = self.inner.tables.iter();
-        tables.find(|it| it.located.table().name == table).map(|table| table.hot_rows)
+        let attached = self.inner.current();
+        attached.tables.iter().find(|it| it.located.table().name == table).map(|table| table.hot_rows)
     }
 }
 

@@ -38,17 +38,22 @@ mod events;
 mod expand;
 mod feature;
 mod format;
+mod generations;
 mod gpu;
 mod host;
+mod hosting;
 mod load;
 mod member;
+mod membership;
 mod memory;
+mod overlay;
 mod plan;
 mod read;
 mod report;
 mod slot;
 pub mod stage;
 mod store;
+mod update;
 
 pub use attach::AttachedTable;
 pub use batch::{Batch, Ids, Output, Rows};
@@ -57,13 +62,16 @@ pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use events::{DriveEvents, NamespaceChanged};
 pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
+pub use generations::GenerationInfo;
 pub use gpu::{
     CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType,
     Len, QueueFault, Ticket,
 };
 pub use host::{Host, HostOptions};
+pub use hosting::{PrepareOptions, Upcoming};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;
+pub use membership::Moved;
 pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
 pub use slot::Slot;

@@ -1,7 +1,7 @@
 //! Prepared look-ups: features resolved, buffers allocated, queue pairs taken.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use warprow_driver::DriverError;
 use warprow_layout::{DType, Drive, Table};
@@ -9,7 +9,9 @@ use warprow_layout::{DType, Drive, Table};
 use crate::StoreError;
 use crate::feature::{Feature, Missing, PlanOptions, Pooling};
 use crate::host::{Attached, HostTable, Order};
+use crate::hosting::Hosting;
 use crate::member::lock;
+use crate::overlay::Overlay;
 use crate::slot::{Slot, State};
 use crate::stage::{MAX_ROWS, NONE, RouteTable, SparseIds};
 
@@ -19,9 +21,21 @@ const MAX_FEATURES: usize = 1 << 16;
 /// Look-ups of a list of features, prepared. Clones share its slots.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    pub(crate) inner: Arc<Prepared>,
+    pub(crate) inner: Arc<Planned>,
 }
 
+/// A plan: its slots, and what their look-ups read at present.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    source: Vec<Feature>,
+    options: PlanOptions,
+    current: RwLock<Arc<Prepared>>,
+    room: Room,
+    /// Slots that nobody uses.
+    idle: Mutex<Vec<State>>,
+}
+
+/// What a look-up reads, from its beginning to its end.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub host: Arc<Attached>,
@@ -33,6 +47,8 @@ pub(crate) struct Prepared {
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
     /// What sparse ids are found by, likewise; `None`: ids are below the number of rows.
     pub sparse: Vec<Option<SparseIds>>,
+    /// Updated rows of the generations that the tables are of.
+    pub overlays: Vec<Arc<Overlay>>,
     pub options: PlanOptions,
     pub pooled: bool,
     /// Elements of an output row.
@@ -41,8 +57,15 @@ pub(crate) struct Prepared {
     pub generation: u64,
     /// Whether a feature is weighted.
     pub weighted: bool,
-    /// Slots that nobody uses.
-    idle: Mutex<Vec<State>>,
+}
+
+/// What the buffers of a plan's slots have room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    /// Different rows on drives in one look-up.
+    pub cold: usize,
 }
 
 /// A feature, resolved.
@@ -71,6 +94,8 @@ pub(crate) struct PlannedTable {
     pub row_lbas: u32,
     /// Where the default row is in the host's DRAM tier.
     pub default_byte: usize,
+    /// Index among the plan's overlays, and of the table in its generation.
+    pub overlay: (u16, u32),
 }
 
 /// Features and the tables that they need, resolved.
@@ -146,8 +171,9 @@ pub(crate) fn resolve<'a>(
     Ok(Resolved { features: planned, tables, pooled, width })
 }
 
-impl Plan {
-    pub(crate) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
+impl Prepared {
+    /// Resolves features against the tables of `host`, and reads their orders.
+    fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
         // Rows of eight-bit floats that come out as such are copied: bytes.
@@ -159,7 +185,18 @@ impl Plan {
         }
         let of_table = |table: &PlannedTable| &host.tables[table.host];
         let orders = tables.iter().map(|table| host.order(of_table(table))).collect::<Result<Vec<_>, _>>()?;
-        let mut prepared = Prepared {
+        let mut overlays: Vec<Arc<Overlay>> = Vec::new();
+        for (table, order) in tables.iter_mut().zip(&orders) {
+            let known = overlays.iter().position(|it| Arc::ptr_eq(it, &order.overlay));
+            let overlay = known.unwrap_or_else(|| {
+                overlays.push(order.overlay.clone());
+                overlays.len() - 1
+            });
+            table.overlay = (overlay as u16, host.tables[table.host].located.index as u32);
+        }
+        let of_table = |table: &PlannedTable| &host.tables[table.host];
+        Ok(Self {
+            overlays,
             routes: orders.iter().zip(&tables).map(|(order, table)| route_of(of_table(table), order)).collect(),
             sparse: orders.iter().map(|order| order.sparse.clone()).collect(),
             crcs: orders.into_iter().map(|order| order.crcs).collect(),
@@ -170,13 +207,62 @@ impl Plan {
             options,
             pooled,
             width,
-            idle: Mutex::default(),
             host,
-        };
-        let slots =
-            (0..prepared.options.slots).map(|made| State::new(&prepared, made)).collect::<Result<Vec<_>, _>>()?;
-        prepared.idle = Mutex::new(slots);
-        Ok(Self { inner: Arc::new(prepared) })
+        })
+    }
+
+    /// The room that its look-ups need.
+    fn room(&self) -> Room {
+        let cold: u64 = self.tables.iter().zip(&self.routes).map(|(table, route)| table.rows - route.hot_rows).sum();
+        Room {
+            row_bytes: self.tables.iter().map(|table| table.row_bytes).max().unwrap_or(0),
+            cold: usize::try_from(cold).unwrap_or(usize::MAX).min(self.options.max_ids),
+        }
+    }
+
+    /// Why slots of `room`, made for look-ups like `before`, cannot do these.
+    fn unfit(&self, before: &Self, room: Room) -> Option<String> {
+        let shape = |it: &Self| it.features.iter().map(|feature| (feature.table, feature.dim)).collect::<Vec<_>>();
+        let need = self.room();
+        match () {
+            () if shape(self) != shape(before) => Some("rows of a table have another number of elements".to_owned()),
+            () if need.row_bytes > room.row_bytes => Some(format!(
+                "a row has {} bytes, its buffers take {}: plan with PlanOptions::with_growth",
+                need.row_bytes, room.row_bytes
+            )),
+            () if need.cold > room.cold => Some(format!(
+                "{} rows of one look-up may lie on drives, its buffers take {}: plan with PlanOptions::with_growth",
+                need.cold, room.cold
+            )),
+            () => None,
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn new(host: &Hosting, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
+        let mut prepared = Arc::new(Prepared::new(host.current(), features, options.clone())?);
+        let mut room = prepared.room();
+        if options.growth {
+            let widest = prepared.tables.iter().map(|table| table.dim * size_of::<f32>()).max().unwrap_or(0);
+            room = Room { row_bytes: room.row_bytes.max(widest), cold: options.max_ids };
+        }
+        let slots = (0..options.slots).map(|made| State::new(&prepared, room, made)).collect::<Result<Vec<_>, _>>()?;
+        let (source, idle) = (features.to_vec(), Mutex::new(slots));
+        // The host may have adopted other tables meanwhile.
+        loop {
+            if let Some(mut plans) = host.plans_of(&prepared.host) {
+                let current = RwLock::new(prepared);
+                let inner = Arc::new(Planned { source, options, current, room, idle });
+                plans.push(Arc::downgrade(&inner));
+                return Ok(Self { inner });
+            }
+            let newer = Arc::new(Prepared::new(host.current(), features, options.clone())?);
+            if let Some(why) = newer.unfit(&prepared, room) {
+                return Err(StoreError::Unfit { why });
+            }
+            prepared = newer;
+        }
     }
 
     /// Takes a slot, until it is dropped. `Err(QueueBusy)` if all are taken.
@@ -189,22 +275,22 @@ impl Plan {
 
     /// Elements of an output row: all features side by side if they are pooled, else the widest.
     pub fn width(&self) -> usize {
-        self.inner.width
+        self.inner.current().width
     }
 
     /// Whether its features are pooled.
     pub fn is_pooled(&self) -> bool {
-        self.inner.pooled
+        self.inner.current().pooled
     }
 
     /// Elements of an output row that belong to feature number `feature`; `None`: there is no such feature.
     pub fn columns(&self, feature: usize) -> Option<Range<usize>> {
-        self.inner.features.get(feature).map(|feature| feature.column..feature.column + feature.dim)
+        self.inner.current().features.get(feature).map(|feature| feature.column..feature.column + feature.dim)
     }
 
-    /// The latest generation among those that it reads.
+    /// The latest generation among those that it reads at present.
     pub fn generation(&self) -> u64 {
-        self.inner.generation
+        self.inner.current().generation
     }
 
     /// Its options.
@@ -213,12 +299,34 @@ impl Plan {
     }
 }
 
-impl Prepared {
+impl Planned {
+    /// What a look-up that begins now reads. Holding it pins its generations.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<Prepared> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same plan on other tables, if its slots can do that.
+    pub(crate) fn on(&self, host: Arc<Attached>) -> Result<Arc<Prepared>, StoreError> {
+        let prepared = Prepared::new(host, &self.source, self.options.clone())?;
+        match prepared.unfit(&self.current(), self.room) {
+            None => Ok(Arc::new(prepared)),
+            Some(why) => Err(StoreError::Unfit { why }),
+        }
+    }
+
+    /// Look-ups that begin from now on read `next`; what they read before.
+    pub(crate) fn replace(&self, next: Arc<Prepared>) -> Arc<Prepared> {
+        std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), next)
+    }
+
     /// Takes a slot back.
     pub(crate) fn give_back(&self, state: State) {
         lock(&self.idle).push(state);
     }
+}
 
+impl Prepared {
     pub(crate) fn table(&self, table: u16) -> &PlannedTable {
         &self.tables[usize::from(table)]
     }
@@ -238,6 +346,7 @@ impl PlannedTable {
             row_bytes: table.row_bytes() as usize,
             row_lbas: table.packing.row_lbas(),
             default_byte: 0,
+            overlay: (0, 0),
         }
     }
 }

@@ -12,12 +12,13 @@ use crate::error::{LookupError, RowError};
 use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
 use crate::feature::Missing;
 use crate::memory::Memory;
-use crate::plan::{Prepared, queue_error};
+use crate::overlay::Snapshot;
+use crate::plan::{Planned, Prepared, Room, queue_error};
 use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
     Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, dedupe, keys, mask, merge, order,
-    route, sieve, sparse_keys, sparse_mask,
+    route, sieve, sparse_keys, sparse_mask, updated,
 };
 
 /// Bytes of landing memory that a queue pair has at most, for each of its two halves.
@@ -26,7 +27,7 @@ const MAX_LANDING: usize = 8 << 20;
 /// The right to one look-up at a time: a queue pair on every drive, and the buffers. Dropping it gives it back to its plan.
 #[derive(Debug)]
 pub struct Slot {
-    plan: Arc<Prepared>,
+    plan: Arc<Planned>,
     /// There until the slot is dropped.
     state: Option<State>,
 }
@@ -59,18 +60,17 @@ pub(crate) struct State {
     sum: Vec<Acc>,
     deferred: Vec<u32>,
     scratch: Vec<u8>,
+    /// Updated rows that the look-up under way reads, by overlay.
+    snapshots: Vec<Option<Snapshot>>,
 }
 
 impl State {
     /// Allocates the buffers of slot number `made`, and takes its queue pairs.
-    pub(crate) fn new(plan: &Prepared, made: u32) -> Result<Self, StoreError> {
+    pub(crate) fn new(plan: &Prepared, room: Room, made: u32) -> Result<Self, StoreError> {
         let store = &plan.host.store;
         let ids = plan.options.max_ids;
         let bags = plan.options.max_batch as usize * plan.features.len();
-        let row_bytes = plan.tables.iter().map(|table| table.row_bytes).max().unwrap_or(0);
-        let cold_rows: u64 =
-            plan.tables.iter().zip(&plan.routes).map(|(table, route)| table.rows - route.hot_rows).sum();
-        let cold = usize::try_from(cold_rows).unwrap_or(usize::MAX).min(ids);
+        let Room { row_bytes, cold } = room;
         let staged_bytes = row_bytes.next_multiple_of(64);
         let staged = if plan.pooled { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
 
@@ -115,6 +115,8 @@ impl State {
             sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
             deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
             scratch: vec![0; row_bytes],
+            // At most as many as tables, and these as features.
+            snapshots: Vec::with_capacity(plan.features.len()),
         })
     }
 }
@@ -132,7 +134,7 @@ macro_rules! with_ids {
 }
 
 impl Slot {
-    pub(crate) fn new(plan: Arc<Prepared>, state: State) -> Self {
+    pub(crate) fn new(plan: Arc<Planned>, state: State) -> Self {
         Self { plan, state: Some(state) }
     }
 
@@ -142,8 +144,14 @@ impl Slot {
     /// next look-up.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
         let state = self.state.as_mut().expect("a slot has its state until it is dropped");
-        let result = state.lookup(&self.plan, batch, out);
-        let totals = &self.plan.host.store.totals;
+        // Read once: what is adopted meanwhile is for the next look-up.
+        let prepared = self.plan.current();
+        let mut snapshots = std::mem::take(&mut state.snapshots);
+        snapshots.extend(prepared.overlays.iter().map(|overlay| overlay.snapshot()));
+        let result = state.lookup(&prepared, &snapshots, batch, out);
+        snapshots.clear();
+        state.snapshots = snapshots;
+        let totals = &prepared.host.store.totals;
         match &result {
             Ok(report) => totals.add(report),
             Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),
@@ -175,7 +183,13 @@ impl Watch<'_> {
 }
 
 impl State {
-    fn lookup(&mut self, plan: &Prepared, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
+    fn lookup(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: &Batch<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<Report, LookupError> {
         let clock = &*plan.host.store.driving.clock;
         let mut watch = Watch { clock, last: clock.now() };
         let bags = check(plan, batch, out, &mut self.bags)?;
@@ -227,6 +241,11 @@ impl State {
         };
         for (feature, range) in features() {
             let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
+            let (overlay, index) = plan.table(feature.table).overlay;
+            if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
+                let (keys, places) = (&mut all_keys[range.clone()], &mut places[range.clone()]);
+                updated(snapshot, (overlay, index), keys, places, &mut sieved);
+            }
             sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
         }
         let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
@@ -266,6 +285,7 @@ impl State {
         }
         let routed_rows = Routed {
             plan,
+            snapshots,
             bags,
             batch: per_feature,
             places,

@@ -16,6 +16,7 @@ use crate::bulk::{Bulk, Job, Purpose};
 use crate::events::DriveEvents;
 use crate::member::{Device, Driving, Member};
 use crate::report::{Metrics, Totals};
+use crate::update::Updates;
 use crate::{StoreError, driven};
 
 /// How a store is opened.
@@ -30,16 +31,19 @@ pub struct OpenOptions {
     pub admin_timeout: Duration,
     /// Time, and what to do while waiting for drives.
     pub clock: Arc<dyn Clock>,
+    /// Bytes of memory that updated rows of a generation may take, until it is compacted.
+    pub overlay_bytes: u64,
 }
 
 impl Default for OpenOptions {
-    /// Reading and writing, 10 s for a command, 30 s for an administrative one, the system's clock.
+    /// Reading and writing, 10 s for a command, 30 s for an administrative one, the system's clock, 64 MiB for updated rows.
     fn default() -> Self {
         Self {
             access: Access::ReadWrite,
             timeout: Duration::from_secs(10),
             admin_timeout: Duration::from_secs(30),
             clock: Arc::new(SystemClock::new()),
+            overlay_bytes: 64 << 20,
         }
     }
 }
@@ -78,6 +82,12 @@ impl OpenOptions {
         Self { admin_timeout, ..self }
     }
 
+    /// With that much memory for updated rows.
+    #[must_use]
+    pub fn with_overlay_bytes(self, overlay_bytes: u64) -> Self {
+        Self { overlay_bytes, ..self }
+    }
+
     /// With that clock.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
@@ -101,9 +111,10 @@ pub(crate) struct Shared {
     pub members: Vec<Option<Arc<Member>>>,
     pub driving: Driving,
     pub totals: Totals,
-    repairs: Vec<Repair>,
+    pub updates: Updates,
+    pub repairs: Vec<Repair>,
     /// Drives that were given, and could not be driven.
-    unopened: Vec<DriveState>,
+    pub unopened: Vec<DriveState>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -239,7 +250,8 @@ impl Store {
         let volume = opened.volume;
         let members = volume.positions().iter().map(|position| given.get((*position)?).cloned()).collect();
         let driving = options.driving();
-        let shared = Shared { volume, members, driving, totals: Totals::default(), repairs: opened.repairs, unopened };
+        let (totals, updates) = (Totals::default(), Updates::new(options.overlay_bytes));
+        let shared = Shared { volume, members, driving, totals, updates, repairs: opened.repairs, unopened };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -356,7 +368,11 @@ impl Store {
         ranks: Range<u64>,
         row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        self.scan_located(&self.locate(table)?, ranks, row)
+        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
+        let updated = self.updated_by_rank(&located, &*overlay?)?;
+        self.scan_located(&located, ranks, &mut |rank, stored| {
+            row(rank, updated.get(&rank).map_or(stored, |updated| &updated[..]))
+        })
     }
 
     pub(crate) fn scan_located(
@@ -498,11 +514,19 @@ fn sound<T>(read: Result<T, VolumeError>) -> Result<(Option<T>, Option<String>),
     }
 }
 
-/// Every table that counts: of each name the one of the latest generation, in the order of generations.
+/// Every table that counts: of each name the one of the generation shown last, in the order of generations.
 pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<Located> {
+    latest_tables_by(generations, |generation| generation.shown)
+}
+
+/// The same, were `shown` what is said of each.
+pub(crate) fn latest_tables_by(generations: Vec<Arc<Generation>>, shown: impl Fn(&Generation) -> u64) -> Vec<Located> {
     let mut seen = std::collections::HashSet::new();
     let mut tables = Vec::new();
-    for generation in generations.into_iter().rev() {
+    let mut generations: Vec<_> = generations.into_iter().map(|it| (shown(&it), it.id, it)).collect();
+    generations.retain(|(shown, ..)| *shown != 0);
+    generations.sort_by_key(|&(shown, id, _)| (shown, id));
+    for (_, _, generation) in generations.into_iter().rev() {
         for (index, table) in generation.tables.iter().enumerate() {
             if seen.insert(table.name.clone()) {
                 tables.push(Located { generation: generation.clone(), index });

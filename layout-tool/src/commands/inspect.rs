@@ -96,7 +96,7 @@ fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bo
         ["drive", "serial", ">size", ">free"],
         store.members.iter().map(|member| {
             [
-                member.drive.clone().unwrap_or_else(|| "MISSING".into()),
+                member.drive.clone().unwrap_or_else(|| if member.chunks == 0 { "removed" } else { "MISSING" }.into()),
                 member.serial.clone(),
                 units::bytes(member.bytes),
                 units::bytes(member.free_chunks * store.chunk_size),

@@ -87,6 +87,9 @@ pub struct LoadArgs {
     /// Replace tables that have these names; until the end both need room
     #[arg(long)]
     replace: bool,
+    /// Load them beside those of these names: nothing finds them before `warprow switch`
+    #[arg(long, conflicts_with = "replace")]
+    beside: bool,
     /// What the model is called that these tables belong to [default: the first file's name]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -127,11 +130,12 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
 
     let options = OpenOptions::default();
     let store = drives::open(&args.drives, &if args.dry_run { options.with_read_only() } else { options })?;
-    refuse_existing(&store, &names, args.replace)?;
+    refuse_existing(&store, &names, args.replace || args.beside)?;
     let model = args.model.clone().or_else(|| Some(args.files.first()?.file_stem()?.to_str()?.to_owned()));
     let model = model.as_deref().unwrap_or("tables");
     let options = LoadOptions::default();
     let options = if args.replace { options.with_replace() } else { options };
+    let options = if args.beside { options.with_beside() } else { options };
     let sources = || files.iter().map(TableFile::identity).collect::<Vec<_>>().join("\n");
     let options = match &args.resume {
         Some(path) => {
@@ -157,7 +161,10 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let described: Vec<_> = prepared.iter().map(describe).collect();
     let skipped: Vec<_> = files.iter().flat_map(|file| &file.skipped).collect();
     let mut text = String::new();
-    let replaced: Vec<TableInfo> = prepared.iter().filter_map(|it| store.table(&it.spec.name)).collect();
+    let replaced: Vec<TableInfo> = match args.beside {
+        true => Vec::new(),
+        false => prepared.iter().filter_map(|it| store.table(&it.spec.name)).collect(),
+    };
     let mut report = json!({
         "dry_run": args.dry_run,
         "tables": described,

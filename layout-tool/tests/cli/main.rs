@@ -4,6 +4,7 @@ mod bad_input;
 mod damage;
 mod demo;
 mod formats;
+mod generations;
 mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]

@@ -1,6 +1,8 @@
 //! Drives in memory that record what is done to them, and models to load.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod cuts;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -16,6 +16,7 @@ use super::plan::GpuPlan;
 use crate::Store;
 use crate::feature::{Feature, PlanOptions};
 use crate::store::{Located, Shared};
+use crate::update::is_updated;
 
 /// Far more than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
@@ -136,6 +137,8 @@ pub(crate) struct Attached {
     pub gpu: Arc<Gpu>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     herald: Option<Herald>,
+    /// No row is updated meanwhile.
+    _unfollowing: Arc<()>,
 }
 
 impl Attached {
@@ -199,6 +202,14 @@ impl Store {
         if self.shared.members.iter().any(Option::is_none) {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
+        // From here on there are none that it would not see.
+        let unfollowing = self.shared.updates.unfollowing();
+        if let Some(updated) = self.located().iter().find(|it| is_updated(&it.generation)) {
+            return Err(GpuError::Unsupported(format!(
+                "rows of generation {} were updated since it was loaded, which an executor on a GPU does not follow: compact it first",
+                updated.generation.id
+            )));
+        }
         let kernels = Kernels::load(&gpu)?;
         let Arrangement { tables, permutations, bytes, dram_bytes } = self.arrange(&options)?;
         let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
@@ -207,7 +218,8 @@ impl Store {
             bytes => Some(Registered::allocate(&gpu, bytes)?),
         };
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
-        let attached = Attached { kernels, store, tables, options, constants, dram, gpu, herald };
+        let attached =
+            Attached { kernels, store, tables, options, constants, dram, gpu, _unfollowing: unfollowing, herald };
         let sound = attached.tables.iter().zip(permutations).filter(|(table, _)| table.damage.is_none());
         for (table, ranks) in sound {
             self.fill_gpu(&attached, table, ranks.as_ref())?;

@@ -4,7 +4,7 @@ mod buckets;
 mod journal;
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,6 +78,8 @@ impl<'a> TableLoad<'a> {
 pub struct LoadOptions {
     /// Tables of the same names give way, in the same commit. Until then both need room.
     pub replace: bool,
+    /// Nothing finds the tables by name, before they are [switched](Store::switch) to; those of the same names stay.
+    pub beside: bool,
     /// Bytes of memory for putting a permuted table's rows in order. Larger tables are written twice.
     pub memory: u64,
     /// Which free chunks to take.
@@ -92,7 +94,7 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     /// Replaces nothing, takes up to 1 GiB of memory.
     fn default() -> Self {
-        Self { replace: false, memory: 1 << 30, span: Span::default(), stripe_unit: None, journal: None }
+        Self { replace: false, beside: false, memory: 1 << 30, span: Span::default(), stripe_unit: None, journal: None }
     }
 }
 
@@ -111,9 +113,15 @@ impl LoadOptions {
         Self { journal: Some((path.into(), sources.into())), ..self }
     }
 
+    /// Beside what there is: see [`beside`](Self::beside).
+    #[must_use]
+    pub fn with_beside(self) -> Self {
+        Self { beside: true, ..self }
+    }
+
     fn generation(&self, model: &str, tables: Vec<TableSpec>) -> GenerationSpec {
         let mut spec = GenerationSpec::new(model, tables);
-        (spec.span, spec.stripe_unit) = (self.span, self.stripe_unit);
+        (spec.span, spec.stripe_unit, spec.standby) = (self.span, self.stripe_unit, self.beside);
         spec
     }
 
@@ -173,7 +181,7 @@ impl Store {
         self.shared.watch()?;
         let mut transaction = volume.begin(&spec)?;
         // Only now is there nobody else who loads.
-        let superseded = self.superseded(&spec, options)?;
+        self.superseded(&spec, options)?;
         let placed = transaction.generation().clone();
         let placement = &*placed.placement;
 
@@ -199,6 +207,8 @@ impl Store {
             return Err(error);
         }
 
+        // Others may have switched, or dropped some, meanwhile.
+        let superseded = self.superseded(&spec, options)?;
         superseded.iter().for_each(|&id| transaction.supersede(id));
         self.shared.watch()?;
         let generation = transaction.commit().map_err(|error| match error {
@@ -207,6 +217,7 @@ impl Store {
             }
             error => error.into(),
         })?;
+        superseded.iter().for_each(|&id| self.forget_updates(id));
         let elapsed = clock.now().saturating_sub(began);
         journal.into_iter().for_each(Journal::remove);
         let (bytes, resumed) = (pace.at.written - pace.resumed, pace.resumed);
@@ -338,8 +349,11 @@ impl Store {
         Ok(superseded)
     }
 
-    /// The generations all of whose tables `spec` replaces.
+    /// The generations all of whose tables that count `spec` replaces.
     fn superseded(&self, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
+        if options.beside {
+            return Ok(Vec::new());
+        }
         let current = self.located();
         let named = |name: &str| spec.tables.iter().any(|table| table.name == name);
         if !options.replace
@@ -348,8 +362,9 @@ impl Store {
             return Err(StoreError::TableExists { table: table.name.clone() });
         }
         let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
-        let generations = self.shared.volume.generations();
-        Ok(generations.iter().map(|generation| generation.id).filter(|&id| !survives(id)).collect())
+        // What is standby, or was hidden before, stays.
+        let counting: BTreeSet<u64> = current.iter().map(|it| it.generation.id).collect();
+        Ok(counting.into_iter().filter(|&id| !survives(id)).collect())
     }
 }
 

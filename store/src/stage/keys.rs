@@ -9,6 +9,9 @@ pub const KEY_MISSING: u64 = u64::MAX;
 /// The key of a padding id that is not to be read.
 pub const KEY_PADDING: u64 = u64::MAX - 1;
 
+/// The key of an id whose row has been found already.
+pub const KEY_FOUND: u64 = u64::MAX - 2;
+
 /// An integer that ids are given as.
 pub trait Id: Copy {
     /// Whether it can be negative.

@@ -10,13 +10,15 @@ mod merge;
 mod order;
 mod route;
 mod sieve;
+mod updated;
 
 pub(crate) use dedupe::{Deduping, begin};
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub use expand::{Acc, E4M3, E5M2, Element, Out, Q4, Q8, convert, pool};
 pub use keyed::{SparseIds, sparse_keys, sparse_mask};
-pub use keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
+pub use keys::{Id, KEY_FOUND, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub use merge::{Command, merge};
 pub use order::order;
 pub use route::{Location, RouteTable, Routed, RowRead, route};
 pub use sieve::{Sieved, sieve};
+pub(crate) use updated::updated;

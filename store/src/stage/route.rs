@@ -33,6 +33,18 @@ impl Location {
         Self(Self::SSD | index as u64)
     }
 
+    /// An updated row: record `record` of overlay number `overlay`.
+    #[inline(always)]
+    pub const fn updated(overlay: u16, record: u32) -> Self {
+        Self(Self::SSD | 1 << 62 | (overlay as u64) << 32 | record as u64)
+    }
+
+    /// The overlay and the record of an updated row.
+    #[inline(always)]
+    pub const fn updated_record(self) -> Option<(u16, u32)> {
+        if self.0 >> 48 == (Self::SSD | 1 << 62) >> 48 { Some(((self.0 >> 32) as u16, self.0 as u32)) } else { None }
+    }
+
     /// The byte of the DRAM tier.
     #[inline(always)]
     pub const fn dram_byte(self) -> Option<usize> {

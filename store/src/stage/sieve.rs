@@ -2,7 +2,7 @@
 
 use warprow_layout::Ranks;
 
-use super::keys::{KEY_MISSING, KEY_PADDING, TABLE_SHIFT};
+use super::keys::{KEY_FOUND, KEY_MISSING, TABLE_SHIFT};
 use super::route::{Location, RouteTable};
 
 /// The keys of both tiers, in buffers that have room for all.
@@ -21,7 +21,7 @@ pub struct Sieved<'a> {
 }
 
 /// Sorts the keys of one feature, whose ids begin at position `first`, into tiers, and writes for each where its row lies:
-/// in DRAM, missing, padding, or [`Location::COLD`].
+/// in DRAM, missing, padding, or [`Location::COLD`]. Where the key is [`KEY_FOUND`], that has been written already.
 ///
 /// `places` is as long as `keys`, and the buffers of `sieved` have room for them: else it panics.
 pub fn sieve(table: &RouteTable, first: u32, keys: &[u64], places: &mut [Location], sieved: &mut Sieved<'_>) {
@@ -49,8 +49,12 @@ fn sieve_by(
     let (mut cold_count, mut hot_count) = (sieved.cold_count, sieved.hot_count);
     let (cold, cold_keys, hot_keys) = (&mut *sieved.cold, &mut *sieved.cold_keys, &mut *sieved.hot_keys);
     for ((id, &key), place) in (first..).zip(keys).zip(&mut places[..keys.len()]) {
-        if key >= KEY_PADDING {
-            *place = if key == KEY_MISSING { Location::MISSING } else { Location::PADDING };
+        if key >= KEY_FOUND {
+            match key {
+                KEY_FOUND => {}
+                KEY_MISSING => *place = Location::MISSING,
+                _ => *place = Location::PADDING,
+            }
             continue;
         }
         let rank = rank_of(key & ((1 << TABLE_SHIFT) - 1));
@@ -70,6 +74,7 @@ fn sieve_by(
 mod tests {
     use std::sync::Arc;
 
+    use super::super::keys::KEY_PADDING;
     use super::super::route::tests::GENERATION;
     use super::*;
     use proptest::prelude::*;

@@ -1,0 +1,371 @@
+//! Drives that come and go. What has to move is copied under readers, a few chunks a commit, so that it can be stopped at any time
+//! and gone on with. See `docs/updates.md`, "Moving chunks".
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::block::{self, UNIT};
+use crate::commit::{self, Target};
+use crate::drive::Drive;
+use crate::error::{FormatError, VolumeError};
+use crate::format::{cut, empty_slots};
+use crate::generation::{Generation, LogChunk};
+use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
+use crate::placement::ChunkRef;
+use crate::probe::probe;
+use crate::superblock::Superblock;
+use crate::volume::Volume;
+
+/// Chunks that are copied for one commit.
+const AT_ONCE: usize = 64;
+
+/// How many chunks were moved, and how many there are to move; what it returns stops the moving, until it is begun anew.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+impl Volume {
+    /// Makes a drive a member, the last one or one that takes a vacant place: an empty one, of which [`spread`](Self::spread) gives
+    /// every generation its share. What is on it is lost; if that looks like a store, only with `overwrite`.
+    ///
+    /// Returns the store as it is then; this volume goes on for readers, and refuses to write. Nobody may be loading or updating
+    /// ([`VolumeError::Busy`], [`VolumeError::LogBusy`]).
+    pub fn add_member<D: Drive + 'static>(&self, drive: D, overwrite: bool) -> Result<Self, VolumeError> {
+        let drive: Arc<dyn Drive> = Arc::new(drive);
+        let incarnation = drive.incarnation();
+        let member = self.check_joining(&drive, overwrite)?;
+        let _closing = self.close()?;
+        let mut geometry = self.geometry().clone();
+        let mut drives = self.drives().to_vec();
+        let index = match geometry.members.iter().position(|member| member.vacant) {
+            Some(vacant) => vacant,
+            None => {
+                let count = geometry.members.len();
+                geometry.members.push(member.clone());
+                drives.push(None);
+                count
+            }
+        };
+        if let (Some(entry), Some(place)) = (geometry.members.get_mut(index), drives.get_mut(index)) {
+            (*entry, *place) = (member, Some(drive.clone()));
+        }
+        let joining = Target { member: index as u16, drive: &*drive, incarnation };
+        empty_slots(&*drive).and_then(|()| commit::flush(&[joining])).map_err(VolumeError::Drive)?;
+        self.change_members(geometry, drives.clone(), Some(joining))
+    }
+
+    /// What its entry in the list of members will be.
+    fn check_joining(&self, drive: &Arc<dyn Drive>, overwrite: bool) -> Result<Member, VolumeError> {
+        let geometry = self.geometry();
+        let name = || drive.name().to_owned();
+        let present: Vec<&Arc<dyn Drive>> = self.drives().iter().flatten().collect();
+        if let Some(first) = present.first().filter(|_| drive.lba_size() != geometry.lba_size()) {
+            let (first, first_size) = (first.name().to_owned(), geometry.lba_size());
+            return Err(
+                FormatError::MixedLbaSizes { first, first_size, drive: name(), lba_size: drive.lba_size() }.into()
+            );
+        }
+        if present.iter().any(|other| other.name() == drive.name()) {
+            return Err(FormatError::Twice { drive: name() }.into());
+        }
+        if geometry.members.iter().filter(|member| !member.vacant).count() >= MAX_MEMBERS {
+            return Err(FormatError::DriveCount { given: MAX_MEMBERS + 1 }.into());
+        }
+        let found = probe(&**drive).map_err(VolumeError::Drive)?;
+        // A member that an attempt which came to nothing left behind is no other store.
+        let own = |it: &Superblock| it.store == self.store();
+        if found.has_magic() && !overwrite && !found.newest().is_some_and(own) {
+            let store = found.newest().map(|superblock| superblock.store);
+            return Err(FormatError::AlreadyFormatted { drive: name(), store }.into());
+        }
+        let size = units(drive.lba_count(), drive.lba_size());
+        let chunk_count = Geometry::chunks_on(size, geometry.first_chunk_unit, geometry.chunk_shift);
+        if chunk_count == 0 {
+            return Err(FormatError::TooSmall {
+                drive: name(),
+                size: drive.lba_count().saturating_mul(u64::from(drive.lba_size())),
+                needed: (geometry.first_chunk_unit + 2) * UNIT as u64 + geometry.chunk_size(),
+            }
+            .into());
+        }
+        let (needed, capacity) =
+            ((geometry.total_chunks() + u64::from(chunk_count)) * 4, geometry.catalogue_capacity());
+        if needed > capacity {
+            return Err(VolumeError::CatalogueFull { needed, capacity });
+        }
+        Ok(Member {
+            uuid: Uuid::new_v4(),
+            lba_count: drive.lba_count(),
+            chunk_count,
+            serial: cut(drive.serial()),
+            vacant: false,
+        })
+    }
+
+    /// Moves chunks of every generation to `member` until it has its share of each: as many of a generation's chunks as it has of
+    /// all drives' chunks, rounded down, or as many as are free on it. They are taken from the members that have most beyond
+    /// theirs; no other chunk moves. Readers go on with what they have.
+    pub fn spread(&self, member: u16, progress: Progress<'_>) -> Result<u64, VolumeError> {
+        let plan = || -> Vec<(u64, Vec<usize>)> {
+            let shares = self.generations();
+            let shares = shares.iter().map(|it| (it.id, share(it.placement.map(), member, self.geometry())));
+            shares.filter(|(_, columns)| !columns.is_empty()).collect()
+        };
+        let (plan, mut moved) = (plan(), 0);
+        let total = plan.iter().map(|(_, columns)| columns.len() as u64).sum();
+        for (id, columns) in plan {
+            for columns in columns.chunks(AT_ONCE) {
+                let count = self.move_columns(id, columns, 0, |free| free.on(member, columns.len()))?;
+                moved += count as u64;
+                if progress(moved, total).is_break() {
+                    return Err(VolumeError::Stopped);
+                }
+                if count < columns.len() {
+                    break; // It is full.
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Copies chunks of a generation to those that `pick` takes, of which there have to be `least`, and commits.
+    fn move_columns(
+        &self,
+        id: u64,
+        columns: &[usize],
+        least: usize,
+        pick: impl FnOnce(&crate::chunks::FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<usize, VolumeError> {
+        let edits: BTreeMap<usize, _> = columns.iter().map(|&column| (column, BTreeMap::new())).collect();
+        let rewritten = self.rewrite_columns(id, &edits, least, pick)?;
+        let count = rewritten.chunks();
+        if count > 0 {
+            rewritten.commit(|_| ())?;
+        }
+        Ok(count)
+    }
+
+    /// Moves everything off a member, and takes it out of the store. That the others have room is checked before anything is
+    /// written. Stopped, or cut short, it leaves a store like any other, and goes on where it was when it is called again.
+    ///
+    /// Returns the store as it is then; this volume goes on for readers, and refuses to write. Who still reads chunks on the drive
+    /// holds it ([`VolumeError::MemberInUse`]), as do loads and open logs.
+    pub fn remove_member(&self, member: u16, progress: Progress<'_>) -> Result<Self, VolumeError> {
+        let drive = self.present(member)?.clone();
+        let others = |it: &Volume| it.geometry().members.iter().filter(|member| !member.vacant).count() - 1;
+        if others(self) == 0 {
+            return Err(FormatError::DriveCount { given: 0 }.into());
+        }
+        let _draining = self.drain(member);
+        let mut columns: Vec<(u64, Vec<usize>)> = Vec::new();
+        let mut logs: Vec<u64> = Vec::new();
+        for generation in self.generations() {
+            let on = |chunk: &ChunkRef| chunk.drive() == member;
+            let map = generation.placement.map().iter().enumerate();
+            columns.push((generation.id, map.filter(|(_, chunk)| on(chunk)).map(|(column, _)| column).collect()));
+            logs.extend(generation.log.iter().any(|log| on(&log.chunk)).then_some(generation.id));
+        }
+        let total = columns.iter().map(|(_, columns)| columns.len() as u64).sum::<u64>();
+        let needed = total + logs.len() as u64;
+        self.reserve(needed, |_| Vec::new())?;
+        let mut moved = 0;
+        for (id, columns) in columns {
+            for columns in columns.chunks(AT_ONCE) {
+                moved += self.move_columns(id, columns, columns.len(), |free| free.spread(columns.len()))? as u64;
+                if progress(moved, total).is_break() {
+                    return Err(VolumeError::Stopped);
+                }
+            }
+        }
+        for id in logs {
+            self.move_log(id, member)?;
+        }
+        let _closing = self.close()?;
+        if let Some(generation) = self.held_on(member) {
+            return Err(VolumeError::MemberInUse { drive: drive.name().to_owned(), generation });
+        }
+        let mut geometry = self.geometry().clone();
+        let mut drives = self.drives().to_vec();
+        if let (Some(entry), Some(place)) =
+            (geometry.members.get_mut(usize::from(member)), drives.get_mut(usize::from(member)))
+        {
+            (entry.vacant, entry.chunk_count, *place) = (true, 0, None);
+        }
+        let changed = self.change_members(geometry, drives, None)?;
+        // It belongs to nobody; that it cannot say so any more is a courtesy.
+        let target = Target::new(member, &*drive);
+        let _ = empty_slots(&*drive).and_then(|()| commit::flush(&[target]));
+        Ok(changed)
+    }
+
+    /// Copies the chunks of a generation's log that lie on `member`, and seals them.
+    fn move_log(&self, id: u64, member: u16) -> Result<(), VolumeError> {
+        let _claim = self.claim_log(id)?;
+        let writing = self.writing()?;
+        let generation: Arc<Generation> = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        let from: Vec<&LogChunk> = generation.log.iter().filter(|log| log.chunk.drive() == member).collect();
+        let (reserved, ..) = self.reserve(from.len() as u64, |free| free.spread(from.len()))?;
+        let mut moved = Vec::new();
+        for (&from, &chunk) in from.iter().zip(&*reserved) {
+            let count = self.read_stream(&generation, from)?.units;
+            let to = LogChunk { chunk, units: Some(count), ..*from };
+            let (source, target) = (self.present(member)?, self.present(chunk.drive())?);
+            for position in 0..count {
+                let (old, new) = (self.log_id(from, position), self.log_id(&to, position));
+                let found = crate::units::read(&**source, old.address, 1)?;
+                let Some(unit) = found.first() else { continue };
+                let payload = block::open_expecting(unit, &old).map_err(|_| VolumeError::LogDamaged {
+                    generation: id,
+                    drive: source.name().to_owned(),
+                    unit: position,
+                    what: "it was intact a moment ago",
+                })?;
+                crate::units::write(&**target, new.address, &[block::seal(&new, payload)])?;
+            }
+            moved.push((from.chunk, to));
+        }
+        writing.commit(true, None, |catalogue, _| {
+            catalogue.change(id, |generation| {
+                for log in &mut generation.log {
+                    if let Some((_, to)) = moved.iter().find(|(from, _)| *from == log.chunk) {
+                        *log = *to;
+                    }
+                }
+                generation.log.retain(|log| log.units != Some(0));
+                Ok(())
+            })
+        })
+    }
+
+    /// Commits the list of members of `geometry`. The superblocks of a member that joins are durable before any other shows that
+    /// it is one: where others do, it does.
+    fn change_members(
+        &self,
+        geometry: Geometry,
+        drives: Vec<Option<Arc<dyn Drive>>>,
+        joining: Option<Target<'_>>,
+    ) -> Result<Self, VolumeError> {
+        let _one_at_a_time = self.committing();
+        let members = (0..).zip(&drives).filter_map(|(member, drive)| Some((member, drive.as_ref()?)));
+        let all: Vec<Target<'_>> = members
+            .map(|(member, drive)| match joining {
+                Some(joining) if joining.member == member => joining,
+                _ => Target::new(member, &**drive),
+            })
+            .collect();
+        let (superblock, bytes) = self.next_superblock(geometry)?;
+        let joins = |target: &&Target<'_>| joining.is_some_and(|joining| joining.member == target.member);
+        let first: Vec<Target<'_>> = all.iter().filter(joins).copied().collect();
+        let then: Vec<Target<'_>> = all.iter().filter(|target| !joins(target)).copied().collect();
+        commit::catalogues(&all, &superblock, &bytes)?;
+        let done = commit::superblocks(&first, &superblock).and_then(|()| commit::superblocks(&then, &superblock));
+        self.succeeded_by(superblock, drives, done)
+    }
+}
+
+/// The entries of a chunk map that go to `member`, so that it has its share.
+fn share(map: &[ChunkRef], member: u16, geometry: &Geometry) -> Vec<usize> {
+    let total = u128::from(geometry.total_chunks()).max(1);
+    let exact = |index: u16| {
+        let own = geometry.members.get(usize::from(index)).map_or(0, |member| u128::from(member.chunk_count));
+        map.len() as u128 * own
+    };
+    let mut have = vec![0u128; geometry.members.len()];
+    map.iter().for_each(|chunk| {
+        if let Some(have) = have.get_mut(usize::from(chunk.drive())) {
+            *have += 1;
+        }
+    });
+    let own = have.get(usize::from(member)).copied().unwrap_or(0);
+    let mut wanted = (exact(member) / total).saturating_sub(own);
+    let mut gives = vec![0usize; have.len()];
+    // One after another, from whoever has most beyond its share.
+    while wanted > 0 {
+        let surplus = |index: usize| (have[index] * total).saturating_sub(exact(index as u16));
+        let donors = (0..have.len()).filter(|&index| index != usize::from(member) && surplus(index) > 0);
+        let Some(donor) = donors.max_by_key(|&index| (surplus(index), std::cmp::Reverse(index))) else { break };
+        have[donor] -= 1;
+        gives[donor] += 1;
+        wanted -= 1;
+    }
+    let mut columns = Vec::new();
+    for (donor, &gives) in gives.iter().enumerate() {
+        let own: Vec<usize> =
+            map.iter().enumerate().filter(|(_, chunk)| usize::from(chunk.drive()) == donor).map(|(at, _)| at).collect();
+        // Evenly, so that neighbours stay on different drives.
+        columns.extend((0..gives).filter_map(|nth| own.get(nth * own.len() / gives)));
+    }
+    columns.sort_unstable();
+    columns
+}
+
+/// While it lives, no chunk of a member is given away.
+pub(crate) struct Draining<'a>(pub(crate) &'a Volume);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.state_mut().draining = None;
+    }
+}
+
+/// While it lives, nobody begins to write; for good, if the members were changed.
+pub(crate) struct Closing<'a>(pub(crate) &'a Volume);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state_mut();
+        state.closed = state.succeeded;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_new_member_gets_its_share_and_a_second_look_moves_nothing(
+            counts in prop::collection::vec(1u32..300, 2..6), columns in 1usize..400, seed: u64,
+        ) {
+            let geometry = Geometry {
+                lba_shift: 9,
+                chunk_shift: 20,
+                catalogue_units: 16,
+                first_chunk_unit: 256,
+                members: counts
+                    .iter()
+                    .map(|&chunk_count| Member {
+                        uuid: Uuid::nil(),
+                        lba_count: 0,
+                        chunk_count,
+                        serial: String::new(),
+                        vacant: false,
+                    })
+                    .collect(),
+            };
+            let (mut random, last) = (fastrand::Rng::with_seed(seed), counts.len() - 1);
+            let mut map: Vec<ChunkRef> =
+                (0..columns).map(|column| ChunkRef::new(random.usize(..last) as u8, column as u32)).collect();
+            let moved = share(&map, last as u16, &geometry);
+            let all: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+            prop_assert_eq!(moved.len() as u64, columns as u64 * u64::from(counts[last]) / all);
+            let before = map.clone();
+            for &column in &moved {
+                map[column] = ChunkRef::new(last as u8, column as u32);
+            }
+            prop_assert_eq!(map.iter().zip(&before).filter(|(now, then)| now != then).count(), moved.len());
+            prop_assert!(share(&map, last as u16, &geometry).is_empty());
+            // Interrupted, the rest is what is left.
+            let mut half = before.clone();
+            for &column in &moved[..moved.len() / 2] {
+                half[column] = ChunkRef::new(last as u8, column as u32);
+            }
+            prop_assert_eq!(share(&half, last as u16, &geometry).len(), moved.len() - moved.len() / 2);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Other chunks for a generation: copies, with rows changed on the way or not. See `docs/updates.md`, "Moving chunks".
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::chunks::FreeChunks;
+use crate::drive::Drive;
+use crate::error::VolumeError;
+use crate::generation::Generation;
+use crate::placement::{ChunkRef, Placement};
+use crate::table::row_crc;
+use crate::volume::{RewriteClaim, Volume, Writing};
+
+/// A row that takes the place of the one of its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patch<'a> {
+    /// The table's index in its generation.
+    pub table: u32,
+    /// The row's rank.
+    pub rank: u64,
+    /// As many bytes as the table's rows have.
+    pub row: &'a [u8],
+}
+
+/// Chunks that were written for a generation, and that it does not have yet.
+pub struct Rewritten {
+    pub(crate) writing: Writing,
+    _claim: RewriteClaim,
+    pub(crate) generation: Arc<Generation>,
+    /// Where in the chunk map, and what: reserved.
+    columns: Vec<usize>,
+    chunks: Arc<[ChunkRef]>,
+}
+
+/// Bytes of a chunk, by where they begin in it.
+pub(crate) type Edits<'a> = BTreeMap<usize, Edit<'a>>;
+
+pub(crate) enum Edit<'a> {
+    Row(&'a [u8]),
+    Crc([u8; 4]),
+}
+
+impl Edit<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Row(row) => row,
+            Self::Crc(crc) => crc,
+        }
+    }
+}
+
+impl Volume {
+    /// Copies the chunks of a generation that hold rows of `patches`, with these rows, and their checksums, in the place of the
+    /// stored ones; later patches of a row count. Readers are not concerned, and nothing has changed, until
+    /// [`Log::compact`](crate::Log::compact) takes the copies up; dropped, they are free again.
+    pub fn rewrite(&self, id: u64, patches: &[Patch<'_>]) -> Result<Rewritten, VolumeError> {
+        let claim = self.claim_rewrite(id)?;
+        let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        let placement = &generation.placement;
+        let mut edits: BTreeMap<usize, Edits<'_>> = BTreeMap::new();
+        for patch in patches {
+            let no_table =
+                || VolumeError::NoSuchTable { generation: generation.name.clone(), table: patch.table as usize };
+            let table = generation.tables.get(patch.table as usize).ok_or_else(no_table)?;
+            let (expected, given) = (u64::from(table.row_bytes()), patch.row.len() as u64);
+            if expected != given {
+                return Err(VolumeError::Length { what: "a row to be changed", expected, given });
+            }
+            let past = || VolumeError::OutOfRange {
+                first: patch.rank,
+                end: patch.rank.saturating_add(1),
+                lbas: placement.lbas(),
+            };
+            let mut put = |(lba, byte): (u64, u32), edit| {
+                let (column, begin) = placement.column(lba).ok_or_else(past)?;
+                edits.entry(column).or_default().insert(begin + byte as usize, edit);
+                Ok::<_, VolumeError>(())
+            };
+            put(table.locate(patch.rank).ok_or_else(past)?, Edit::Row(patch.row))?;
+            if let Some(place) = table.locate_crc(patch.rank, placement.lba_size()) {
+                put(place, Edit::Crc(row_crc(patch.rank, patch.row).to_le_bytes()))?;
+            }
+        }
+        self.rewrite_claimed(claim, generation.clone(), &edits, edits.len(), |free| {
+            let members: Vec<u16> =
+                edits.keys().filter_map(|&column| Some(placement.map().get(column)?.drive())).collect();
+            free.near(&members)
+        })
+    }
+
+    /// The same, with such edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
+    pub(crate) fn rewrite_columns(
+        &self,
+        id: u64,
+        edits: &BTreeMap<usize, Edits<'_>>,
+        least: usize,
+        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<Rewritten, VolumeError> {
+        let claim = self.claim_rewrite(id)?;
+        let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        self.rewrite_claimed(claim, generation, edits, least, pick)
+    }
+
+    fn rewrite_claimed(
+        &self,
+        claim: RewriteClaim,
+        generation: Arc<Generation>,
+        edits: &BTreeMap<usize, Edits<'_>>,
+        least: usize,
+        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+    ) -> Result<Rewritten, VolumeError> {
+        let placement = &generation.placement;
+        let writing = self.writing()?;
+        let mut columns: Vec<usize> = edits.keys().copied().collect();
+        let (chunks, ..) = self.reserve(least as u64, pick)?;
+        columns.truncate(chunks.len());
+        for ((&column, &to), edits) in columns.iter().zip(&*chunks).zip(edits.values()) {
+            if let Some(&from) = placement.map().get(column) {
+                self.copy(placement, from, to, edits)?;
+            }
+        }
+        Ok(Rewritten { writing, _claim: claim, generation, columns, chunks })
+    }
+
+    /// Copies a chunk.
+    fn copy(&self, placement: &Placement, from: ChunkRef, to: ChunkRef, edits: &Edits<'_>) -> Result<(), VolumeError> {
+        let (source, target) = (self.present(from.drive())?, self.present(to.drive())?);
+        let (stripe, lba_size) = (placement.stripe_bytes() as usize, placement.lba_size() as usize);
+        // Whole stripe units: no row lies in two of them.
+        let most = source.max_transfer().min(target.max_transfer());
+        let mut buf = vec![0; (most / stripe * stripe).max(stripe).min(self.geometry().chunk_size() as usize)];
+        let commands = |drive: &Arc<dyn Drive>| (drive.max_transfer() / lba_size * lba_size).max(lba_size);
+        let size = self.geometry().chunk_size() as usize;
+        for begin in (0..size).step_by(buf.len()) {
+            let length = buf.len().min(size - begin);
+            let part = buf.get_mut(..length).unwrap_or_default();
+            let at = |chunk: ChunkRef| placement.chunk_lba(chunk) + (begin / lba_size) as u64;
+            let step = commands(source);
+            for (index, part) in part.chunks_mut(step).enumerate() {
+                source.read(at(from) + (index * step / lba_size) as u64, part)?;
+            }
+            for (&place, edit) in edits.range(begin..begin + length) {
+                let bytes = edit.bytes();
+                let old = part.get_mut(place - begin..).and_then(|part| part.get_mut(..bytes.len()));
+                old.unwrap_or_default().copy_from_slice(bytes);
+            }
+            let step = commands(target);
+            for (index, part) in part.chunks(step).enumerate() {
+                target.write(at(to) + (index * step / lba_size) as u64, part)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rewritten {
+    /// Chunks that were copied.
+    pub fn chunks(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Commits the generation with its new chunks, and as `change` makes it besides.
+    pub(crate) fn commit(self, change: impl FnOnce(&mut Generation)) -> Result<Arc<Generation>, VolumeError> {
+        let Self { writing, generation, columns, chunks, .. } = &self;
+        let geometry = writing.volume.geometry();
+        let id = generation.id;
+        writing.commit(true, None, |catalogue, _| {
+            catalogue.change(id, |changed| {
+                // Nobody else rewrites it: the map is still the one that was copied from.
+                let mut map = changed.placement.map().to_vec();
+                for (&column, &chunk) in columns.iter().zip(&**chunks) {
+                    if let Some(entry) = map.get_mut(column) {
+                        *entry = chunk;
+                    }
+                }
+                let stripe_shift = changed.placement.stripe_bytes().trailing_zeros();
+                changed.placement = Arc::new(geometry.placement(map, stripe_shift));
+                change(changed);
+                Ok(())
+            })?;
+            catalogue.generation(id).cloned().ok_or(VolumeError::NoSuchGeneration { id })
+        })
+    }
+}
+
+impl std::fmt::Debug for Rewritten {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rewritten").field("generation", &self.generation.id).field("columns", &self.columns).finish()
+    }
+}

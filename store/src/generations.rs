@@ -1,0 +1,76 @@
+//! Generations of a store: which there are, which are found by name, and going over from one to another.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::{Store, StoreError};
+
+/// A generation, as a store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GenerationInfo {
+    /// Never given twice.
+    pub id: u64,
+    /// The name of the model.
+    pub model: String,
+    /// Its tables.
+    pub tables: Vec<String>,
+    /// Those that look-ups find by name: none of a generation on standby.
+    pub found: Vec<String>,
+    /// The epoch in which it was last switched to; 0: standby.
+    pub shown: u64,
+    /// Bytes of its chunks.
+    pub bytes: u64,
+    /// Hosts, scans and the like that hold it in this process, at least.
+    pub readers: usize,
+}
+
+impl Store {
+    /// All generations, oldest first.
+    pub fn generations(&self) -> Vec<GenerationInfo> {
+        let generations = self.shared.volume.generations();
+        let located = crate::store::latest_tables(generations.clone());
+        // Of each: the catalogue's, this list's, and one for each table that is found.
+        let own = |id: u64| 2 + located.iter().filter(|it| it.generation.id == id).count();
+        generations
+            .iter()
+            .map(|it| GenerationInfo {
+                id: it.id,
+                model: it.name.clone(),
+                tables: it.tables.iter().map(|table| table.name.clone()).collect(),
+                found: {
+                    let found = located.iter().filter(|located| located.generation.id == it.id);
+                    found.map(|located| located.table().name.clone()).collect()
+                },
+                shown: it.shown,
+                bytes: it.placement.lbas().saturating_mul(u64::from(it.placement.lba_size())),
+                readers: Arc::strong_count(it).saturating_sub(own(it.id)),
+            })
+            .collect()
+    }
+
+    /// Makes names of tables mean those of generation `id`, and no longer those of other generations of its model, which
+    /// stand by until they are dropped, or switched back to. Atomic and durable. Tables that would be found no more are an error
+    /// that names them, unless `allow_vanishing`.
+    ///
+    /// Hosts go on with what they read; see [`Host::prepare`](crate::Host::prepare).
+    pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<(), StoreError> {
+        self.shared.watch()?;
+        self.shared.volume.switch(id, allow_vanishing)?;
+        Ok(())
+    }
+
+    /// Drops a generation of which no table is found by name. Its chunks are given away when nobody in this process reads it
+    /// any more.
+    pub fn drop_generation(&self, id: u64) -> Result<(), StoreError> {
+        let found: BTreeSet<String> =
+            self.located().iter().filter(|it| it.generation.id == id).map(|it| it.table().name.clone()).collect();
+        if !found.is_empty() {
+            return Err(StoreError::Shown { id, tables: found.into_iter().collect() });
+        }
+        self.shared.watch()?;
+        self.shared.volume.drop_generation(id)?;
+        self.forget_updates(id);
+        Ok(())
+    }
+}

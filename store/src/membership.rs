@@ -1,0 +1,87 @@
+//! Drives of a store that come and go.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use warprow_layout::{Drive, Volume};
+
+use crate::member::{Device, Member};
+use crate::report::Totals;
+use crate::store::{Shared, open_members};
+use crate::update::Updates;
+use crate::{OpenOptions, Store, StoreError};
+
+/// How many chunks were moved, and how many there are to move; what it returns stops it, to be gone on with by the same call.
+pub type Moved<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+impl Store {
+    /// Makes a drive a member, and moves to it its share of every generation, and no other chunk. What is on it is lost; if that
+    /// looks like a store, it takes `overwrite`. A drive that is a member already, because this was stopped, gets what it lacks.
+    ///
+    /// Hosts that are attached go on with what they read, but see no updates made through the store that this returns, and this
+    /// one refuses to write from then on. Refused while somebody loads or updates.
+    pub fn add_drive(
+        &self,
+        device: &Device,
+        overwrite: bool,
+        options: &OpenOptions,
+        progress: Moved<'_>,
+    ) -> Result<Self, StoreError> {
+        let position = |it: &Shared| {
+            let named = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|it| it.name() == device.name());
+            it.members.iter().position(named)
+        };
+        let store = match position(&self.shared) {
+            Some(_) => self.clone(),
+            None => {
+                let member = open_members(std::slice::from_ref(device), &options.driving())?.remove(0);
+                self.shared.updates.close();
+                let volume = self.shared.volume.add_member(member.clone(), overwrite)?;
+                self.succeeded_by(volume, Some(member), options)
+            }
+        };
+        if let Some(index) = position(&store.shared) {
+            store.shared.volume.spread(index as u16, progress)?;
+        }
+        Ok(store)
+    }
+
+    /// Moves everything off a drive, and takes it out of the store. `drive`: its name. That the others have room is checked first.
+    /// Stopped at any time, it leaves a store like any other.
+    ///
+    /// Refused while somebody loads or updates, or still reads what lay on the drive: attached hosts go over to the others by
+    /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt), or are dropped. This store refuses to write from then
+    /// on; the one that this returns goes on.
+    pub fn remove_drive(&self, drive: &str, options: &OpenOptions, progress: Moved<'_>) -> Result<Self, StoreError> {
+        let named = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|member| member.name() == drive);
+        let index = self.shared.members.iter().position(named).ok_or_else(|| StoreError::NoSuchDrive {
+            drive: drive.to_owned(),
+            known: self.shared.members.iter().flatten().map(|member| member.name().to_owned()).collect(),
+        })?;
+        self.shared.updates.close();
+        let volume = self.shared.volume.remove_member(index as u16, progress)?;
+        Ok(self.succeeded_by(volume, None, options))
+    }
+
+    /// The store on a volume with other members.
+    fn succeeded_by(&self, volume: Volume, joined: Option<Arc<Member>>, options: &OpenOptions) -> Self {
+        let known = |index: usize| self.shared.members.get(index).cloned().flatten();
+        let present = |index: usize| volume.drive(index as u16).is_some();
+        let members = (0..volume.geometry().members.len()).map(|index| {
+            // Whoever joins takes a place that nobody had.
+            known(index).or_else(|| joined.clone()).filter(|_| present(index))
+        });
+        let members = members.collect();
+        let (totals, updates) = (Totals::default(), Updates::new(options.overlay_bytes));
+        let shared = Shared {
+            volume,
+            members,
+            driving: options.driving(),
+            totals,
+            updates,
+            repairs: Vec::new(),
+            unopened: Vec::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}

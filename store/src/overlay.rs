@@ -1,0 +1,336 @@
+//! Updated rows in memory: what look-ups read instead of the rows of a generation. Appended to by one writer, read at a sequence
+//! number by anybody.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+/// Bytes that a record takes besides its row, slots of the table included.
+const RECORD: u64 = 96;
+
+/// The rows of one generation that were updated.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    table: RwLock<Arc<Records>>,
+    /// Whether there are any.
+    any: AtomicBool,
+    /// The sequence number up to which rows are not here, but in the generation's chunks.
+    base: u64,
+}
+
+/// A hash table of records. Both are written once each: what was published stays as it is.
+#[derive(Debug)]
+struct Records {
+    /// Hash in the upper half, number of the key's latest record and one in the lower; 0: empty. Twice as many as records.
+    slots: Box<[AtomicU64]>,
+    records: Box<[OnceLock<Record>]>,
+    /// Records up to this sequence number are to be seen.
+    published: AtomicU64,
+    /// Records in use, and bytes of their rows: written to by the writer alone.
+    used: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    table: u32,
+    key: u64,
+    sequence: u64,
+    /// The number of the record before of this key, and one; 0: none.
+    before: u32,
+    /// The rows of one batch, and where this one begins in them.
+    rows: Arc<[u8]>,
+    begin: usize,
+    bytes: usize,
+}
+
+impl Record {
+    fn row(&self) -> &[u8] {
+        self.rows.get(self.begin..self.begin + self.bytes).unwrap_or_default()
+    }
+}
+
+/// A row to be put in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub table: u32,
+    pub key: u64,
+    pub sequence: u64,
+    /// Where it begins in the rows of its batch, and its bytes.
+    pub begin: usize,
+    pub bytes: usize,
+}
+
+/// An overlay as of one sequence number.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    records: Arc<Records>,
+    sequence: u64,
+}
+
+fn hash(table: u32, key: u64) -> u64 {
+    let mixed = (key ^ u64::from(table) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+}
+
+impl Records {
+    fn new(records: usize, published: u64) -> Self {
+        let slots = (records * 2).next_power_of_two();
+        Self {
+            slots: std::iter::repeat_with(|| AtomicU64::new(0)).take(slots).collect(),
+            records: std::iter::repeat_with(OnceLock::new).take(records).collect(),
+            published: AtomicU64::new(published),
+            used: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The slot that has the key or would have it, and the number and one of its latest record.
+    #[inline]
+    fn find(&self, table: u32, key: u64) -> (usize, u32) {
+        let (hash, mask) = (hash(table, key), self.slots.len() - 1);
+        let mut at = hash as usize & mask;
+        // Half of them are empty.
+        loop {
+            let word = self.slots[at].load(Ordering::Acquire);
+            if word == 0 {
+                return (at, 0);
+            }
+            if word >> 32 == hash >> 32
+                && self.get(word as u32).is_some_and(|record| record.key == key && record.table == table)
+            {
+                return (at, word as u32);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    #[inline]
+    fn get(&self, number_and_one: u32) -> Option<&Record> {
+        self.records.get((number_and_one as usize).wrapping_sub(1))?.get()
+    }
+
+    /// Room for more records.
+    fn room(&self) -> usize {
+        self.records.len() - self.used.load(Ordering::Relaxed) as usize
+    }
+
+    /// Puts a record in. There is room, and nobody else does.
+    fn insert(&self, entry: &Entry, rows: &Arc<[u8]>) {
+        let Entry { table, key, sequence, begin, bytes } = *entry;
+        let number = self.used.fetch_add(1, Ordering::Relaxed) as usize;
+        self.bytes.fetch_add(bytes as u64 + RECORD, Ordering::Relaxed);
+        let (slot, before) = self.find(table, key);
+        let Some(place) = self.records.get(number) else { return };
+        let _ = place.set(Record { table, key, sequence, before, rows: rows.clone(), begin, bytes });
+        self.slots[slot].store(hash(table, key) >> 32 << 32 | (number as u64 + 1), Ordering::Release);
+    }
+
+    /// The latest record of each key.
+    fn latest(&self) -> impl Iterator<Item = &Record> {
+        let words = self.slots.iter().map(|slot| slot.load(Ordering::Acquire));
+        words.filter_map(|word| self.get(word as u32))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Overlay {
+    /// An empty one; what is put in comes after `sequence`.
+    pub(crate) fn new(sequence: u64) -> Self {
+        Self { table: RwLock::new(Arc::new(Records::new(0, sequence))), any: AtomicBool::new(false), base: sequence }
+    }
+
+    /// The sequence number up to which rows are not here.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The overlay that is left when rows up to `sequence` are in the generation's chunks. Nobody publishes meanwhile.
+    pub(crate) fn after(&self, sequence: u64) -> Self {
+        let left = Self::new(sequence);
+        let records = self.records();
+        let mut later: Vec<&Record> = records.latest().filter(|record| record.sequence > sequence).collect();
+        later.sort_unstable_by_key(|record| record.sequence);
+        let mut rows = Vec::new();
+        let mut entries = Vec::with_capacity(later.len());
+        for record in later {
+            let Record { table, key, sequence, bytes, .. } = *record;
+            entries.push(Entry { table, key, sequence, begin: rows.len(), bytes });
+            rows.extend_from_slice(record.row());
+        }
+        left.publish(&entries, &rows.into());
+        left
+    }
+
+    /// The sequence number of the last update in it.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.records().published.load(Ordering::Acquire)
+    }
+
+    fn records(&self) -> Arc<Records> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// As it is now; `None`: no row was ever updated.
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let records = self.records();
+        let sequence = records.published.load(Ordering::Acquire);
+        Some(Snapshot { records, sequence })
+    }
+
+    /// Bytes of its rows and records.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records().bytes()
+    }
+
+    /// Bytes that so many rows would add.
+    pub(crate) fn bytes_of(rows: usize, bytes: usize) -> u64 {
+        rows as u64 * RECORD + bytes as u64
+    }
+
+    /// Puts the rows of a batch in, and then shows all of them at once. By one thread at a time.
+    pub(crate) fn publish(&self, entries: &[Entry], rows: &Arc<[u8]>) {
+        let Some(last) = entries.iter().map(|entry| entry.sequence).max() else { return };
+        let mut records = self.records();
+        if records.room() < entries.len() {
+            // Everything in it is published, so nobody misses what is superseded.
+            let live = records.latest().count();
+            let larger = Records::new((live + entries.len()).max(64) * 2, records.published.load(Ordering::Relaxed));
+            for record in records.latest() {
+                let Record { table, key, sequence, begin, bytes, ref rows, .. } = *record;
+                larger.insert(&Entry { table, key, sequence, begin, bytes }, rows);
+            }
+            records = Arc::new(larger);
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = records.clone();
+        }
+        entries.iter().for_each(|entry| records.insert(entry, rows));
+        records.published.store(last, Ordering::Release);
+        self.any.store(true, Ordering::Release);
+    }
+}
+
+impl Snapshot {
+    /// The record that has the row of that key, if it was updated.
+    #[inline]
+    pub(crate) fn find(&self, table: u32, key: u64) -> Option<u32> {
+        let mut number = self.records.find(table, key).1;
+        loop {
+            let record = self.records.get(number)?;
+            if record.sequence <= self.sequence {
+                return Some(number);
+            }
+            number = record.before;
+        }
+    }
+
+    /// The row of a record.
+    #[inline]
+    pub(crate) fn row(&self, record: u32) -> &[u8] {
+        self.records.get(record).map_or(&[], Record::row)
+    }
+
+    /// All updated rows of a table: key and row, in no particular order.
+    pub(crate) fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
+        let keys = self.records.latest().filter(move |record| record.table == table).map(|record| record.key);
+        keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))
+    }
+
+    #[cfg(test)]
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    fn batch(first: u64, keys: &[(u32, u64)]) -> (Vec<Entry>, Arc<[u8]>) {
+        let row = |sequence: u64| sequence.to_le_bytes();
+        let entries = (first..).zip(keys).enumerate().map(|(position, (sequence, &(table, key)))| Entry {
+            table,
+            key,
+            sequence,
+            begin: position * 8,
+            bytes: 8,
+        });
+        (entries.collect(), (first..first + keys.len() as u64).flat_map(row).collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_snapshot_is_a_map_of_its_sequence_for_ever(
+            batches in prop::collection::vec(prop::collection::vec((0u32..3, prop_oneof![0u64..20, any::<u64>()]), 1..40), 1..30),
+        ) {
+            let overlay = Overlay::new(0);
+            prop_assert!(overlay.snapshot().is_none());
+            let (mut model, mut next, mut past) = (HashMap::new(), 1, Vec::new());
+            for keys in &batches {
+                let (entries, rows) = batch(next, keys);
+                overlay.publish(&entries, &rows);
+                model.extend((next..).zip(keys).map(|(sequence, &key)| (key, sequence)));
+                next += keys.len() as u64;
+                past.push((overlay.snapshot().unwrap(), model.clone()));
+            }
+            for (snapshot, model) in &past {
+                for &(table, key) in batches.iter().flatten() {
+                    let found = snapshot.find(table, key).map(|record| snapshot.row(record).to_vec());
+                    prop_assert_eq!(found, model.get(&(table, key)).map(|sequence| sequence.to_le_bytes().to_vec()));
+                }
+                for table in 0..3 {
+                    let rows: HashMap<u64, Vec<u8>> = snapshot.rows(table).map(|(key, row)| (key, row.to_vec())).collect();
+                    let wanted = model.iter().filter(|((of, _), _)| *of == table);
+                    let wanted: HashMap<u64, Vec<u8>> =
+                        wanted.map(|((_, key), sequence)| (*key, sequence.to_le_bytes().to_vec())).collect();
+                    prop_assert_eq!(rows, wanted);
+                }
+            }
+        }
+    }
+
+    /// A key of each batch has the row of that batch, in every snapshot that is taken while others are published.
+    #[test]
+    fn readers_see_whole_batches() {
+        let overlay = Overlay::new(0);
+        let keys: Vec<(u32, u64)> = (0..16).map(|key| (0, key)).collect();
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mut seen, mut last) = (0, 0);
+                        while last < 16 * 3000 {
+                            let Some(snapshot) = overlay.snapshot() else { continue };
+                            let of = |key| {
+                                let row = snapshot.row(snapshot.find(0, key).unwrap());
+                                u64::from_le_bytes(row.try_into().unwrap())
+                            };
+                            let first = of(0);
+                            (0..16).for_each(|key| assert_eq!(of(key), first + key));
+                            assert!(first + 15 >= last && snapshot.sequence() == first + 15);
+                            seen += u64::from(first + 15 != last);
+                            last = first + 15;
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            for turn in 0..3000 {
+                let (entries, rows) = batch(turn * 16 + 1, &keys);
+                overlay.publish(&entries, &rows);
+            }
+            readers.into_iter().for_each(|reader| assert!(reader.join().unwrap() > 0));
+        });
+    }
+}
