@@ -69,7 +69,7 @@ pub struct Meta {
     pub tables: Vec<(i32, u64, i32)>,
 }
 
-/// Reads `meta_data`: i32[5] of tables, key type, value type, one that is not used, longest row; then the tables' ids (i32),
+/// Reads `meta_data`: five i32: tables, key type, value type, one that is not used, longest row; then the tables' ids (i32),
 /// rows (u64) and widths (i32). Some writers leave the fifth number out: the length tells.
 pub fn parse_meta(bytes: &[u8]) -> Result<Meta, String> {
     let number = |index: usize| i32_at(bytes, index * 4).ok_or("it is cut off");
