@@ -133,7 +133,9 @@ struct Lookup {
     u32 ticket;       // index
     u32 lanes;        // log2 of the lanes that share a row, or a part of it, with 16 B each
     u32 parts_of_row; // of so many lanes, of the widest row in memory
+    u32 row_lanes;    // as many, or only as many as the widest row needs, where rows are copied by whole 16 B
     u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
+    u32 unused;
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]
@@ -159,4 +161,4 @@ struct Lookup {
 
 static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
 static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 176 && sizeof(SlotState) == 384, "src/abi.rs");
-static_assert(sizeof(Lookup) == 480, "src/abi.rs");
+static_assert(sizeof(Lookup) == 488, "src/abi.rs");

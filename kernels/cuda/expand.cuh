@@ -153,14 +153,19 @@ template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
     return DIRECT ? id_at(p.ids, p.id_type, index) : at<const u64>(p.place)[index];
 }
 
-// One output row for each id. 2^lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of that and are padded
+// One output row for each id. `row_lanes` lanes share a row, or a part of it, each with 16 B: rows begin at multiples of that and are padded
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
 // ONE: the plan has one feature.
 template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
-    const u32 lanes = 1u << p.lanes, lane = threadIdx.x & (lanes - 1), parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
-    const u64 groups = (u64)gridDim.x * blockDim.x >> p.lanes, items = bags.ids * parts;
-    u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> p.lanes, end = 0;
+    const u32 lanes = p.row_lanes, parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
+    // Groups of lanes are parts of a warp, or follow each other without gaps.
+    const bool aligned = lanes == 1u << p.lanes;
+    const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+    const u32 group = aligned ? thread >> p.lanes : thread / lanes, lane = thread - group * lanes;
+    const u64 groups = aligned ? threads >> p.lanes : threads / lanes, items = bags.ids * parts;
+    // The last of the threads may be too few for a group.
+    u64 item = group < groups ? group : items, end = 0;
     u32 failed = 0, number = 0;
     // Loads that wait for nothing come first.
     u64 next = item < items ? given_at<DIRECT>(p, parts == 1 ? item : divide(item, parts)) : 0;
@@ -192,7 +197,7 @@ template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotSt
         if (table.element == p.out_element) {
             const bool holds = dim != 0 && quad < (table.row_bytes + 15) / 16;
             const uint4 data = holds ? at<const uint4>(row)[quad] : uint4{};
-            const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4;
+            const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4 && aligned;
             if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
             else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
         } else {

@@ -326,7 +326,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 480 {
+    Lookup, 488 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -371,8 +371,12 @@ plain!(
         lanes: u32,
         /// Parts of so many lanes of the widest row in memory.
         parts_of_row: u32,
+        /// As many lanes, or only as many as the widest row needs: where the output is written, and rows have whole 16 B.
+        row_lanes: u32,
         /// Not zero: lanes of a row are aligned to lines of 128 B, and there are 7 more of them than the widest row needs.
         by_lines: u32,
+        /// Zero.
+        unused: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.

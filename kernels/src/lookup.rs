@@ -153,7 +153,8 @@ impl Kernels {
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
         let pooled = usize::from(lookup.pooled != 0);
-        let threads_of_row = if pooled != 0 { 32 } else { lanes * u64::from(lookup.parts_of_row) };
+        let row_lanes = u64::from(lookup.row_lanes);
+        let threads_of_row = if pooled != 0 { 32 } else { row_lanes * u64::from(lookup.parts_of_row) };
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.

@@ -145,6 +145,9 @@ type Unopened = (String, String);
 /// The drives that can be opened, and the others. An error if none can, or if an address itself is wrong.
 pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopened>), Failure> {
     let (mut devices, mut failed) = (Vec::new(), Vec::new());
+    if let Some(device) = attached::device(&args.addresses())? {
+        return Ok((vec![device], failed));
+    }
     let mut first = None;
     for address in &args.parse()? {
         match Device::open_beside(&devices, address, Create::Never) {

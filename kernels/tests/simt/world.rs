@@ -134,6 +134,8 @@ pub(crate) struct World {
     pub(crate) ssd_key: u64,
     pub(crate) keys: u64,
     lanes: u32,
+    /// How many more than it needs share a row, modulo what there may be.
+    spare_lanes: u32,
     by_lines: bool,
     /// Blocks of `count` and `place`.
     pub(crate) walkers: u32,
@@ -304,6 +306,7 @@ impl World {
             ssd_key,
             keys,
             lanes: rng.u32(0..=5),
+            spare_lanes: rng.u32(..),
             by_lines: rng.bool(),
             walkers,
             sets: shape.sets,
@@ -425,6 +428,7 @@ impl World {
     pub(crate) fn lookup(&self) -> Lookup {
         let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
+        let quads = self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 };
         Lookup {
             max_ids: self.max_ids,
             max_bags: self.max_bags,
@@ -434,8 +438,11 @@ impl World {
             features: self.features.len() as u32,
             segments: self.described.segment_count,
             lanes: self.lanes,
-            parts_of_row: (self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 })
-                .div_ceil(1 << self.lanes),
+            row_lanes: match quads {
+                needed if needed <= 1 << self.lanes => needed + self.spare_lanes % ((1 << self.lanes) - needed + 1),
+                _ => 1 << self.lanes,
+            },
+            parts_of_row: quads.div_ceil(1 << self.lanes),
             by_lines: self.by_lines.into(),
             feature: self.described.features.address(),
             first: self.described.first,

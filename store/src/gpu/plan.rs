@@ -54,6 +54,8 @@ pub(crate) struct Prepared {
 pub(crate) struct Sharing {
     /// log₂ of the lanes that share a row, or a part of it.
     pub lanes: u32,
+    /// As many, or only as many as the widest row needs.
+    pub row_lanes: u32,
     /// Parts of the widest row.
     pub parts_of_row: u32,
     /// Lanes are aligned to lines of 128 B: where most rows in DRAM straddle those.
@@ -61,11 +63,12 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// `widest`: bytes from a row to the next.
-    fn new(widest: u32, by_lines: bool) -> Self {
+    /// `widest`: bytes of the longest row; `whole`: all rows are of whole 16 B.
+    fn new(widest: u32, whole: bool, by_lines: bool) -> Self {
         let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
         let lanes = quads.next_power_of_two().trailing_zeros().min(5);
-        Self { lanes, parts_of_row: quads.div_ceil(1 << lanes).max(1), by_lines }
+        let row_lanes = if whole { quads.clamp(1, 1 << lanes) } else { 1 << lanes };
+        Self { lanes, row_lanes, parts_of_row: quads.div_ceil(1 << lanes).max(1), by_lines }
     }
 }
 
@@ -146,6 +149,9 @@ impl GpuPlan {
         let widest = (0..tables.len()).map(|index| table(index).row_stride).max().unwrap_or(16);
         let straddles = |it: &GpuTable| it.dram_end > it.hbm_rows && mostly_straddle(it.row_stride.into());
         let by_lines = (0..tables.len()).any(|index| straddles(table(index)));
+        let row_bytes = |index| table(index).located.table().row_bytes();
+        let whole = (0..tables.len()).all(|index| row_bytes(index).is_multiple_of(16));
+        let longest = (0..tables.len()).map(|index| row_bytes(index).next_multiple_of(16)).max().unwrap_or(16);
         let memory = DeviceMemory::new(&attached.gpu, description.len().max(1) as u64)?;
         memory.write(0, &description)?;
         let mut prepared = Prepared {
@@ -162,7 +168,7 @@ impl GpuPlan {
             keyed_rows,
             cold_rows,
             staging_stride: widest.into(),
-            sharing: [Sharing::new(widest, false), Sharing::new(widest, by_lines)],
+            sharing: [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines)),
             options,
             pooled,
             width,
