@@ -155,6 +155,9 @@ fn wake(store: &Shared) {
     store.members.iter().flatten().for_each(|member| member.controller().function().wake());
 }
 
+/// Emulated drives look for work for 5 ms after they were woken.
+const LULL: Duration = Duration::from_millis(2);
+
 /// Several drives' threads are woken by another thread than the caller's.
 fn herald_of(store: &Arc<Shared>) -> Option<Herald> {
     let functions = store.members.iter().flatten().map(|member| member.controller().function());
@@ -162,7 +165,7 @@ fn herald_of(store: &Arc<Shared>) -> Option<Herald> {
         return None;
     }
     let store = store.clone();
-    Herald::new("warprow-herald", move || wake(&store))
+    Herald::new("warprow-herald", LULL, move || wake(&store))
         .inspect_err(|error| tracing::warn!(%error, "callers of look-ups wake drives themselves"))
         .ok()
 }

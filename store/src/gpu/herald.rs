@@ -2,8 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
@@ -14,11 +15,16 @@ const ENDED: u8 = 3;
 #[derive(Debug)]
 pub(crate) struct Herald {
     state: Arc<AtomicU8>,
+    /// Nanoseconds from `began` to the end of the lull after the last call that counted.
+    quiet_until: AtomicU64,
+    began: Instant,
+    lull: Duration,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Herald {
-    pub(super) fn new(name: &str, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
+    /// `lull`: calls so soon after another are not needed.
+    pub(super) fn new(name: &str, lull: Duration, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
         let state = Arc::new(AtomicU8::new(AWAKE));
         let thread = Builder::new().name(name.to_owned()).spawn({
             let state = state.clone();
@@ -39,11 +45,16 @@ impl Herald {
                 }
             }
         })?;
-        Ok(Self { state, thread: Some(thread) })
+        Ok(Self { state, quiet_until: AtomicU64::new(0), began: Instant::now(), lull, thread: Some(thread) })
     }
 
-    /// What came before happens before what the thread then does.
+    /// What came before happens before what the thread then does, if the call counts.
     pub(super) fn call(&self) {
+        let now = self.began.elapsed();
+        if (now.as_nanos() as u64) < self.quiet_until.load(Ordering::Relaxed) {
+            return;
+        }
+        self.quiet_until.store((now + self.lull).as_nanos() as u64, Ordering::Relaxed);
         if self.state.swap(CALLED, Ordering::AcqRel) == ASLEEP
             && let Some(thread) = &self.thread
         {
@@ -65,13 +76,11 @@ impl Drop for Herald {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn no_call_is_lost() {
         let (asked, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let herald = Herald::new("herald", {
+        let herald = Herald::new("herald", Duration::ZERO, {
             let (asked, told) = (asked.clone(), told.clone());
             move || told.store(asked.load(Ordering::Relaxed), Ordering::Relaxed)
         })
@@ -86,5 +95,28 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    #[test]
+    fn a_lull_is_kept() {
+        let told = Arc::new(AtomicU64::new(0));
+        let herald = Herald::new("herald", Duration::from_secs(3600), {
+            let told = told.clone();
+            move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+        herald.call();
+        let limit = Instant::now() + Duration::from_secs(20);
+        while told.load(Ordering::Relaxed) == 0 {
+            assert!(Instant::now() < limit, "the call was lost");
+            std::thread::yield_now();
+        }
+        for _ in 0..20 {
+            herald.call();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 1);
     }
 }
