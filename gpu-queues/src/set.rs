@@ -294,8 +294,9 @@ impl QueueSet {
     }
 
     fn is_done_without(&self, index: usize) -> bool {
-        let given_up = || self.queues.get(index).is_some_and(|queue| queue.controller().failure().is_some());
-        self.abandoned.get(index) == Some(&true) && given_up()
+        // A retry that failed has closed the gate again.
+        let is_out = |queue: &ExternalQueue| queue.controller().failure().is_some() && !queue.keeps_submitter_out();
+        self.abandoned.get(index) == Some(&true) && self.queues.get(index).is_some_and(is_out)
     }
 
     fn is_lost(&self, index: usize) -> bool {

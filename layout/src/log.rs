@@ -237,6 +237,10 @@ impl Log {
         if rewritten.generation.id != self.generation {
             return Err(VolumeError::NoSuchGeneration { id: rewritten.generation.id });
         }
+        // Another compaction overtook this one: these rows are older than those in the chunks.
+        if sequence < self.found()?.base_sequence {
+            return Err(VolumeError::Rewriting { generation: self.generation });
+        }
         let compacted = rewritten.commit(|generation| {
             generation.log.retain(|chunk| chunk.first > sequence);
             generation.base_sequence = sequence;

@@ -182,7 +182,10 @@ impl Volume {
             self.move_log(id, member)?;
         }
         let _closing = self.close()?;
-        if let Some(generation) = self.held_on(member) {
+        // A load that had reserved chunks on it before may have been committed since.
+        let on_it = |it: &Arc<Generation>| it.chunks().any(|chunk| chunk.drive() == member);
+        let came = self.generations().iter().find(|&it| on_it(it)).map(|it| it.id);
+        if let Some(generation) = came.or_else(|| self.held_on(member)) {
             return Err(VolumeError::MemberInUse { drive: drive.name().to_owned(), generation });
         }
         let mut geometry = self.geometry().clone();

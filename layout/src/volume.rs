@@ -186,6 +186,9 @@ impl Volume {
     ) -> Result<(Reserved, u64, u64), VolumeError> {
         let geometry = self.geometry();
         let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.poisoned {
+            return Err(VolumeError::Poisoned);
+        }
         state.reserved.retain(|reserved| reserved.strong_count() > 0);
         let (free, pinned) = state.free(geometry);
         if least > free.total() {
@@ -277,6 +280,9 @@ impl Volume {
     pub(crate) fn close(&self) -> Result<Closing<'_>, VolumeError> {
         drop((self.writing()?, self.claim()?));
         let mut state = self.state_mut();
+        if state.closed || state.succeeded {
+            return Err(VolumeError::MembersChanged);
+        }
         if let Some(&generation) = state.logs.iter().next() {
             return Err(VolumeError::LogBusy { generation });
         }
@@ -481,6 +487,10 @@ impl Writing {
             let state = self.volume.state();
             if state.poisoned {
                 return Err(VolumeError::Poisoned);
+            }
+            // Who began to write before the members changed would write the same epoch once more.
+            if state.closed || state.succeeded {
+                return Err(VolumeError::MembersChanged);
             }
             (state.epoch + 1, state.catalogue.clone())
         };

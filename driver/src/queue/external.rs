@@ -135,6 +135,11 @@ impl ExternalQueue {
         Blame { trial: self.device.trial, error: DriverError::TimedOut { function, command, waited, csts } }
     }
 
+    /// Whether this queue keeps its submitter out: it is being deleted, or its controller was reset or given up.
+    pub fn keeps_submitter_out(&self) -> bool {
+        self.device.link.is_closed()
+    }
+
     /// Lets the submitter in although the queue is not on the device, because its controller is given up and others of the
     /// submitter's queues are not. It must not touch this one until that has been [recreated](Self::recreate): until then the
     /// memory is the device's, as far as anybody knows.

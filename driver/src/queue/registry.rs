@@ -64,6 +64,11 @@ impl Link {
         }
     }
 
+    /// Whether this queue keeps its submitter out.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Whether nobody touches the doorbells any more.
     pub(crate) fn has_left(&self) -> bool {
         match &self.submitter {

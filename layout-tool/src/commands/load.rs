@@ -140,7 +140,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let options = match &args.resume {
         Some(path) => {
             refuse_special(path)?;
-            options.with_journal(path, format!("{}\n{:?}", sources(), args.hotness))
+            options.with_journal(path, format!("{}\n{args:?}", sources()))
         }
         None => options,
     };

@@ -29,6 +29,11 @@ fn does_without_until_power_returns(world: &World, drive: usize, due: &[i64], on
     assert!(world.store.drive_states().iter().any(|it| it.failure.is_some()), "{:?}", world.store.drive_states());
     let given_up = || world.store.retry_drives().iter().filter(|it| it.failure.is_some()).count();
     assert_eq!(given_up(), 1, "it is gone still");
+    flat.reset();
+    let ticket = flat.launch(slot, stream).unwrap();
+    let it = failed(wait(&ticket), &"after a retry that failed");
+    assert_eq!(flat.check(world, &"after a retry that failed"), due, "{}", it.first);
+    drop(ticket);
     world.drives[drive].power_cut(Cut::KeepAll).unwrap();
     assert_eq!(given_up(), 0, "it is back");
 }
