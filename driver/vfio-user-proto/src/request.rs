@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
         match command {
             command::VERSION => Version::decode(payload).map(Self::Version).map_err(invalid),
             command::DMA_MAP => Self::map(payload, fds),
-            command::DMA_UNMAP => Self::unmap(payload),
+            command::DMA_UNMAP => Self::unmap(payload, fds),
             command::DEVICE_GET_INFO => head::<DeviceInfo>(payload).map(|_| Self::DeviceInfo),
             // Some clients send as much as they want to get.
             command::DEVICE_GET_REGION_INFO => {
@@ -155,8 +155,11 @@ impl<'a> Request<'a> {
         Ok(Self::Map(map))
     }
 
-    fn unmap(payload: &[u8]) -> Result<Self, Refusal> {
+    fn unmap(payload: &[u8], fds: usize) -> Result<Self, Refusal> {
         let unmap = head::<DmaUnmap>(payload)?;
+        if fds > 1 {
+            return Err(invalid("several files with the end of a mapping"));
+        }
         if unmap.flags & unmap_flags::GET_DIRTY_BITMAP != 0 {
             return Err(Refusal::new(Errno::OPNOTSUPP, "dirty pages are not tracked"));
         }

@@ -192,6 +192,7 @@ fn lies_about_memory_are_refused() {
     }
     // With a file, as SPDK's client does it.
     let all = unmap(0, good.addr + good.size);
+    assert_eq!(raw.refused(command::DMA_UNMAP, all.as_bytes(), &[fd.as_fd(), fd.as_fd()]), Errno::INVAL);
     assert_eq!(raw.ask(command::DMA_UNMAP, all.as_bytes(), &[fd.as_fd()]).unwrap().failure(), None);
     assert_eq!(
         raw.ask(command::DMA_UNMAP, DmaUnmap { flags: 2, ..unmap(0, 0) }.as_bytes(), &[]).unwrap().failure(),
