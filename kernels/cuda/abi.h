@@ -34,10 +34,27 @@ struct Table {
     u32 step_bytes;
     u32 stripe_shift;
     u64 first_lba;
-    u64 chunks;       // entries of the map
     u64 map;          // u32 each: drive in the upper 8 bits, chunk in the lower 24
     u64 base_lba;
+    u64 keys;         // KeyIndex; 0: ids are row numbers
+    u32 chunks;       // entries of the map
     u32 chunk_shift;
+};
+
+// The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
+struct KeyIndex {
+    u64 keys;          // and slots
+    u64 seed;
+    u64 parts;
+    u64 pilots;        // u8 each
+    u64 stand_ins;     // for slots from `keys` on: stand_in_bytes each
+    u64 fingerprints;  // by slot: fingerprint_bytes each
+    u64 stored;        // the keys themselves by rank, u64 each; 0: fingerprints are believed
+    u32 buckets;       // of a part
+    u32 slots;         // of a part
+    u32 stand_in_bytes;
+    u32 fingerprint_bytes;
+    u32 is_signed;
     u32 unused;
 };
 
@@ -159,6 +176,6 @@ struct Lookup {
     Feature first;    // of features; a parameter takes no load
 };
 
-static_assert(sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
+static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
 static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 176 && sizeof(SlotState) == 384, "src/abi.rs");
 static_assert(sizeof(Lookup) == 488, "src/abi.rs");

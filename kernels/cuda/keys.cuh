@@ -2,20 +2,6 @@
 #pragma once
 #include "common.cuh"
 
-// An index in GPU memory. Addresses are those of the index's parts, each at a multiple of 128.
-struct KeyIndex {
-    u64 keys;          // and slots
-    u64 seed;
-    u64 parts;
-    u64 pilots;        // u8 each
-    u64 stand_ins;     // for slots from `keys` on: stand_in_bytes each
-    u64 fingerprints;  // by slot: fingerprint_bytes each
-    u32 buckets;       // of a part
-    u32 slots;         // of a part
-    u32 stand_in_bytes;
-    u32 fingerprint_bytes;
-};
-
 constexpr u64 SLOT_ABSENT = ~0ull;
 
 DEVICE u64 mix_key(u64 x) {
@@ -42,4 +28,20 @@ DEVICE u64 slot_of(const KeyIndex& index, u64 key) {
     else if (index.fingerprint_bytes == 1) print = at<const u8>(index.fingerprints)[slot] ^ (u8)hash;
     else print = at<const u32>(index.fingerprints)[slot] ^ (u32)hash;
     return print == 0 ? slot : SLOT_ABSENT;
+}
+
+// The rank of row `row`; `row` is below the table's.
+DEVICE u64 rank_of(const Table& table, u64 row) {
+    if (table.ranks == 0) return row;
+    return table.rank_bytes == 4 ? at<const u32>(table.ranks)[row] : at<const u64>(table.ranks)[row];
+}
+
+// The row of a sparse id, or SLOT_ABSENT. `is_signed`: the id's type is.
+DEVICE u64 row_of_key(const Table& table, u64 id, bool is_signed) {
+    const KeyIndex& index = *at<const KeyIndex>(table.keys);
+    // Numbers that the keys' type cannot hold have the upper bit.
+    if ((index.is_signed != 0) != is_signed && id >> 63 != 0) return SLOT_ABSENT;
+    const u64 row = slot_of(index, id);
+    if (index.stored == 0 || row == SLOT_ABSENT) return row;
+    return at<const u64>(index.stored)[rank_of(table, row)] == id ? row : SLOT_ABSENT;
 }

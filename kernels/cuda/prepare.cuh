@@ -1,6 +1,6 @@
 // Ids to unique keys in ascending order: begin, mark, count, place; or all of it by one block.
 #pragma once
-#include "common.cuh"
+#include "keys.cuh"
 
 // An id as an unsigned number: signed ones sign-extended, so that negative ones are beyond every table.
 DEVICE u64 id_at(u64 ids, u32 type, u64 index) {
@@ -11,9 +11,11 @@ DEVICE u64 id_at(u64 ids, u32 type, u64 index) {
     }
 }
 
+DEVICE bool is_signed(const Lookup& p) { return p.id_type == ID_I32 || p.id_type == ID_I64; }
+
 DEVICE bool is_padding(const Lookup& p, const Feature& feature, u64 id) {
     if (feature.has_padding == PADDING_NONE || id != feature.padding) return false;
-    if (feature.has_padding == PADDING_SIGNED) return p.id_type == ID_I32 || p.id_type == ID_I64;
+    if (feature.has_padding == PADDING_SIGNED) return is_signed(p);
     return feature.has_padding == PADDING_ANY || p.id_type == ID_U64;
 }
 
@@ -149,16 +151,16 @@ struct Marked {
 // What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
 template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 id, Marked& marked) {
     const Table& table = feature.table;
-    if (is_padding(p, feature, id) && (p.pooled || id >= table.rows)) {
+    const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(p));
+    if (is_padding(p, feature, id) && (p.pooled || row >= table.rows)) {
         ++marked.padding;
         return PLACE_PADDING;
     }
-    if (id >= table.rows) {
+    if (row >= table.rows) {
         ++marked.missing;
         return PLACE_MISSING;
     }
-    u64 rank = id;
-    if (table.ranks != 0) rank = table.rank_bytes == 4 ? at<const u32>(table.ranks)[id] : at<const u64>(table.ranks)[id];
+    const u64 rank = rank_of(table, row);
     if (rank < table.hbm_rows) {
         ++marked.hbm;
         return PLACE_HERE | (table.hbm + rank * table.row_stride);

@@ -159,14 +159,46 @@ plain!(
         stripe_shift: u32,
         /// First LBA of the rows in their generation.
         first_lba: u64,
-        /// Entries of `map`.
-        chunks: u64,
         /// Chunk map: u32, drive in the upper 8 bits.
         map: u64,
         /// LBA at which chunk 0 begins.
         base_lba: u64,
+        /// A [`KeyIndex`]; 0: ids are row numbers.
+        keys: u64,
+        /// Entries of `map`.
+        chunks: u32,
         /// log₂ of the LBAs in a chunk.
         chunk_shift: u32,
+    }
+);
+
+plain!(
+    /// The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
+    KeyIndex, 80 {
+        /// Keys, and slots.
+        keys: u64,
+        /// Of the function.
+        seed: u64,
+        /// Parts of the function.
+        parts: u64,
+        /// A byte each.
+        pilots: u64,
+        /// For slots from `keys` on: `stand_in_bytes` each.
+        stand_ins: u64,
+        /// By slot: `fingerprint_bytes` each.
+        fingerprints: u64,
+        /// The keys themselves by rank, u64 each; 0: fingerprints are believed.
+        stored: u64,
+        /// Of a part.
+        buckets: u32,
+        /// Of a part.
+        slots: u32,
+        /// Bytes of a stand-in.
+        stand_in_bytes: u32,
+        /// Bytes of a fingerprint.
+        fingerprint_bytes: u32,
+        /// Not zero: keys are signed.
+        is_signed: u32,
         /// Zero.
         unused: u32,
     }

@@ -111,6 +111,7 @@ fn sizes_are_asserted_by_both() {
             "u32" => 4,
             "u64" => 8,
             "Counters" => 104,
+            "KeyIndex" => 80,
             "Table" => 160,
             "Feature" => 192,
             other => panic!("{other}"),

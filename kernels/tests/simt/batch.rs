@@ -7,7 +7,7 @@ use warprow_kernels::abi::{Lookup, id};
 
 use crate::buffer::Buffer;
 use crate::oracle::element_bytes;
-use crate::world::{Feature, World};
+use crate::world::{Feature, Table, World};
 
 pub(crate) struct Batch {
     pub(crate) ids: Vec<i128>,
@@ -30,7 +30,8 @@ pub(crate) fn encode(values: impl IntoIterator<Item = i128>, id_type: u32) -> Bu
     Buffer::of(&values.into_iter().flat_map(|value| value.to_le_bytes()[..bytes].to_vec()).collect::<Vec<u8>>())
 }
 
-fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, rows: u64, hot: u64) -> i128 {
+fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, table: &Table, hot: u64) -> i128 {
+    let rows = table.rows;
     let (low, high) = match id_type {
         id::I32 => (i128::from(i32::MIN), i128::from(i32::MAX)),
         id::I64 => (i128::from(i64::MIN), i128::from(i64::MAX)),
@@ -41,8 +42,8 @@ fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, rows: u64, hot: u64
         0 => [low, high, -1, rows.into()][rng.usize(0..4)],
         1 => i128::from(rows) + i128::from(rng.u64(0..1000)),
         2 | 3 => feature.padding.unwrap_or(0),
-        4..20 => i128::from(rng.u64(0..hot.min(rows))),
-        _ => i128::from(rng.u64(0..rows)),
+        4..20 => table.id(rng.u64(0..hot.min(rows))),
+        _ => table.id(rng.u64(0..rows)),
     };
     value.clamp(low, high)
 }
@@ -96,7 +97,7 @@ impl Batch {
         };
         for i in 0..ids {
             let feature = &world.features[batch.feature_of(i, features)];
-            batch.ids.push(random_id(rng, id_type, feature, world.tables[feature.table].rows, hot));
+            batch.ids.push(random_id(rng, id_type, feature, &world.tables[feature.table], hot));
         }
         // Features may want weights even where the batch has no id.
         let weights = (world.features.iter().any(|feature| feature.weighted) || batch.weights.is_some())

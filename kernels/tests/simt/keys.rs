@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::process::Command;
 
 use libloading::Library;
+use warprow_kernels::abi::KeyIndex as KeyIndexOnGpu;
 use warprow_keys::{Fingerprint, KeyIndex, Options};
 
 use crate::shim::{OPTIONS, compiler, sources};
@@ -17,22 +18,7 @@ extern "C" void slots_of(const KeyIndex* index, const u64* keys, u64* slots, u64
 }
 "#;
 
-/// As `keys.cuh` has it.
-#[repr(C)]
-struct Device {
-    keys: u64,
-    seed: u64,
-    parts: u64,
-    pilots: u64,
-    stand_ins: u64,
-    fingerprints: u64,
-    buckets: u32,
-    slots: u32,
-    stand_in_bytes: u32,
-    fingerprint_bytes: u32,
-}
-
-type SlotsOf = unsafe extern "C" fn(*const Device, *const u64, *mut u64, u64);
+type SlotsOf = unsafe extern "C" fn(*const KeyIndexOnGpu, *const u64, *mut u64, u64);
 
 fn build() -> Option<Library> {
     let Some(compiler) = compiler() else {
@@ -78,7 +64,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
                 *word = u128::from_le_bytes(whole);
             }
             let (base, parts) = (bytes.as_ptr() as u64, index.parts());
-            let device = Device {
+            let device = KeyIndexOnGpu {
                 keys: parts.keys,
                 seed: parts.seed,
                 parts: parts.parts,
@@ -89,6 +75,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
                 slots: parts.slots,
                 stand_in_bytes: parts.stand_in_bytes,
                 fingerprint_bytes: parts.fingerprint_bytes,
+                ..KeyIndexOnGpu::default()
             };
             let own = keys.len();
             keys.extend((0..own).map(|_| random.u64(..)));

@@ -15,4 +15,5 @@ mod rig;
 mod ring;
 mod sets;
 mod shim;
+mod sparse;
 mod world;

@@ -64,15 +64,12 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
     for (i, &id) in batch.ids.iter().enumerate() {
         let feature = &world.features[batch.feature_of(i, world.features.len())];
         let table = &world.tables[feature.table];
-        let known = usize::try_from(id).is_ok() && (id as u64) < table.rows;
-        let place = if feature.padding == Some(id) && (world.pooled || !known) {
+        let row = table.row_of(id);
+        let place = if feature.padding == Some(id) && (world.pooled || row.is_none()) {
             counters.padding += 1;
             Place::Padding
-        } else if !known {
-            counters.missing += 1;
-            Place::Missing
-        } else {
-            let rank = table.rank(id as u64);
+        } else if let Some(row) = row {
+            let rank = table.rank(row);
             if rank < table.hbm {
                 counters.ids_hbm += 1;
                 Place::Here(rank)
@@ -82,6 +79,9 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
                 uniques.insert(table.key(rank));
                 Place::Key(table.key(rank))
             }
+        } else {
+            counters.missing += 1;
+            Place::Missing
         };
         places.push(place);
     }

@@ -8,6 +8,7 @@ use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, element, missing, p
 
 use crate::buffer::Buffer;
 use crate::oracle::element_bytes;
+use crate::sparse::Sparse;
 
 pub(crate) struct Table {
     pub(crate) rows: u64,
@@ -19,6 +20,7 @@ pub(crate) struct Table {
     pub(crate) dim: u32,
     /// id → rank, and bytes of an entry.
     ranks: Option<(u32, Vec<u64>)>,
+    pub(crate) sparse: Option<Sparse>,
     /// By rank.
     content: Vec<u8>,
     pub(crate) default: Vec<u8>,
@@ -38,8 +40,21 @@ impl Table {
         &self.content[rank as usize * self.row_bytes()..][..self.row_bytes()]
     }
 
-    pub(crate) fn rank(&self, id: u64) -> u64 {
-        self.ranks.as_ref().map_or(id, |(_, ranks)| ranks[id as usize])
+    pub(crate) fn rank(&self, row: u64) -> u64 {
+        self.ranks.as_ref().map_or(row, |(_, ranks)| ranks[row as usize])
+    }
+
+    /// The row that an id stands for.
+    pub(crate) fn row_of(&self, id: i128) -> Option<u64> {
+        match &self.sparse {
+            Some(sparse) => sparse.row(id),
+            None => u64::try_from(id).ok().filter(|&id| id < self.rows),
+        }
+    }
+
+    /// The id that stands for a row.
+    pub(crate) fn id(&self, row: u64) -> i128 {
+        self.sparse.as_ref().map_or(row.into(), |sparse| sparse.numbers[row as usize])
     }
 
     /// The key of a rank that is not in GPU memory.
@@ -191,6 +206,11 @@ fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
     bytes
 }
 
+/// One time in three, by what comes next: nothing else that is random changes by it.
+fn seldom(rng: &Rng) -> bool {
+    rng.clone().u32(0..3) == 0
+}
+
 /// Some row, or an id that no table has and not every type of id can be.
 fn random_padding(rng: &mut Rng, rows: u64) -> i128 {
     match rng.u32(0..6) {
@@ -250,6 +270,7 @@ impl World {
                 element,
                 dim,
                 ranks,
+                sparse: seldom(rng).then(|| Sparse::random(&mut rng.clone(), rows)),
                 content: random_elements(rng, element, (rows * u64::from(dim)) as usize),
                 default: random_elements(rng, element, dim as usize),
                 first_lba: next_lba,
@@ -289,7 +310,10 @@ impl World {
                 missing: rng.u32(missing::DEFAULT..=missing::SKIP),
                 weighted: pooled && rng.bool(),
                 column,
-                padding: (rng.u32(0..3) == 0).then(|| random_padding(rng, rows)),
+                padding: (rng.u32(0..3) == 0).then(|| match seldom(rng) {
+                    true => tables[table].id(rng.u64(0..rows)),
+                    false => random_padding(rng, rows),
+                }),
             });
             column += tables[table].dim as usize;
         }
@@ -358,6 +382,7 @@ impl World {
                     &ranks.iter().flat_map(|rank| rank.to_le_bytes()[..*bytes as usize].to_vec()).collect::<Vec<u8>>(),
                 )
             });
+            let keys = table.sparse.as_ref().map_or(0, |sparse| sparse.describe(|row| table.rank(row), &mut keep));
             tables.push(abi::Table {
                 rows: table.rows,
                 hbm_rows: table.hbm,
@@ -380,11 +405,11 @@ impl World {
                 step_bytes: packing.step_bytes,
                 stripe_shift: geometry.stripe_shift,
                 first_lba: table.first_lba,
-                chunks: geometry.map.len() as u64,
                 map,
                 base_lba: geometry.base_lba,
+                keys,
+                chunks: geometry.map.len() as u32,
                 chunk_shift: geometry.chunk_shift,
-                unused: 0,
             });
             let number = number as u32;
             let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
@@ -577,6 +602,7 @@ impl World {
             element,
             dim,
             ranks: None,
+            sparse: None,
             content,
             default,
             first_lba: 0,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use warprow_kernels::abi;
+use warprow_keys::KeyIndex;
 use warprow_layout::{Ranks, Table, VolumeError};
 
 use super::executor::{GpuOptions, GpuTable};
@@ -23,21 +25,54 @@ fn stride_of(table: &Table) -> u32 {
 #[derive(Debug)]
 pub(super) struct Arrangement {
     pub tables: Vec<GpuTable>,
-    /// In the order of `tables`; `None`: ids are ranks, or the table is damaged.
-    pub permutations: Vec<Option<Ranks>>,
+    /// In the order of `tables`; of a damaged table nothing.
+    pub orders: Vec<Order>,
     /// Bytes that they take in GPU memory, and in DRAM.
     pub bytes: u64,
     pub dram_bytes: u64,
 }
 
+/// How a table's ids become ranks.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// `None`: the id, or the slot of its key, is the rank.
+    pub ranks: Option<Ranks>,
+    /// `None`: ids are no keys.
+    pub index: Option<KeyIndex>,
+    /// Keys by rank; `None`: not to be compared.
+    pub stored: Option<Vec<u64>>,
+}
+
+/// Where the index of a table's keys lies in `constants`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedKeys {
+    /// The kernels' description of it.
+    pub description: u64,
+    pub index: u64,
+    pub stored: Option<u64>,
+}
+
 impl Store {
-    /// Reads all permutations, and shares both budgets among the tables whose permutation is sound. Damage of one is no error
+    fn read_order(&self, it: &Located, check_keys: bool) -> Result<Order, VolumeError> {
+        let (volume, generation) = (&self.shared.volume, &it.generation);
+        let index = volume.read_key_index(generation, it.index)?;
+        let compared = check_keys && index.is_some();
+        let stored = if compared { volume.read_keys(generation, it.index)? } else { None };
+        Ok(Order { ranks: volume.read_ranks(generation, it.index)?, index, stored })
+    }
+
+    /// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
     /// here: what was lost is the table's alone.
     pub(super) fn arrange(&self, options: &GpuOptions) -> Result<Arrangement, StoreError> {
         let located = self.located();
-        let read = located.iter().map(|it| match self.shared.volume.read_ranks(&it.generation, it.index) {
-            Ok(ranks) => Ok(Ok(ranks)),
-            Err(damage @ (VolumeError::RanksDamaged { .. } | VolumeError::RanksInvalid { .. })) => {
+        let read = located.iter().map(|it| match self.read_order(it, options.check_keys) {
+            Ok(order) => Ok(Ok(order)),
+            Err(
+                damage @ (VolumeError::RanksDamaged { .. }
+                | VolumeError::RanksInvalid { .. }
+                | VolumeError::KeysDamaged { .. }
+                | VolumeError::KeysInvalid { .. }),
+            ) => {
                 tracing::warn!(%damage, "the GPU executor leaves a table out");
                 Ok(Err(Arc::new(damage)))
             }
@@ -51,13 +86,13 @@ impl Store {
         let mut both = share(sound.iter().copied(), both, stride_of).into_iter();
         let mut shares = || (in_hbm.next().unwrap_or(0), both.next().unwrap_or(0));
 
-        let mut all = Arrangement { tables: Vec::new(), permutations: Vec::new(), bytes: 0, dram_bytes: 0 };
+        let mut all = Arrangement { tables: Vec::new(), orders: Vec::new(), bytes: 0, dram_bytes: 0 };
         for (located, read) in located.iter().cloned().zip(read) {
-            let (shares, ranks, damage) = match read {
-                Ok(ranks) => (shares(), ranks, None),
-                Err(damage) => ((0, 0), None, Some(damage)),
+            let (shares, order, damage) = match read {
+                Ok(order) => (shares(), order, None),
+                Err(damage) => ((0, 0), Order::default(), Some(damage)),
             };
-            all.place(located, shares, ranks, damage);
+            all.place(located, shares, order, damage);
         }
         Ok(all)
     }
@@ -68,7 +103,7 @@ impl Arrangement {
         &mut self,
         located: Located,
         (hbm_rows, both): (u64, u64),
-        ranks: Option<Ranks>,
+        order: Order,
         damage: Option<Arc<VolumeError>>,
     ) {
         let place = |bytes: &mut u64, len: u64| {
@@ -78,9 +113,14 @@ impl Arrangement {
         };
         let bytes = &mut self.bytes;
         let (stride, dram_end) = (stride_of(located.table()), both.max(hbm_rows));
-        let placed = ranks.as_ref().map(|ranks| {
+        let ranks = order.ranks.as_ref().map(|ranks| {
             let width = ranks.width().bytes();
             (place(bytes, ranks.len() * u64::from(width)), width)
+        });
+        let keys = order.index.as_ref().map(|index| PlacedKeys {
+            description: place(bytes, size_of::<abi::KeyIndex>() as u64),
+            index: place(bytes, index.as_bytes().len() as u64),
+            stored: order.stored.as_ref().map(|stored| place(bytes, stored.len() as u64 * 8)),
         });
         let constant = |len: u64| if damage.is_some() { 0 } else { len };
         self.tables.push(GpuTable {
@@ -89,13 +129,14 @@ impl Arrangement {
             row_stride: stride,
             hbm: place(bytes, hbm_rows * u64::from(stride)),
             default_row: place(bytes, constant(stride.into())),
-            ranks: placed,
+            ranks,
+            keys,
             map: place(bytes, constant(located.generation.placement.map().len() as u64 * 4)),
             dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
             damage,
             located,
         });
-        self.permutations.push(ranks);
+        self.orders.push(order);
     }
 }
 
@@ -154,19 +195,19 @@ mod tests {
         let store = store(&["a", "bad", "c"]);
         let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(200 * 64);
         let sound = store.arrange(&options).unwrap();
-        assert!(sound.tables.iter().all(|table| table.check().is_ok() && table.ranks.is_some()));
+        assert!(sound.tables.iter().all(|table| table.check(false).is_ok() && table.ranks.is_some()));
         damage(&store, "bad");
         let all = store.arrange(&options).unwrap();
-        assert_eq!(all.permutations.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(all.orders.iter().map(|order| order.ranks.is_some()).collect::<Vec<_>>(), [true, false, true]);
         let [a, bad, c] = &all.tables[..] else { panic!("{:?}", all.tables) };
         assert_eq!((bad.hbm_rows, bad.dram_end, bad.ranks), (0, 0, None));
         // What it does not get the others do.
         for table in [a, c] {
-            table.check().unwrap();
+            table.check(false).unwrap();
             assert_eq!((table.hbm_rows, table.dram_end), (50, 150));
         }
         assert!(all.bytes < sound.bytes && all.dram_bytes == 200 * 64);
-        let error = bad.check().unwrap_err();
+        let error = bad.check(false).unwrap_err();
         assert!(matches!(&error, GpuError::TableDamaged { table, .. } if table == "bad"), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("\"bad\"") && text.contains("damaged") && text.contains("load it again"), "{text}");

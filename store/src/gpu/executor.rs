@@ -7,16 +7,17 @@ use std::time::Duration;
 use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder, Registered};
 use warprow_kernels::Kernels;
 use warprow_kernels::abi::{KEY_ALIGN, element};
+use warprow_keys::{KeyIndex, KeyKind};
 use warprow_layout::{DType, Ranks, Table, VolumeError};
 
 use super::GpuError;
-use super::arrange::{Arrangement, LINE};
+use super::arrange::{Arrangement, LINE, Order, PlacedKeys};
 use super::herald::Herald;
 use super::plan::GpuPlan;
-use crate::Store;
 use crate::feature::{Feature, PlanOptions};
 use crate::store::{Located, Shared};
 use crate::update::is_updated;
+use crate::{Store, StoreError};
 
 /// Far more than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
@@ -54,6 +55,9 @@ pub struct GpuOptions {
     pub direct_ids: Option<u64>,
     /// The longest wait for a read; `None`: as the store was opened.
     pub timeout: Option<Duration>,
+    /// Ids of tables of sparse keys are compared with the keys stored beside the rows, which lie in GPU memory then, 8 B each. Without,
+    /// one id in 2⁸, 2¹⁶ or 2³² that a table lacks gets the row of another, by the table's fingerprints.
+    pub check_keys: bool,
     /// A host thread rings all doorbells for the GPU, also those that the GPU could reach itself.
     pub host_doorbells: bool,
 }
@@ -69,6 +73,7 @@ impl Default for GpuOptions {
             gatherers: 0,
             direct_ids: None,
             timeout: None,
+            check_keys: false,
             host_doorbells: false,
         }
     }
@@ -109,6 +114,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
+    }
+
+    /// With sparse keys compared with the stored ones.
+    #[must_use]
+    pub fn with_checked_keys(self) -> Self {
+        Self { check_keys: true, ..self }
     }
 
     /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
@@ -183,6 +194,7 @@ pub(crate) struct GpuTable {
     pub hbm: u64,
     pub default_row: u64,
     pub ranks: Option<(u64, u32)>,
+    pub keys: Option<PlacedKeys>,
     pub map: u64,
     pub dram: u64,
     /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
@@ -214,7 +226,7 @@ impl Store {
             )));
         }
         let kernels = Kernels::load(&gpu)?;
-        let Arrangement { tables, permutations, bytes, dram_bytes } = self.arrange(&options)?;
+        let Arrangement { tables, orders, bytes, dram_bytes } = self.arrange(&options)?;
         let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
@@ -223,23 +235,32 @@ impl Store {
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
         let attached =
             Attached { kernels, store, tables, options, constants, dram, gpu, _unfollowing: unfollowing, herald };
-        let sound = attached.tables.iter().zip(permutations).filter(|(table, _)| table.damage.is_none());
-        for (table, ranks) in sound {
-            self.fill_gpu(&attached, table, ranks.as_ref())?;
+        let sound = attached.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
+        for (table, order) in sound {
+            self.fill_gpu(&attached, table, order)?;
         }
         Ok(GpuExecutor { inner: Arc::new(attached) })
     }
 
     /// Copies a table's constants, and reads its rows of both tiers.
-    fn fill_gpu(&self, attached: &Attached, table: &GpuTable, ranks: Option<&Ranks>) -> Result<(), GpuError> {
+    fn fill_gpu(&self, attached: &Attached, table: &GpuTable, order: &Order) -> Result<(), GpuError> {
         let constants = &attached.constants;
-        if let (Some((begin, _)), Some(ranks)) = (table.ranks, ranks) {
+        if let (Some((begin, _)), Some(ranks)) = (table.ranks, &order.ranks) {
             let mut writer = Writer::new(constants, begin);
             (0..ranks.len()).filter_map(|id| ranks.get(id)).try_for_each(|rank| match ranks {
                 Ranks::U32(_) => writer.push(&(rank as u32).to_le_bytes()),
                 Ranks::U64(_) => writer.push(&rank.to_le_bytes()),
             })?;
             writer.finish()?;
+        }
+        if let (Some(placed), Some(index)) = (table.keys, &order.index) {
+            constants.write(placed.index, index.as_bytes())?;
+            if let (Some(begin), Some(stored)) = (placed.stored, &order.stored) {
+                let mut writer = Writer::new(constants, begin);
+                stored.iter().try_for_each(|key| writer.push(&key.to_le_bytes()))?;
+                writer.finish()?;
+            }
+            constants.write(placed.description, placed.for_kernels(index, constants.address()).as_bytes())?;
         }
         let map: Vec<u8> = table.located.generation.placement.map().iter().flat_map(|it| it.0.to_le_bytes()).collect();
         constants.write(table.map, &map)?;
@@ -346,21 +367,38 @@ impl GpuExecutor {
     }
 }
 
-impl GpuTable {
-    /// Fails if no look-up can find its rows.
-    pub(crate) fn check(&self) -> Result<(), GpuError> {
-        if self.located.table().keys.is_some() {
-            let name = &self.located.table().name;
-            return Err(GpuError::Unsupported(format!(
-                "table {name:?} is looked up by sparse keys, which the GPU executor does not do: use the host executor"
-            )));
+impl PlacedKeys {
+    /// The description of `index`, which lies among the constants at `base`.
+    fn for_kernels(&self, index: &KeyIndex, base: u64) -> warprow_kernels::abi::KeyIndex {
+        let parts = index.parts();
+        warprow_kernels::abi::KeyIndex {
+            keys: parts.keys,
+            seed: parts.seed,
+            parts: parts.parts,
+            pilots: base + self.index + parts.pilots,
+            stand_ins: base + self.index + parts.stand_ins,
+            fingerprints: base + self.index + parts.fingerprints,
+            stored: self.stored.map_or(0, |stored| base + stored),
+            buckets: parts.buckets,
+            slots: parts.slots,
+            stand_in_bytes: parts.stand_in_bytes,
+            fingerprint_bytes: parts.fingerprint_bytes,
+            is_signed: (index.kind() == KeyKind::I64).into(),
+            unused: 0,
         }
+    }
+}
+
+impl GpuTable {
+    /// Fails if no look-up can find its rows, or compare its keys where that is wanted.
+    pub(crate) fn check(&self, check_keys: bool) -> Result<(), GpuError> {
+        let table = || self.located.table().name.clone();
         match &self.damage {
-            None => Ok(()),
-            Some(source) => {
-                let table = self.located.table().name.clone();
-                Err(GpuError::TableDamaged { table, source: source.clone() })
+            Some(source) => Err(GpuError::TableDamaged { table: table(), source: source.clone() }),
+            None if check_keys && self.keys.is_some_and(|keys| keys.stored.is_none()) => {
+                Err(StoreError::KeysNotStored { table: table() }.into())
             }
+            None => Ok(()),
         }
     }
 
@@ -391,11 +429,11 @@ impl GpuTable {
             step_bytes: if packing.step_lbas() == 0 { table.row_bytes() } else { 0 },
             stripe_shift: placement.stripe_lba_shift(),
             first_lba: table.rows_region.first_lba,
-            chunks: placement.map().len() as u64,
             map: constants + self.map,
             base_lba: placement.base_lba(),
+            keys: self.keys.map_or(0, |keys| constants + keys.description),
+            chunks: placement.map().len() as u32,
             chunk_shift: placement.chunk_lba_shift(),
-            unused: 0,
         }
     }
 }

@@ -86,7 +86,7 @@ impl GpuPlan {
             )));
         }
         let table = |index: usize| &attached.tables[tables[index].host];
-        (0..tables.len()).try_for_each(|index| table(index).check())?;
+        (0..tables.len()).try_for_each(|index| table(index).check(attached.options.check_keys))?;
         let mut segments = Vec::with_capacity(tables.len() * 2);
         let mut keys = 0u64;
         let mut firsts = vec![(0, 0); tables.len()];

@@ -1,8 +1,10 @@
 //! Attaching to stores of which something is damaged.
 
+use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::{FormatOptions, Ranks};
 use warprow_store::{
-    Create, DType, Device, DriveAddress, Feature, GpuError, LoadOptions, OpenOptions, PlanOptions, Store,
+    Create, DType, Device, DriveAddress, Feature, Fingerprint, GpuBatch, GpuError, GpuOutput, Len, LoadOptions,
+    OpenOptions, PlanOptions, RowOrder, Store, TableSpec,
 };
 
 use crate::common::random::Case;
@@ -57,5 +59,49 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
             on.download(&mut case);
             case.check(&"good");
         }
+    }
+}
+
+#[test]
+fn keys_are_compared_only_where_they_are_stored() {
+    let Some(gpu) = gpu() else { return };
+    let mut random = fastrand::Rng::with_seed(12);
+    let (_drives, store) = common::store(1, 24 << 20, 512);
+    // Fingerprints of 8 bits let one foreign key in 256 pass, if nobody compares.
+    let mut table = Table::random("t", 2000, 16, DType::F32, &mut random).with_random_keys(true, &mut random);
+    let keys = table.keys.as_mut().unwrap();
+    (keys.fingerprint, keys.stored) = (Fingerprint::Bits8, true);
+    let mut bare = table.clone();
+    bare.spec = TableSpec::new("bare", 2000, 16, DType::F32);
+    (bare.ranks, bare.keys.as_mut().unwrap().stored) = (None, false);
+    bare.keys.as_mut().unwrap().order = RowOrder::Slots;
+    common::load(&store, &[table.clone(), bare], &LoadOptions::default());
+    let foreign: Vec<i64> = (0..20_000).map(|i| i64::MAX / 3 + i).collect();
+    assert!(foreign.iter().all(|&id| !table.keys.as_ref().unwrap().numbers.contains(&id.into())));
+    let upload = DeviceMemory::new(&gpu, foreign.len() as u64 * 8).unwrap();
+    upload.write(0, &foreign.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let rows = DeviceMemory::new(&gpu, foreign.len() as u64 * 64).unwrap();
+    let stream = Stream::new(&gpu);
+    for checked in [false, true] {
+        let mut options = patient().with_hbm_bytes(20_000);
+        options.check_keys = checked;
+        let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+        let options = PlanOptions::default().with_max(foreign.len() as u32, foreign.len());
+        let refused = executor.plan(&[Feature::new("f", "bare")], options.clone());
+        match checked {
+            false => drop(refused.unwrap()),
+            true => {
+                let error = refused.expect_err("there is nothing to compare with").to_string();
+                assert!(error.contains("\"bare\"") && error.contains("keys"), "{error}");
+            }
+        }
+        let plan = executor.plan(&[Feature::new("f", "t")], options).unwrap();
+        let slot = plan.slot().unwrap();
+        let batch = GpuBatch::new(upload.address(), Len::Host(foreign.len()), foreign.len() as u32);
+        // SAFETY: all of it lives until the ticket has been waited for.
+        let ticket = unsafe { slot.lookup(stream.0, &batch, &GpuOutput::new(rows.address(), 16)) }.unwrap();
+        let passed = foreign.len() as u64 - wait(&ticket).unwrap().missing;
+        let expected = if checked { 0..=0 } else { 40..=120 };
+        assert!(expected.contains(&passed), "{passed} of 20,000 foreign keys passed, where 78 are to be expected");
     }
 }

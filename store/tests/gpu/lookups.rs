@@ -5,20 +5,32 @@ use std::sync::Arc;
 use warprow_gpu_queues::Gpu;
 use warprow_store::{GpuOptions, LoadOptions};
 
-use crate::common;
 use crate::common::random::{Case, random_features, random_tables};
+use crate::common::{self, Table};
 use crate::rig::{Stream, check_report, gpu, one_batch, patient};
+
+/// Half of the tables, with sparse keys; `checked`: with any fingerprints, for keys will be compared.
+fn some_keyed(mut tables: Vec<Table>, checked: bool, random: &mut fastrand::Rng) -> Vec<Table> {
+    for table in &mut tables {
+        if random.bool() {
+            *table = table.clone().with_random_keys(checked, random);
+        }
+    }
+    tables
+}
 
 /// Random look-ups of random tables; `with` says how they are attached.
 pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOptions) -> GpuOptions) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lba = if random.bool() { 512 } else { 4096 };
     let (_drives, store) = common::store(random.usize(1..4), 24 << 20, lba);
-    let tables = random_tables(&mut random);
+    let checked = random.bool();
+    let tables = some_keyed(random_tables(&mut random), checked, &mut random);
     common::load(&store, &tables, &LoadOptions::default());
     let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
     let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
     let mut options = attach.with_queue_sets(random.u32(1..4));
+    options.check_keys = checked;
     if random.bool() {
         // What has no rows on drives is deduplicated too, unless it lies in GPU memory.
         options = options.with_direct_ids(0);
@@ -55,9 +67,10 @@ fn arrays_of_this_process_are_copied_both_ways() {
     for seed in 1000..1020 {
         let mut random = fastrand::Rng::with_seed(seed);
         let (_drives, store) = common::store(random.usize(1..3), 24 << 20, 512);
-        let tables = random_tables(&mut random);
+        let tables = some_keyed(random_tables(&mut random), true, &mut random);
         common::load(&store, &tables, &LoadOptions::default());
         let attach = patient().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..200_000));
+        let attach = attach.with_checked_keys();
         let executor = store.attach_gpu(gpu.clone(), attach).unwrap();
         let (features, options) = random_features(&tables, &mut random);
         let plan = executor.plan(&features, options.clone()).unwrap();
