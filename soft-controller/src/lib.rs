@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod announce;
 mod backing;
 mod builder;
 mod config;

@@ -1,10 +1,12 @@
 //! Submission and completion queues as the controller sees them (NVMe Base 2.0, 3.3; NVMe 1.4, 4.1).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use warprow_dma::{DmaMemory, order};
 use warprow_spec::Status;
 
+use crate::announce::Announcer;
 use crate::iommu::Dma;
 
 pub(crate) const SQE_BYTES: usize = 64;
@@ -125,8 +127,7 @@ pub(crate) struct Cq {
     pub(crate) users: u32,
     /// The interrupt that tells of new entries.
     pub(crate) vector: Option<u16>,
-    /// There are entries that it has not told of.
-    posted: bool,
+    announcer: Announcer,
 }
 
 impl Cq {
@@ -144,7 +145,7 @@ impl Cq {
             overflow: VecDeque::new(),
             users: 0,
             vector,
-            posted: false,
+            announcer: Announcer::default(),
         }
     }
 
@@ -180,8 +181,13 @@ impl Cq {
     /// Entries that are neither used nor promised.
     #[inline]
     fn free(&self) -> u32 {
-        let used = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
-        (self.size - 1).saturating_sub(used + self.reserved)
+        (self.size - 1).saturating_sub(self.used() + self.reserved)
+    }
+
+    /// Entries that the host has not given back.
+    #[inline]
+    fn used(&self) -> u32 {
+        if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head }
     }
 
     /// Posts a completion for which there is room. False if the ring is not mapped.
@@ -197,7 +203,6 @@ impl Cq {
         memory.store_u64(at, u64::from(completion.dw0).to_le());
         order::before_phase();
         memory.store_u64(at + 8, word1.to_le());
-        self.posted = true;
         self.tail += 1;
         if self.tail == self.size {
             self.tail = 0;
@@ -223,10 +228,26 @@ impl Cq {
         true
     }
 
-    /// The interrupt to be raised for what was posted since this was asked last.
+    /// Whether there may be an interrupt to raise, now or soon.
     #[inline]
+    pub(crate) fn is_to_announce(&self) -> bool {
+        self.vector.is_some() && self.announcer.is_concerned(self.tail)
+    }
+
+    /// The interrupt for what was posted since this was asked last.
     pub(crate) fn take_interrupt(&mut self) -> Option<u16> {
-        std::mem::take(&mut self.posted).then_some(self.vector).flatten()
+        self.vector.filter(|_| self.announcer.take(self.tail))
+    }
+
+    /// The interrupt to be raised now, by what the head doorbell says.
+    pub(crate) fn announce(
+        &mut self,
+        doorbells: &DmaMemory,
+        now: Duration,
+    ) -> (Option<u16>, Result<(), InvalidDoorbell>) {
+        let updated = self.update_head(doorbells);
+        let raise = self.announcer.look(now, (self.head, self.tail, self.used()));
+        (self.vector.filter(|_| raise), updated)
     }
 
     pub(crate) fn has_overflow(&self) -> bool {
