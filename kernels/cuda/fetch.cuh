@@ -250,12 +250,12 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
         if (finished) {
             fence_acquire();
             __syncthreads();
-            take_batch(p, queue, s, done_slot, s.count[done_slot], end);
             if (t == 0) {
                 u32 bad = 0;
                 for (u32 i = 0; i < BATCH / 32; ++i) bad += __popc(s.failed[done_slot * (BATCH / 32) + i]);
                 s.answered |= bad < s.count[done_slot];
             }
+            take_batch(p, queue, s, done_slot, s.count[done_slot], end);
             __syncthreads();
             for (u32 i = t; i < BATCH / 32; i += FETCH_THREADS) s.failed[done_slot * (BATCH / 32) + i] = 0;
             if (t == 0) s.generation[done_slot] = (s.generation[done_slot] + 1) % queue.generations;
