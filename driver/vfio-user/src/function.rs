@@ -217,22 +217,27 @@ impl VfioUserFunction {
             );
             return Err(self.map_error(memory, why));
         }
-        let (fd, offset) = memory.file().ok_or_else(|| {
-            self.map_error(
-                memory,
-                "another process can only be given memory with a file: have this function allocate it",
-            )
-        })?;
+        let file = memory.file();
+        let (fds, offset) = (file.map(|(fd, _)| fd), file.map_or(0, |(_, offset)| offset));
         let size = memory.len() as u64;
         let addr = state.iovas.allocate(size).ok_or_else(|| {
             self.map_error(memory, "no gap of I/O virtual addresses is large enough: unmap something first")
         })?;
         let flags = dma_flags::READ | dma_flags::WRITE;
         let map = DmaMap { argsz: size_of::<DmaMap>() as u32, flags, offset, addr, size };
-        let told =
-            self.link.0.ask("mapping memory for DMA", command::DMA_MAP, &[map.as_bytes()], &[fd], self.link.1.reset);
+        if fds.is_none() {
+            self.link.0.reach(addr, memory).map_err(|error| self.link.0.os("answering the server", error))?;
+        }
+        let told = self.link.0.ask(
+            "mapping memory for DMA",
+            command::DMA_MAP,
+            &[map.as_bytes()],
+            fds.as_slice(),
+            self.link.1.reset,
+        );
         if let Err(error) = told {
             state.iovas.release(addr);
+            self.link.0.end_reach(addr);
             return Err(match error {
                 FunctionError::Os { source, .. } if source.raw_os_error().is_some() => {
                     self.map_error(memory, format!("the server refuses it: {source}"))
@@ -376,6 +381,7 @@ impl Function for VfioUserFunction {
         // After an error the entry stays, and the memory with it: the device may still reach it.
         self.link.0.ask(what, command::DMA_UNMAP, &[unmap.as_bytes()], &[], self.link.1.reset)?;
         state.regions.remove(&iova);
+        self.link.0.end_reach(iova);
         state.iovas.release(iova);
         Ok(())
     }
