@@ -355,7 +355,7 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                     None => Ok(answer.payload[16..].to_vec()),
                 }
             };
-            let mut asked = 0;
+            let (mut asked, mut msix) = (0, Vec::new());
             while let Ok(message) = client.receive(Instant::now() + TIME, TIME) {
                 let map =
                     (message.header.command == command::DMA_MAP).then(|| DmaMap::read_from_prefix(&message.payload));
@@ -400,9 +400,15 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                     client.reply(&message.header, &[], &[], TIME).expect("sent");
                     continue;
                 }
-                server
-                    .command(message.header.id, message.header.command, &[&message.payload], &[], TIME)
-                    .expect("sent");
+                if message.header.command == command::REGION_WRITE {
+                    let (access, data) = RegionAccess::read_from_prefix(&message.payload).expect("an access");
+                    if access.region == region::CONFIG && access.offset == 0x52 {
+                        msix.push(u16::from_le_bytes(data.try_into().expect("two bytes")) >> 14);
+                    }
+                }
+                let fds: Vec<_> = message.fds.iter().map(std::os::fd::AsFd::as_fd).collect();
+                let (id, number) = (message.header.id, message.header.command);
+                server.command(id, number, &[&message.payload], &fds, TIME).expect("sent");
                 let answer = server.receive(Instant::now() + TIME, TIME).expect("an answer");
                 match answer.failure() {
                     Some(errno) => client.refuse(&message.header, rustix::io::Errno::from_raw_os_error(errno), TIME),
@@ -413,7 +419,7 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                 }
                 .expect("sent");
             }
-            asked
+            (asked, msix)
         }
     });
     let function = VfioUserFunction::open(&path).expect("a client");
@@ -424,6 +430,9 @@ fn clients_give_what_they_mapped_and_nothing_else() {
         assert!((0..memory.len()).all(|at| memory.load_u8(at) == 0x5a), "what was written was put back");
         function.unmap(iova).expect("it was mapped");
     }
+    function.interrupt().expect("an interrupt");
     drop(function);
-    assert_eq!(between.join().expect("no panic"), 2);
+    let (asked, msix) = between.join().expect("no panic");
+    assert_eq!(asked, 2);
+    assert!(!msix.is_empty() && msix.iter().all(|&bits| bits == 0b10), "MSI-X is enabled and not masked: {msix:?}");
 }
