@@ -12,6 +12,7 @@ mod minimal_ring;
 pub mod output;
 pub mod ring;
 mod scratch;
+mod sustained;
 mod vfio_user;
 
 pub use bytes::{Bytes, BytesError, Count, CountError};

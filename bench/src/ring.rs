@@ -138,11 +138,11 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
 /// The driver's queue pair on a controller.
 #[derive(Debug)]
 pub(crate) struct Driven {
-    queue: QueuePair,
-    namespace: Namespace,
+    pub(crate) queue: QueuePair,
+    pub(crate) namespace: Namespace,
     /// Bytes of a block, and LBAs.
-    block: (u64, u32),
-    landing: Arc<Mapped>,
+    pub(crate) block: (u64, u32),
+    pub(crate) landing: Arc<Mapped>,
     depth: usize,
     /// Ends after the driver has.
     _served: Option<Served>,

@@ -44,7 +44,10 @@ impl Controller {
         self.gate.close();
         let closed = queues.close_submitters();
         if let Err(error) = self.await_owners(&queues, self.options().leave_timeout) {
-            self.gate.reopen();
+            // Of a controller that is given up, it stays closed.
+            if self.failure().is_none() {
+                self.gate.reopen();
+            }
             closed.iter().for_each(|link| link.open());
             return Err(error);
         }

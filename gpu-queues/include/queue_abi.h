@@ -96,7 +96,9 @@ typedef struct Fault {
     u64 failed_lba;  /* its first LBA */
     u64 failed_launch; /* number of the launch */
     u32 failed_cid;
-    u32 reserved[15];
+    u32 unused;
+    u64 answered;    /* number of the latest launch in which a command succeeded; 0: none since the queue was created */
+    u32 reserved[12];
 } Fault;
 
 #endif

@@ -147,7 +147,11 @@ pub struct Fault {
     /// Identifier of that command.
     pub failed_cid: u32,
     /// Zero.
-    pub reserved: [u32; 15],
+    pub unused: u32,
+    /// Number of the latest launch in which a command succeeded; 0: none since the queue was created.
+    pub answered: u64,
+    /// Zero.
+    pub reserved: [u32; 12],
 }
 
 /// A command that ended with an error status. Its queue goes on.
@@ -198,6 +202,11 @@ impl Fault {
         }
     }
 
+    /// [`answered`](Self::answered) of what lies at byte `offset` of pinned memory.
+    pub(crate) fn load_answered(memory: &DmaMemory, offset: usize) -> u64 {
+        memory.load_u64(offset + offset_of!(Self, answered))
+    }
+
     /// What lies at byte `offset` of pinned memory; `None` while nothing went wrong.
     pub(crate) fn load(memory: &DmaMemory, offset: usize) -> Option<Self> {
         let word = |at| memory.load_u32(offset + at);
@@ -220,7 +229,9 @@ impl Fault {
             failed_lba: long(offset_of!(Self, failed_lba)),
             failed_launch: long(offset_of!(Self, failed_launch)),
             failed_cid: word(offset_of!(Self, failed_cid)),
-            reserved: [0; 15],
+            unused: 0,
+            answered: long(offset_of!(Self, answered)),
+            reserved: [0; 12],
         })
     }
 
@@ -295,5 +306,5 @@ const _: () = {
     assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 116);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
-    assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, reserved) == 68);
+    assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, answered) == 72);
 };

@@ -47,6 +47,17 @@ pub enum GpuError {
         /// CUDA's answer.
         code: CUresult,
     },
+    /// The context is lost, with everything on the GPU: kernels of it have ended.
+    #[error(
+        "the CUDA context is lost ({what}: {code:?}): a kernel in this process failed, ours or another; drives and the host executor go \
+         on, but look-ups on the GPU need a new context, that is, a new process"
+    )]
+    ContextLost {
+        /// The call that found it.
+        what: &'static str,
+        /// CUDA's answer, to that call and all others.
+        code: CUresult,
+    },
     /// CUDA refuses a call.
     #[error("CUDA refuses {what}: {code:?}")]
     Cuda {
@@ -82,7 +93,34 @@ fn memlock() -> String {
 }
 
 pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
-    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(GpuError::Cuda { what, code }) }
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code if ends_context(code) => Err(GpuError::ContextLost { what, code }),
+        code => Err(GpuError::Cuda { what, code }),
+    }
+}
+
+/// Whether an answer of CUDA's says that the context is lost: it is then the answer to every call, and no kernel of the context runs
+/// (CUDA Driver API, "This leaves the process in an inconsistent state").
+pub fn ends_context(code: CUresult) -> bool {
+    use CUresult::*;
+    matches!(
+        code,
+        CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_MPS_CLIENT_TERMINATED
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_DEINITIALIZED
+    )
 }
 
 #[cfg(test)]

@@ -1,37 +1,67 @@
 //! The word that keeps launches out while queues are reset.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
-use crate::side::{Shared, Side};
+use crate::side::{Quiet, Shared, Side};
 use crate::{Gpu, GpuError};
 
 /// Stands before the queues of one slot (`docs/gpu.md`, rule 7). The first kernel of a launch says that it is inside and then
 /// looks whether it may be; the host closes and then looks who is inside. Between the two steps either side has a sequentially
 /// consistent fence, so that one of them sees the other. Launches run one at a time: one word says who is inside.
+///
+/// A launch that died with its CUDA context never says that it has left. When the context is lost nobody is inside, whatever the word
+/// says, and nobody will be: drives that such launches had queues on can be reset, and serve others.
 #[derive(Debug)]
 pub struct Gate {
     memory: Shared,
     /// How many want it closed.
     closings: Mutex<u32>,
+    /// Tells whether the context lives; `None`: the launches are this process's own.
+    probe: Option<Quiet>,
+    lost: AtomicBool,
 }
 
 impl Gate {
     /// An open gate for kernels on `gpu`.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        Self::on(&Side::Gpu(gpu.clone()))
+        Self::on(&Side::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
     pub fn on_host() -> Result<Self, GpuError> {
-        Self::on(&Side::Host)
+        Self::on(&Side::Host, None)
     }
 
-    fn on(side: &Side) -> Result<Self, GpuError> {
-        Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0) })
+    fn on(side: &Side, probe: Option<Quiet>) -> Result<Self, GpuError> {
+        Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0), probe, lost: AtomicBool::new(false) })
+    }
+
+    /// Whether the launches' CUDA context is known to be lost: [`check_context`](Self::check_context) has found it so.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Asks CUDA about the launches' context. [`GpuError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
+    pub fn check_context(&self) -> Result<(), GpuError> {
+        match self.probe.as_ref().map(Quiet::look) {
+            Some(Err(error @ GpuError::ContextLost { .. })) => {
+                if !self.lost.swap(true, Ordering::AcqRel) {
+                    tracing::error!(%error, "nobody is inside the gate any more");
+                }
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As if the context were lost. For tests of gates on the host.
+    #[doc(hidden)]
+    pub fn lose_context(&self) {
+        self.lost.store(true, Ordering::Release);
     }
 
     /// Where the kernels find it.
@@ -82,7 +112,7 @@ impl Submitter for Gate {
         fence(Ordering::SeqCst);
         let left = self.inside() == 0;
         fence(Ordering::Acquire);
-        left
+        left || self.is_lost() || self.check_context().is_err()
     }
 
     fn open(&self) {

@@ -15,7 +15,7 @@ mod memory;
 mod set;
 mod side;
 
-pub use error::GpuError;
+pub use error::{GpuError, ends_context};
 pub use forwarder::{DoorbellForwarder, ForwardedGate};
 pub use gate::Gate;
 pub use gpu::{Current, Gpu};

@@ -10,8 +10,8 @@ use warprow_driver::{
 use warprow_spec::NvmOpcode;
 
 use crate::abi::{
-    DOORBELL_MEMORY, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES, MAX_BATCHES, QueueDescriptor,
-    QueueState,
+    DOORBELL_MEMORY, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES, MAX_BATCHES,
+    QueueDescriptor, QueueState,
 };
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
@@ -62,7 +62,7 @@ struct Memory {
     _bells: Vec<BellMemory>,
     /// Rings and landing areas.
     _queues: Vec<Shared>,
-    _gate: Arc<Gate>,
+    gate: Arc<Gate>,
 }
 
 /// What a queue of the set is like on one drive.
@@ -229,7 +229,7 @@ impl QueueSet {
             _shadows: shadows,
             _bells: bells.into_iter().flatten().collect(),
             _queues: pins,
-            _gate: gate,
+            gate,
         };
         let abandoned = vec![false; queues.len()];
         Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory), abandoned })
@@ -250,6 +250,15 @@ impl QueueSet {
     pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, FailedCommand)> {
         let failed = |index| Fault::load_failed(self.memory.faults.memory(), index * size_of::<Fault>());
         self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, failed(index)?)))
+    }
+
+    /// Number of the latest launch in which a command of the queue on drive number `drive` succeeded; 0 if none has since the queue
+    /// was created, or if there is no such drive.
+    pub fn answered(&self, drive: usize) -> u64 {
+        if drive >= self.queues.len() {
+            return 0;
+        }
+        Fault::load_answered(self.memory.faults.memory(), drive * size_of::<Fault>())
     }
 
     fn fault(&self, index: usize) -> Option<Fault> {
@@ -309,7 +318,8 @@ impl QueueSet {
     ///
     /// Fails with [`DriverError::QueuesInUse`] if a launch, or another owner of a queue of that controller, does not leave, or as
     /// [`ExternalQueue::recreate`] and [`Controller::reset`] do. The gate then stays closed before queues that do not exist:
-    /// look-ups fail fast, and this may be tried again.
+    /// look-ups fail fast, and this may be tried again. [`GpuError::ContextLost`] if there is nobody to serve any more: the queues have
+    /// been recreated all the same, and the drives serve others.
     pub fn recover(&mut self) -> Result<(), GpuError> {
         let controllers: Vec<_> = self.queues.iter().map(|queue| queue.controller().clone()).collect();
         self.recover_with(|drive, _, recreate| {
@@ -343,21 +353,20 @@ impl QueueSet {
 
     fn recover_closed(&mut self, revive: &mut Revive<'_>) -> Result<(), GpuError> {
         self.await_leaving()?;
+        let mut lost = Ok(());
         for index in 0..self.queues.len() {
             if !self.is_lost(index) || self.is_done_without(index) {
                 continue;
             }
             let is_given_up = |queue: &ExternalQueue| queue.controller().failure().is_some();
             if self.queues.get(index).is_some_and(is_given_up) {
-                self.do_without(index)?;
+                keep(&mut lost, self.do_without(index))?;
                 continue;
             }
-            let timed_out = self.fault(index).filter(|fault| fault.kind == FAULT_TIMED_OUT);
-            // Before the queue exists again, so that it never meets a state that is not its own.
-            self.memory.states.clear(index * size_of::<QueueState>(), size_of::<QueueState>())?;
-            if let Some(forwarder) = &self.forwarder {
-                forwarder.restart(index);
-            }
+            let fault = self.fault(index);
+            let timed_out = fault.filter(|fault| fault.kind == FAULT_TIMED_OUT);
+            // The device may have the queue as it was until `revive` is through, and that may fail at any point.
+            keep(&mut lost, self.poison(index, fault.map_or(FAULT_CLOSED, |fault| fault.kind)))?;
             if let Some(queue) = self.queues.get_mut(index) {
                 let nsid = self.descriptors.get(index).map_or(0, |it| it.nsid);
                 let blame = timed_out.map(|it| {
@@ -368,7 +377,7 @@ impl QueueSet {
                     Ok(()) => {}
                     Err(error @ DriverError::GivenUp { .. }) => {
                         tracing::error!(%error, "look-ups do without the drive");
-                        self.do_without(index)?;
+                        keep(&mut lost, self.do_without(index))?;
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -377,15 +386,26 @@ impl QueueSet {
             if let Some(abandoned) = self.abandoned.get_mut(index) {
                 *abandoned = false;
             }
+            // It begins anew, and so does what is known of it. The gate is closed still.
+            if let Some(forwarder) = &self.forwarder {
+                forwarder.restart(index);
+            }
+            let cleared = self.memory.states.clear(index * size_of::<QueueState>(), size_of::<QueueState>());
+            keep(&mut lost, cleared)?;
             self.memory.faults.memory().fill(index * size_of::<Fault>(), size_of::<Fault>(), 0);
         }
-        Ok(())
+        lost
+    }
+
+    /// No launch sends it anything.
+    fn poison(&self, index: usize, poison: u32) -> Result<(), GpuError> {
+        let state = QueueState { poison, ..QueueState::default() };
+        self.memory.states.write(index * size_of::<QueueState>(), state.as_bytes())
     }
 
     /// The drive is given up: its queue is left as it is, and the others go on. With the gate closed and nobody inside.
     fn do_without(&mut self, index: usize) -> Result<(), GpuError> {
-        let state = QueueState { poison: FAULT_GIVEN_UP, ..QueueState::default() };
-        self.memory.states.write(index * size_of::<QueueState>(), state.as_bytes())?;
+        let poisoned = self.poison(index, FAULT_GIVEN_UP);
         if let (Some(queue), Some(descriptor)) = (self.queues.get(index), self.descriptors.get(index)) {
             Fault::give_up(self.memory.faults.memory(), index * size_of::<Fault>(), descriptor);
             queue.do_without();
@@ -393,7 +413,7 @@ impl QueueSet {
         if let Some(abandoned) = self.abandoned.get_mut(index) {
             *abandoned = true;
         }
-        Ok(())
+        poisoned
     }
 
     fn await_leaving(&self) -> Result<(), DriverError> {
@@ -411,12 +431,27 @@ impl QueueSet {
     }
 }
 
+/// Remembers that the context is lost, which concerns the GPU alone; other errors are passed on.
+fn keep(lost: &mut Result<(), GpuError>, done: Result<(), GpuError>) -> Result<(), GpuError> {
+    match done {
+        Err(error @ GpuError::ContextLost { .. }) => {
+            *lost = Err(error);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 impl Drop for QueueSet {
     fn drop(&mut self) {
         // All of them, whatever becomes of one.
         let failed = self.queues.iter_mut().filter_map(|queue| queue.delete().err()).last();
         if let Some(error) = failed {
             tracing::error!(%error, "leaking the memory of GPU queues that are still in use");
+            return;
+        }
+        if self.memory.gate.is_lost() {
+            // CUDA does not take back what it has pinned.
             return;
         }
         // SAFETY: it is dropped here alone, and not used afterwards.

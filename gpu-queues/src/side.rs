@@ -45,7 +45,7 @@ unsafe impl Send for Quiet {}
 unsafe impl Sync for Quiet {}
 
 impl Quiet {
-    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let _current = gpu.enter()?;
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
@@ -54,19 +54,37 @@ impl Quiet {
         Ok(Self { stream, gpu: gpu.clone() })
     }
 
+    /// What has become of the context: an error of its own is what every call has for answer then.
+    pub(crate) fn look(&self) -> Result<(), GpuError> {
+        match self.run_as("a look at the context", |stream| {
+            // SAFETY: the stream is this one's.
+            unsafe { sys::cuStreamQuery(stream) }
+        }) {
+            Err(GpuError::Cuda { code: sys::CUresult::CUDA_ERROR_NOT_READY, .. }) => Ok(()),
+            looked => looked,
+        }
+    }
+
     /// Does what `enqueue` puts into the stream, and waits for it.
     fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
+        self.run_as(what, |stream| {
+            let enqueued = enqueue(stream);
+            // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
+            let waited = unsafe { sys::cuStreamSynchronize(stream) };
+            if enqueued == sys::CUresult::CUDA_SUCCESS { waited } else { enqueued }
+        })
+    }
+
+    fn run_as(&self, what: &'static str, work: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // Another thread may be capturing a stream of its own; this thread says that it knows what it does.
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it exchanges a number with this thread's.
         cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
-        let enqueued = cuda(what, enqueue(self.stream));
-        // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
-        let waited = cuda(what, unsafe { sys::cuStreamSynchronize(self.stream) });
+        let done = cuda(what, work(self.stream));
         // SAFETY: as before; the mode is the one that was found.
         let restored = cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
-        enqueued.and(waited).and(restored)
+        done.and(restored)
     }
 }
 

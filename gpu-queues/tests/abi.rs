@@ -107,6 +107,8 @@ fn structures_match_the_header() {
         failed_lba,
         failed_launch,
         failed_cid,
+        unused,
+        answered,
         reserved,
     });
     assert_eq!(in_c(&header, "Fault"), fault);

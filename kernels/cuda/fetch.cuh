@@ -70,6 +70,7 @@ struct Submitter {
     u32 failed_unique;
     u32 failed_status;
     u32 failed_cid;
+    u32 answered;                   // a command of a finished batch succeeded
     u64 bytes;
 };
 
@@ -118,7 +119,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
     for (u32 i = t; i < MAX_PLACES / 32; i += FETCH_THREADS) s.outstanding[i] = s.failed[i] = 0;
     if (t == 0) {
-        s.anomalies = 0;
+        s.anomalies = s.answered = 0;
         s.failed_unique = NOTHING;
         s.bytes = 0;
     }
@@ -249,6 +250,11 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
         if (finished) {
             fence_acquire();
             __syncthreads();
+            if (t == 0) {
+                u32 bad = 0;
+                for (u32 i = 0; i < BATCH / 32; ++i) bad += __popc(s.failed[done_slot * (BATCH / 32) + i]);
+                s.answered |= bad < s.count[done_slot];
+            }
             take_batch(p, queue, s, done_slot, s.count[done_slot], end);
             __syncthreads();
             for (u32 i = t; i < BATCH / 32; i += FETCH_THREADS) s.failed[done_slot * (BATCH / 32) + i] = 0;
@@ -288,6 +294,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, u32 cursor, co
     atomicAdd(&slot_state.counters.bytes, s.bytes);
     if (s.anomalies) atomicAdd(&slot_state.counters.anomalies, (u64)s.anomalies);
     Fault& fault = *at<Fault>(queue.fault);
+    if (s.answered) store_relaxed(&fault.answered, slot_state.launch);
     if (s.failed_unique != NOTHING) {
         // The host may be looking: there is none until all of it is there.
         store_relaxed(&fault.status, 0u);

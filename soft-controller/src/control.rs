@@ -357,6 +357,8 @@ impl Control {
             let memory = self.dma.memory(segment);
             let at = segment.offset + segment.len / 2;
             memory.store_u8(at, memory.load_u8(at) ^ 0x10);
+            // Whoever does not take it has ended the session.
+            let _ = self.dma.push(&[segment]);
         }
     }
 

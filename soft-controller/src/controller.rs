@@ -15,6 +15,7 @@ use crate::control::doorbell_bytes;
 use crate::core::{Core, Progress, earlier};
 use crate::fault::FaultPlan;
 use crate::interrupt::InterruptSink;
+use crate::iommu::RemoteMemory;
 use crate::parker::Parkers;
 use crate::workers;
 use crate::write_cache::Cut;
@@ -151,8 +152,18 @@ impl SoftController {
     /// Maps `memory` at an I/O virtual address that the host has chosen; the controller writes there only if `writable`. False if
     /// some of the addresses are taken or do not exist.
     pub fn map_at(&self, iova: u64, memory: &DmaMemory, writable: bool) -> bool {
+        self.map_region(iova, memory, writable, None)
+    }
+
+    /// The same for memory that the controller does not reach itself: `copy`, as long as that, is what it works on, and `remote` brings
+    /// either side up to date. Host memory buffers are not taken there.
+    pub fn map_remote_at(&self, iova: u64, copy: &DmaMemory, writable: bool, remote: Arc<dyn RemoteMemory>) -> bool {
+        self.map_region(iova, copy, writable, Some(remote))
+    }
+
+    fn map_region(&self, iova: u64, memory: &DmaMemory, writable: bool, remote: Option<Arc<dyn RemoteMemory>>) -> bool {
         let mut control = self.core.lock_control();
-        let mapped = control.iommu.map_at(iova, memory, writable);
+        let mapped = control.iommu.map_at(iova, memory, writable, remote);
         if mapped {
             control.publish(&self.core);
         }

@@ -242,7 +242,7 @@ impl Core {
         let due = self.control_due();
         let control = (worker == 0 && due != u64::MAX).then(|| Duration::from_nanos(due));
         let shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
-        earlier(control, shard.next_due())
+        earlier(control, shard.next_due(self))
     }
 
     /// Whether a doorbell of this worker's share has work.

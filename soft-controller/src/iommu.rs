@@ -1,6 +1,7 @@
 //! The I/O virtual addresses that a host has mapped, and the controller's view of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use warprow_dma::{DmaMemory, PAGE};
@@ -10,6 +11,16 @@ const FIRST: u64 = 0x10_0000_0000;
 /// One past the last address: what a 48-bit address bus reaches.
 const END: u64 = 1 << 48;
 
+/// Memory of a host that the controller cannot map: it is read and written piece by piece, through a copy here. Called by the
+/// workers; both return in bounded time, and at once after a failure for good.
+pub trait RemoteMemory: Send + Sync + fmt::Debug {
+    /// Copies `len` bytes at an I/O virtual address to `offset` of `into`; false if that is not possible.
+    fn read(&self, iova: u64, into: &DmaMemory, offset: usize, len: usize) -> bool;
+
+    /// Copies `len` bytes at `offset` of `from` to an I/O virtual address; false if that is not possible.
+    fn write(&self, iova: u64, from: &DmaMemory, offset: usize, len: usize) -> bool;
+}
+
 /// Memory at an I/O virtual address.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
@@ -17,6 +28,8 @@ pub(crate) struct Region {
     pub(crate) memory: DmaMemory,
     /// The device may write there.
     pub(crate) writable: bool,
+    /// `memory` is a copy of what lies there.
+    pub(crate) remote: Option<Arc<dyn RemoteMemory>>,
 }
 
 impl Region {
@@ -43,17 +56,23 @@ impl Iommu {
         let needed = (memory.len() as u64).checked_add(PAGE as u64)?;
         let iova = self.gap(self.next, needed).or_else(|| self.gap(FIRST, needed))?;
         self.next = iova + needed;
-        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable: true });
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable: true, remote: None });
         Some(iova)
     }
 
     /// Maps `memory` where the host wants it; false if something is there, or the addresses end before.
-    pub(crate) fn map_at(&mut self, iova: u64, memory: &DmaMemory, writable: bool) -> bool {
+    pub(crate) fn map_at(
+        &mut self,
+        iova: u64,
+        memory: &DmaMemory,
+        writable: bool,
+        remote: Option<Arc<dyn RemoteMemory>>,
+    ) -> bool {
         let Some(end) = iova.checked_add(memory.len() as u64) else { return false };
         if self.regions.range(..end).next_back().is_some_and(|(_, region)| region.end() > iova) {
             return false;
         }
-        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable });
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable, remote });
         true
     }
 
@@ -106,6 +125,8 @@ pub(crate) struct Dma {
     last: usize,
     /// Some memory must not be written.
     some_read_only: bool,
+    /// Some memory is a copy.
+    some_remote: bool,
     /// Accesses to addresses that were not mapped.
     pub(crate) faults: u64,
 }
@@ -113,6 +134,7 @@ pub(crate) struct Dma {
 impl Dma {
     pub(crate) fn replace(&mut self, regions: Arc<[Region]>) {
         self.some_read_only = regions.iter().any(|region| !region.writable);
+        self.some_remote = regions.iter().any(|region| region.remote.is_some());
         self.regions = regions;
         self.last = 0;
     }
@@ -166,10 +188,85 @@ impl Dma {
         &self.regions[segment.region as usize].memory
     }
 
-    /// Finds a range and clones its memory: for rings, which are used for long.
+    /// Finds a range of memory that is no copy, and clones it.
     pub(crate) fn resolve(&mut self, iova: u64, len: usize) -> Result<(DmaMemory, usize), DmaFault> {
         let segment = self.find(iova, len)?;
+        if self.is_remote(&[segment]) {
+            self.faults += 1;
+            return Err(DmaFault);
+        }
         Ok((self.memory(segment).clone(), segment.offset))
+    }
+
+    /// The same for a ring, which may be a copy.
+    pub(crate) fn ring(&mut self, iova: u64, len: usize) -> Result<RingMemory, DmaFault> {
+        let segment = self.find(iova, len)?;
+        let Region { memory, remote, .. } = &self.regions[segment.region as usize];
+        Ok(RingMemory { memory: memory.clone(), offset: segment.offset, remote: remote.clone().map(|it| (it, iova)) })
+    }
+
+    /// Whether any of the segments is a copy.
+    #[inline]
+    pub(crate) fn is_remote(&self, segments: &[Segment]) -> bool {
+        self.some_remote && segments.iter().any(|segment| self.regions[segment.region as usize].remote.is_some())
+    }
+
+    /// Brings copies up to date with what the host has.
+    #[inline]
+    pub(crate) fn pull(&mut self, segments: &[Segment]) -> Result<(), DmaFault> {
+        if self.some_remote { self.copy(segments, true) } else { Ok(()) }
+    }
+
+    /// Brings the host up to date with what was written to copies.
+    #[inline]
+    pub(crate) fn push(&mut self, segments: &[Segment]) -> Result<(), DmaFault> {
+        if self.some_remote { self.copy(segments, false) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn copy(&mut self, segments: &[Segment], here: bool) -> Result<(), DmaFault> {
+        let copied = segments.iter().all(|&Segment { region, offset, len }| {
+            let region = &self.regions[region as usize];
+            let iova = region.iova + offset as u64;
+            match &region.remote {
+                None => true,
+                Some(remote) if here => remote.read(iova, &region.memory, offset, len),
+                Some(remote) => remote.write(iova, &region.memory, offset, len),
+            }
+        });
+        if copied {
+            return Ok(());
+        }
+        self.faults += 1;
+        Err(DmaFault)
+    }
+}
+
+/// Where a ring lies; with the host's address where it is a copy.
+#[derive(Clone, Debug)]
+pub(crate) struct RingMemory {
+    pub(crate) memory: DmaMemory,
+    pub(crate) offset: usize,
+    pub(crate) remote: Option<(Arc<dyn RemoteMemory>, u64)>,
+}
+
+impl RingMemory {
+    /// Brings bytes at `at` of the ring up to date, if it is a copy. False if that is not possible.
+    #[inline]
+    pub(crate) fn pull(&self, at: usize, len: usize) -> bool {
+        let pull = |(remote, iova): &(Arc<dyn RemoteMemory>, u64)| {
+            remote.read(iova + at as u64, &self.memory, self.offset + at, len)
+        };
+        self.remote.as_ref().is_none_or(pull)
+    }
+
+    /// Brings the host's bytes up to date.
+    #[inline]
+    pub(crate) fn push(&self, at: usize, len: usize) -> bool {
+        let push = |(remote, iova): &(Arc<dyn RemoteMemory>, u64)| {
+            remote.write(iova + at as u64, &self.memory, self.offset + at, len)
+        };
+        self.remote.as_ref().is_none_or(push)
     }
 }
 
@@ -207,13 +304,13 @@ mod tests {
     fn a_host_chooses_addresses_that_are_free() {
         let mut iommu = Iommu::new();
         let page = PAGE as u64;
-        assert!(iommu.map_at(4 * page, &memory(2), false) && iommu.map_at(0, &memory(4), true));
+        assert!(iommu.map_at(4 * page, &memory(2), false, None) && iommu.map_at(0, &memory(4), true, None));
         for (at, pages, free) in
             [(5, 1, false), (3, 1, false), (0, 9, false), (6, 1, true), (7, 1, true), (6, 2, false)]
         {
-            assert_eq!(iommu.map_at(at * page, &memory(pages), true), free, "{pages} at {at}");
+            assert_eq!(iommu.map_at(at * page, &memory(pages), true, None), free, "{pages} at {at}");
         }
-        assert!(!iommu.map_at(!(page - 1), &memory(2), true));
+        assert!(!iommu.map_at(!(page - 1), &memory(2), true, None));
         let mut dma = Dma::default();
         dma.replace(iommu.snapshot());
         let (read_only, writable) = (dma.find(4 * page, 8).unwrap(), dma.find(0, 8).unwrap());

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod announce;
 mod backing;
 mod builder;
 mod config;
@@ -43,6 +44,7 @@ pub use controller::SoftController;
 pub use core::Progress;
 pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
 pub use interrupt::InterruptSink;
+pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};
 pub use timing::{Placement, Profile, Timing};
 pub use uri::{DriveUri, Store, UriError};

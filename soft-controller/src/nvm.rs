@@ -184,6 +184,9 @@ impl Io {
         if opcode == NvmOpcode::READ {
             self.dma.check_writable(&self.segments)?;
         }
+        if self.dma.is_remote(&self.segments) {
+            return Ok(Begun::NotHere);
+        }
         let dma = &self.dma;
         self.pieces.extend(self.segments.iter().map(|&s| (dma.memory(s).clone(), s.offset, s.len)));
         let operation = match opcode {
@@ -274,6 +277,7 @@ impl Io {
             if corrupt {
                 flip(self.dma.memory(segment), segment.offset, len);
             }
+            self.dma.push(&[segment])?;
         } else {
             prp::walk(&mut self.dma, self.page, prps, len, &mut self.segments)?;
             self.dma.check_writable(&self.segments)?;
@@ -285,6 +289,7 @@ impl Io {
             if corrupt && let Some(segment) = self.segments.last() {
                 flip(self.dma.memory(*segment), segment.offset, segment.len);
             }
+            self.dma.push(&self.segments)?;
         }
         self.count(true, len);
         Ok(())
@@ -297,6 +302,7 @@ impl Io {
             return Err(Failure::field(48));
         }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        self.dma.pull(&self.segments)?;
         if corrupt || view.whole && self.segments.len() > 1 {
             gather(&self.dma, &self.segments, &self.scratch);
             if corrupt {
@@ -345,6 +351,7 @@ impl Io {
         let ranges = (sqe[5] as usize & 0xff) + 1;
         let len = ranges * RANGE_BYTES;
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        self.dma.pull(&self.segments)?;
         gather(&self.dma, &self.segments, &self.scratch);
         let range = |i: usize| {
             let blocks = u64::from(u32::from_le(self.scratch.load_u32(i * RANGE_BYTES + 4)));
@@ -374,6 +381,7 @@ impl Io {
             return Err(Failure::field(48));
         }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
+        self.dma.pull(&self.segments)?;
         if sqe[6] & FUA != 0 && !self.power_fails {
             view.backing.persist(offset, len as u64)?;
         }

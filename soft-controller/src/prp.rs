@@ -63,6 +63,7 @@ pub(crate) fn walk(
         let chained = needed > entries;
         let here = needed.min(entries);
         let at = dma.find(list, here * 8)?;
+        dma.pull(&[at])?;
         for i in 0..here - usize::from(chained) {
             let entry = u64::from_le(dma.memory(at).load_u64(at.offset + i * 8));
             let part = left.min(page as usize);

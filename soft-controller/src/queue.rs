@@ -1,17 +1,19 @@
 //! Submission and completion queues as the controller sees them (NVMe Base 2.0, 3.3; NVMe 1.4, 4.1).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use warprow_dma::{DmaMemory, order};
 use warprow_spec::Status;
 
-use crate::iommu::Dma;
+use crate::announce::Announcer;
+use crate::iommu::{Dma, RingMemory};
 
 pub(crate) const SQE_BYTES: usize = 64;
 pub(crate) const CQE_BYTES: usize = 16;
 
 /// Memory of a queue; `None` while its address is not mapped.
-type Ring = Option<(DmaMemory, usize)>;
+type Ring = Option<RingMemory>;
 
 /// A submission queue.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ impl Sq {
 
     /// Looks the ring's memory up again after mappings have changed.
     pub(crate) fn resolve(&mut self, dma: &mut Dma) {
-        self.ring = dma.resolve(self.iova, self.size as usize * SQE_BYTES).ok();
+        self.ring = dma.ring(self.iova, self.size as usize * SQE_BYTES).ok();
     }
 
     /// Reads the doorbell; the result is how many commands wait.
@@ -71,8 +73,12 @@ impl Sq {
     /// Fetches the next command, of which [`waiting`](Self::waiting) has told. `None` if the ring is not mapped.
     #[inline(always)]
     pub(crate) fn fetch(&mut self) -> Option<[u64; 8]> {
-        let (memory, offset) = self.ring.as_ref()?;
-        let words = memory.load_words::<8>(offset + self.head as usize * SQE_BYTES);
+        let ring = self.ring.as_ref()?;
+        let at = self.head as usize * SQE_BYTES;
+        if !ring.pull(at, SQE_BYTES) {
+            return None;
+        }
+        let words = ring.memory.load_words::<8>(ring.offset + at);
         self.head += 1;
         if self.head == self.size {
             self.head = 0;
@@ -83,10 +89,11 @@ impl Sq {
     /// The command `ahead` places after the next, of those that wait.
     #[inline]
     pub(crate) fn peek(&self, ahead: u32) -> Option<[u64; 8]> {
-        let (memory, offset) = self.ring.as_ref()?;
+        // Of a copy it is not known before it is fetched.
+        let ring = self.ring.as_ref().filter(|ring| ring.remote.is_none())?;
         let index = self.head + ahead;
         let index = if index < self.size { index } else { index - self.size };
-        Some(memory.load_words::<8>(offset + index as usize * SQE_BYTES).map(u64::from_le))
+        Some(ring.memory.load_words::<8>(ring.offset + index as usize * SQE_BYTES).map(u64::from_le))
     }
 
     #[inline]
@@ -125,8 +132,7 @@ pub(crate) struct Cq {
     pub(crate) users: u32,
     /// The interrupt that tells of new entries.
     pub(crate) vector: Option<u16>,
-    /// There are entries that it has not told of.
-    posted: bool,
+    announcer: Announcer,
 }
 
 impl Cq {
@@ -144,7 +150,7 @@ impl Cq {
             overflow: VecDeque::new(),
             users: 0,
             vector,
-            posted: false,
+            announcer: Announcer::default(),
         }
     }
 
@@ -152,7 +158,7 @@ impl Cq {
     pub(crate) fn resolve(&mut self, dma: &mut Dma) {
         let len = self.size as usize * CQE_BYTES;
         let writable = dma.find(self.iova, len).and_then(|segment| dma.check_writable(&[segment]));
-        self.ring = writable.and_then(|()| dma.resolve(self.iova, len)).ok();
+        self.ring = writable.and_then(|()| dma.ring(self.iova, len)).ok();
     }
 
     /// Reads the head doorbell.
@@ -180,15 +186,22 @@ impl Cq {
     /// Entries that are neither used nor promised.
     #[inline]
     fn free(&self) -> u32 {
-        let used = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
-        (self.size - 1).saturating_sub(used + self.reserved)
+        (self.size - 1).saturating_sub(self.used() + self.reserved)
+    }
+
+    /// Entries that the host has not given back.
+    #[inline]
+    fn used(&self) -> u32 {
+        if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head }
     }
 
     /// Posts a completion for which there is room. False if the ring is not mapped.
     #[inline(always)]
     pub(crate) fn post(&mut self, completion: Completion) -> bool {
-        let Some((memory, offset)) = &self.ring else { return false };
-        let at = offset + self.tail as usize * CQE_BYTES;
+        let Some(ring) = &self.ring else { return false };
+        let memory = &ring.memory;
+        let place = self.tail as usize * CQE_BYTES;
+        let at = ring.offset + place;
         let status = u64::from(completion.status.into_bits()) << 1 | u64::from(self.phase);
         let word1 = u64::from(completion.sqhd)
             | u64::from(completion.sqid) << 16
@@ -197,7 +210,9 @@ impl Cq {
         memory.store_u64(at, u64::from(completion.dw0).to_le());
         order::before_phase();
         memory.store_u64(at + 8, word1.to_le());
-        self.posted = true;
+        if !ring.push(place, CQE_BYTES) {
+            return false;
+        }
         self.tail += 1;
         if self.tail == self.size {
             self.tail = 0;
@@ -223,10 +238,26 @@ impl Cq {
         true
     }
 
-    /// The interrupt to be raised for what was posted since this was asked last.
+    /// Whether there may be an interrupt to raise, now or soon.
     #[inline]
+    pub(crate) fn is_to_announce(&self) -> bool {
+        self.vector.is_some() && self.announcer.is_concerned(self.tail)
+    }
+
+    /// The interrupt for what was posted since this was asked last.
     pub(crate) fn take_interrupt(&mut self) -> Option<u16> {
-        std::mem::take(&mut self.posted).then_some(self.vector).flatten()
+        self.vector.filter(|_| self.announcer.take(self.tail))
+    }
+
+    /// The interrupt to be raised now, by what the head doorbell says.
+    pub(crate) fn announce(
+        &mut self,
+        doorbells: &DmaMemory,
+        now: Duration,
+    ) -> (Option<u16>, Result<(), InvalidDoorbell>) {
+        let updated = self.update_head(doorbells);
+        let raise = self.announcer.look(now, (self.head, self.tail, self.used()));
+        (self.vector.filter(|_| raise), updated)
     }
 
     pub(crate) fn has_overflow(&self) -> bool {

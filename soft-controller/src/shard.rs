@@ -155,13 +155,17 @@ impl Shard {
     /// Whether a doorbell tells of commands that were not fetched.
     pub(crate) fn has_work(&self, core: &Core) -> bool {
         self.running
-            && (self.sqs.iter().any(|sq| sq.has_work(&core.doorbells)) || self.cqs.iter().any(Cq::has_overflow))
+            && (self.sqs.iter().any(|sq| sq.has_work(&core.doorbells))
+                || self.cqs.iter().any(Cq::has_overflow)
+                || self.is_to_announce(core))
     }
 
     /// When the next held command is due.
-    pub(crate) fn next_due(&self) -> Option<Duration> {
+    pub(crate) fn next_due(&self, core: &Core) -> Option<Duration> {
         match self.held.peek() {
             _ if !self.running => None,
+            // Very soon, or when the host has moved a head.
+            _ if self.is_to_announce(core) => Some(Duration::ZERO),
             // Whatever engines do may be done at any time.
             _ if self.io.in_flight() > 0 => Some(Duration::ZERO),
             held => held.map(|held| held.due),
@@ -174,11 +178,26 @@ impl Shard {
         let progress = self.look(core);
         // Also for what others posted: completions of aborted commands.
         if core.interrupts.are_wanted() {
-            for vector in self.cqs.iter_mut().filter_map(Cq::take_interrupt) {
+            self.announce(core);
+        }
+        progress
+    }
+
+    fn announce(&mut self, core: &Core) {
+        for cq in self.cqs.iter_mut().filter(|cq| cq.is_to_announce()) {
+            let (vector, doorbell) = cq.announce(&core.doorbells, core.now());
+            if doorbell.is_err() {
+                self.events.push(ErrorEvent::INVALID_DOORBELL_VALUE);
+            }
+            if let Some(vector) = vector {
                 core.interrupts.raise(vector);
             }
         }
-        progress
+    }
+
+    /// Whether an interrupt waits for its time.
+    fn is_to_announce(&self, core: &Core) -> bool {
+        core.interrupts.are_wanted() && self.cqs.iter().any(Cq::is_to_announce)
     }
 
     #[inline]

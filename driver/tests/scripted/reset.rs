@@ -149,3 +149,20 @@ fn a_function_that_cannot_be_reset_has_its_controller_reset() {
     assert_eq!(lost, [(1, true)], "{cids:?}");
     rig.controller.check_health().unwrap();
 }
+
+#[test]
+fn a_retry_that_finds_queues_in_use_lets_nobody_in() {
+    let (rig, mut pair) = Rig::new();
+    rig.device.state().gone = true;
+    assert!(rig.controller.give_up_if_gone());
+    rig.device.state().gone = false;
+    // The owner has not noticed yet.
+    assert_error!(rig.controller.retry(), DriverError::QueuesInUse { .. }, "[1]");
+    assert_error!(rig.controller.check_health(), DriverError::GivenUp { .. }, "given up");
+    assert_error!(pair.poll(|_| {}), DriverError::GivenUp { .. } | DriverError::Stale { .. }, "");
+    assert!(pair.ring().is_err(), "nothing is sent to it");
+    rig.controller.retry().unwrap();
+    pair.recreate(|_| {}).unwrap();
+    pair.read(&rig.namespace, 3, 1, rig.block(0), 3).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+}

@@ -5,8 +5,8 @@ use zerocopy::FromBytes;
 use crate::limits::{MAX_AREAS, MAX_IRQS, MAX_REGIONS};
 use crate::version::Version;
 use crate::wire::{
-    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, IrqInfo, RegionAccess, RegionInfo, SparseHead, device_flags, region,
-    region_flags,
+    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, DmaAccess, IrqInfo, RegionAccess, RegionInfo, SparseHead,
+    device_flags, region, region_flags,
 };
 
 const SHORT: &str = "an answer that is too short";
@@ -115,6 +115,20 @@ pub fn region_written(payload: &[u8], asked: &RegionAccess) -> Result<(), &'stat
     if head::<RegionAccess>(payload)?.count == asked.count { Ok(()) } else { Err("a write that was taken in part") }
 }
 
+/// The data of a DMA Read.
+pub fn dma_data<'a>(payload: &'a [u8], asked: &DmaAccess) -> Result<&'a [u8], &'static str> {
+    let (access, data) = DmaAccess::read_from_prefix(payload).map_err(|_| SHORT)?;
+    if access != *asked || data.len() as u64 != asked.count {
+        return Err("other memory than was asked for");
+    }
+    Ok(data)
+}
+
+/// How much of a DMA Write was taken: all of it.
+pub fn dma_written(payload: &[u8], asked: &DmaAccess) -> Result<(), &'static str> {
+    if head::<DmaAccess>(payload)? == *asked { Ok(()) } else { Err("other memory than was written") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +170,22 @@ mod tests {
             assert!(region_data(&answer(count, len), &asked).is_err(), "{count} {len}");
         }
         assert!(region_data(&[], &asked).is_err());
+    }
+
+    #[test]
+    fn memory_is_as_was_asked() {
+        let asked = DmaAccess { addr: 0x1000, count: 4 };
+        let answer = |addr, count, len: usize| [DmaAccess { addr, count }.as_bytes(), &vec![7; len]].concat();
+        assert_eq!(dma_data(&answer(0x1000, 4, 4), &asked), Ok(&[7; 4][..]));
+        for (addr, count, len) in
+            [(0x1000, 4, 3), (0x1000, 8, 8), (0x1004, 4, 4), (0x1000, 4, 8), (0x1000, u64::MAX, 4)]
+        {
+            assert!(dma_data(&answer(addr, count, len), &asked).is_err(), "{addr:#x} {count} {len}");
+        }
+        assert!(dma_data(&[], &asked).is_err() && dma_written(&[0; 15], &asked).is_err());
+        assert!(
+            dma_written(&answer(0x1000, 4, 0), &asked).is_ok() && dma_written(&answer(0x1000, 3, 0), &asked).is_err()
+        );
     }
 
     proptest! {

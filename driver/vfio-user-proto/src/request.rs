@@ -6,8 +6,8 @@ use zerocopy::FromBytes;
 use crate::limits::{MAX_FDS, MAX_TRANSFER};
 use crate::version::Version;
 use crate::wire::{
-    DeviceInfo, DmaMap, DmaUnmap, IrqInfo, IrqSet, RegionAccess, RegionInfo, command, dma_flags, irq_set_flags,
-    unmap_flags,
+    DeviceInfo, DmaAccess, DmaMap, DmaUnmap, IrqInfo, IrqSet, RegionAccess, RegionInfo, command, dma_flags,
+    irq_set_flags, unmap_flags,
 };
 
 /// A request that is answered with an error.
@@ -98,6 +98,37 @@ pub enum Request<'a> {
     Write(RegionAccess, &'a [u8]),
     /// A function reset.
     Reset,
+}
+
+/// A request of the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmaRequest<'a> {
+    /// What lies there.
+    Read(DmaAccess),
+    /// Put this there.
+    Write(DmaAccess, &'a [u8]),
+}
+
+impl<'a> DmaRequest<'a> {
+    /// As [`Request::parse`], of what a server may ask of a client. Whether the memory exists is for whoever has it to say.
+    pub fn parse(command: u16, payload: &'a [u8], fds: usize) -> Result<Self, Refusal> {
+        if !matches!(command, command::DMA_READ | command::DMA_WRITE) {
+            return Err(Refusal::new(Errno::OPNOTSUPP, "a command that a client does not take"));
+        }
+        let (access, data) =
+            DmaAccess::read_from_prefix(payload).map_err(|_| invalid("a message that is too short"))?;
+        if fds > 0 || access.count == 0 || access.addr.checked_add(access.count).is_none() {
+            return Err(invalid("memory that cannot be"));
+        }
+        if access.count > MAX_TRANSFER as u64 {
+            return Err(Refusal::new(Errno::TOOBIG, "an access that is too long"));
+        }
+        match command {
+            command::DMA_READ => Ok(Self::Read(access)),
+            _ if data.len() as u64 == access.count => Ok(Self::Write(access, data)),
+            _ => Err(invalid("more or less data than announced")),
+        }
+    }
 }
 
 impl<'a> Request<'a> {
@@ -225,6 +256,11 @@ mod tests {
 
         #[test]
         fn whatever_is_understood_is_bounded(command in 0u16..20, payload in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..80), fds in 0usize..4) {
+            match DmaRequest::parse(command, &payload, fds) {
+                Ok(DmaRequest::Read(access)) => prop_assert!(access.addr.checked_add(access.count).is_some()),
+                Ok(DmaRequest::Write(access, data)) => prop_assert_eq!(access.count, data.len() as u64),
+                Err(_) => {}
+            }
             match Request::parse(command, &payload, fds) {
                 Ok(Request::Map(map)) => prop_assert!(map.addr.checked_add(map.size).is_some() && map.size >= 4096 && fds <= 1),
                 Ok(Request::Unmap(Some(unmap))) => prop_assert!(unmap.addr.checked_add(unmap.size).is_some()),

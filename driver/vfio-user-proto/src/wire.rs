@@ -279,7 +279,19 @@ pub struct RegionAccess {
     pub count: u32,
 }
 
+/// DMA Read and DMA Write, from the server: data follows in the answer to the one, and in the request of the other. (QEMU 11's client
+/// has the data of its answers 4 bytes further ahead.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaAccess {
+    /// I/O virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub count: u64,
+}
+
 const _: () = {
+    assert!(size_of::<DmaAccess>() == 16);
     assert!(size_of::<Header>() == 16 && size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24);
     assert!(size_of::<DeviceInfo>() == 16 && size_of::<RegionInfo>() == 32 && size_of::<IrqInfo>() == 16);
     assert!(size_of::<IrqSet>() == 20 && size_of::<RegionAccess>() == 16 && size_of::<CapHeader>() == 8);

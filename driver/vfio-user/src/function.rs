@@ -26,6 +26,10 @@ use crate::iova::Iovas;
 /// Offsets in configuration space (PCI Local Bus 3.0, 6.2).
 const CLASS: u64 = 8;
 const BAR0: u64 = 0x10;
+const CAPABILITIES: u64 = 0x34;
+/// Identifier of the MSI-X capability, and how many there can be.
+const MSIX: u8 = 0x11;
+const MOST_CAPABILITIES: u32 = 48;
 /// Mass storage, non-volatile memory, NVM Express I/O controller.
 const NVME: u32 = 0x01_08_02;
 
@@ -201,7 +205,30 @@ impl VfioUserFunction {
         let flags = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
         let set = IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
         let (what, time) = ("turning an interrupt on", self.link.1.answer);
-        self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], &[event.as_fd()], time).map(drop)
+        self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], &[event.as_fd()], time)?;
+        self.enable_msix()
+    }
+
+    /// MSI-X Enable on, Function Mask off (PCI Local Bus 3.0, 6.8.2.3): with an eventfd alone some servers (SPDK's) signal nothing.
+    fn enable_msix(&self) -> Result<(), FunctionError> {
+        let mut at = [0];
+        self.link.load(region::CONFIG, CAPABILITIES, &mut at)?;
+        // A list that goes in circles ends here too.
+        for _ in 0..MOST_CAPABILITIES {
+            let place = u64::from(at[0] & !3);
+            if place < 0x40 {
+                break;
+            }
+            let mut head = [0; 4];
+            self.link.load(region::CONFIG, place, &mut head)?;
+            let [id, next, low, high] = head;
+            if id == MSIX {
+                let control = u16::from_le_bytes([low, high]) & !(1 << 14) | 1 << 15;
+                return self.link.store(region::CONFIG, place + 2, &control.to_le_bytes());
+            }
+            at = [next];
+        }
+        Ok(())
     }
 
     fn map_error(&self, memory: &DmaMemory, why: impl Into<String>) -> FunctionError {
@@ -217,22 +244,27 @@ impl VfioUserFunction {
             );
             return Err(self.map_error(memory, why));
         }
-        let (fd, offset) = memory.file().ok_or_else(|| {
-            self.map_error(
-                memory,
-                "another process can only be given memory with a file: have this function allocate it",
-            )
-        })?;
+        let file = memory.file();
+        let (fds, offset) = (file.map(|(fd, _)| fd), file.map_or(0, |(_, offset)| offset));
         let size = memory.len() as u64;
         let addr = state.iovas.allocate(size).ok_or_else(|| {
             self.map_error(memory, "no gap of I/O virtual addresses is large enough: unmap something first")
         })?;
         let flags = dma_flags::READ | dma_flags::WRITE;
         let map = DmaMap { argsz: size_of::<DmaMap>() as u32, flags, offset, addr, size };
-        let told =
-            self.link.0.ask("mapping memory for DMA", command::DMA_MAP, &[map.as_bytes()], &[fd], self.link.1.reset);
+        if fds.is_none() {
+            self.link.0.reach(addr, memory).map_err(|error| self.link.0.os("answering the server", error))?;
+        }
+        let told = self.link.0.ask(
+            "mapping memory for DMA",
+            command::DMA_MAP,
+            &[map.as_bytes()],
+            fds.as_slice(),
+            self.link.1.reset,
+        );
         if let Err(error) = told {
             state.iovas.release(addr);
+            self.link.0.end_reach(addr);
             return Err(match error {
                 FunctionError::Os { source, .. } if source.raw_os_error().is_some() => {
                     self.map_error(memory, format!("the server refuses it: {source}"))
@@ -376,6 +408,7 @@ impl Function for VfioUserFunction {
         // After an error the entry stays, and the memory with it: the device may still reach it.
         self.link.0.ask(what, command::DMA_UNMAP, &[unmap.as_bytes()], &[], self.link.1.reset)?;
         state.regions.remove(&iova);
+        self.link.0.end_reach(iova);
         state.iovas.release(iova);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod connection;
 mod error;
 mod function;
 mod iova;
+mod reach;
 
 pub use connection::Patience;
 pub use error::OpenError;

@@ -162,6 +162,8 @@ fn os(address: PciAddress, what: &'static str, errno: Errno) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem::offset_of;
+    use warprow_dma::Backing;
 
     #[test]
     fn what_cannot_be_opened_is_named_with_its_remedy() {
@@ -175,11 +177,46 @@ mod tests {
         assert!(text(Errno::ENODEV).contains("0000:01:00.0: binding it to /dev/iommu: "));
     }
 
+    /// As `linux/iommufd.h` and `linux/vfio.h` have them (6.12), on x86-64 and arm64.
+    #[test]
+    fn requests_are_the_kernels() {
+        let iommufd = |command: u32| nix::request_code_none!(IOMMUFD_TYPE, command);
+        let commands =
+            [IOMMUFD_CMD_IOAS_ALLOC, IOMMUFD_CMD_IOAS_IOVA_RANGES, IOMMUFD_CMD_IOAS_MAP, IOMMUFD_CMD_IOAS_UNMAP];
+        assert_eq!(commands.map(|command| iommufd(command)), [0x3b81, 0x3b84, 0x3b85, 0x3b86]);
+        let vfio = |number: u32| nix::request_code_none!(VFIO_TYPE, VFIO_BASE + number);
+        assert_eq!([18, 19].map(vfio), [0x3b76, 0x3b77]);
+        assert_eq!((FIXED_IOVA, WRITEABLE, READABLE), (1, 2, 4));
+        assert_eq!((size_of::<iommu_ioas_alloc>(), offset_of!(iommu_ioas_alloc, out_ioas_id)), (12, 8));
+        assert_eq!((size_of::<iommu_iova_range>(), size_of::<iommu_ioas_iova_ranges>()), (16, 32));
+        assert_eq!(
+            (offset_of!(iommu_ioas_iova_ranges, allowed_iovas), offset_of!(iommu_ioas_iova_ranges, out_iova_alignment)),
+            (16, 24)
+        );
+        assert_eq!(
+            (size_of::<iommu_ioas_map>(), offset_of!(iommu_ioas_map, user_va), offset_of!(iommu_ioas_map, iova)),
+            (40, 16, 32)
+        );
+        assert_eq!(
+            (size_of::<iommu_ioas_unmap>(), offset_of!(iommu_ioas_unmap, iova), offset_of!(iommu_ioas_unmap, length)),
+            (24, 8, 16)
+        );
+        // These two have grown: the kernel goes by the length that is said.
+        assert_eq!(
+            (offset_of!(vfio_device_bind_iommufd, iommufd), offset_of!(vfio_device_bind_iommufd, out_devid)),
+            (8, 12)
+        );
+        assert_eq!(offset_of!(vfio_device_attach_iommufd_pt, pt_id), 8);
+    }
+
     #[test]
     fn a_file_that_is_no_iommu_is_an_error_of_every_call() {
         let ioas = Ioas { iommu: File::open("/dev/null").unwrap(), id: 1 };
         assert_eq!(ioas.ranges().unwrap_err().raw_os_error(), Some(Errno::ENOTTY as i32));
         assert_eq!(ioas.unmap(0, 4096).unwrap_err().raw_os_error(), Some(Errno::ENOTTY as i32));
+        let memory = DmaMemory::allocate(4096, Backing::Anonymous).unwrap();
+        // SAFETY: nothing is mapped: that is no device's file.
+        assert_eq!(unsafe { ioas.map(0x1000, &memory) }, Err(Errno::ENOTTY));
         let address: PciAddress = "01:00.0".parse().unwrap();
         let error = ioas.attach(address, Path::new("/dev/null")).unwrap_err();
         assert!(matches!(error, OpenError::Os { .. }), "{error}");

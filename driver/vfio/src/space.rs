@@ -68,8 +68,12 @@ impl Backend {
                     Err(error) if worth_iommufd(&error) => error,
                     done => return done,
                 };
+                tracing::info!(%address, %error, "no way through the group: its own file is tried");
                 // What stood in the group's way is the better known of two.
-                return Self::new(Interface::Iommufd, system, address, group).map_err(|_| error);
+                return Self::new(Interface::Iommufd, system, address, group).map_err(|own| {
+                    tracing::info!(%address, error = %own, "nor through its own file");
+                    error
+                });
             }
         };
         let opened = backend.attach(system, address, group)?;
@@ -189,6 +193,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On a machine without the function, whatever else it has.
+    #[test]
+    fn each_way_says_what_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let system = System { sys: folder.path().join("sys"), proc: folder.path().join("proc") };
+        let address: PciAddress = "7f:1f.7".parse().unwrap();
+        let tried = |interface| Backend::new(interface, &system, address, u32::MAX).err().unwrap();
+        let own = tried(Interface::Iommufd);
+        assert!(matches!(own, OpenError::NoIommufd { .. } | OpenError::Permission { .. }), "{own}");
+        let (group, auto) = (tried(Interface::Type1).to_string(), tried(Interface::Auto).to_string());
+        assert!(group == auto && group != own.to_string(), "{group}; {auto}; {own}");
+    }
 
     #[test]
     fn the_own_file_is_tried_where_there_is_no_way_through_the_group() {

@@ -11,8 +11,8 @@ const CLASS_BRIDGE: u32 = 0x06_0000;
 
 /// Where sysfs and procfs are mounted.
 pub(crate) struct System {
-    sys: PathBuf,
-    proc: PathBuf,
+    pub(crate) sys: PathBuf,
+    pub(crate) proc: PathBuf,
 }
 
 impl System {

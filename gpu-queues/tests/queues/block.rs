@@ -98,7 +98,9 @@ impl Block {
                 Some(batch) => {
                     batch.outstanding[lane] = false;
                     batch.failed[lane] = !cqe.status().is_success();
-                    if batch.failed[lane] {
+                    if !batch.failed[lane] {
+                        u64_at(q.fault + offset_of!(Fault, answered) as u64).store(batch.launch, Relaxed);
+                    } else {
                         let (fault, launch) = (q.fault, u64_at(q.fault + offset_of!(Fault, failed_launch) as u64));
                         // The first of a launch.
                         if launch.load(Relaxed) != batch.launch {

@@ -359,3 +359,76 @@ fn several_sets_behind_one_gate() {
     second.recover().unwrap();
     both(&rig);
 }
+
+/// Whoever knows how to bring the drive back fails before the queue has been touched: it is on the device still, with its old indices.
+#[test]
+fn a_queue_stays_poisoned_until_it_was_recreated() {
+    for forwarded in [false, true] {
+        let mut rig = Rig::with(2, 2, forwarded, SHORT, LONG);
+        let all: Vec<u64> = (0..700).collect();
+        rig.assert_reads(&all);
+        rig.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(70..71));
+        assert_rows(&rig.launch(&all).unwrap(), false);
+        let function = rig.drives[1].controller.name().clone();
+        assert_in_use(rig.set.recover_with(|drive, blame, _| {
+            assert!(drive == 1 && blame.is_some());
+            Err(DriverError::QueuesInUse { function: function.clone(), queues: vec![9] })
+        }));
+        assert_eq!(poisons(&rig), [0, FAULT_TIMED_OUT]);
+        assert!(rig.set.is_poisoned() && !rig.gate.is_closed());
+        let rows = rig.launch(&all).expect("the gate is open for the other drive");
+        assert_rows(&rows[..1], true);
+        assert!(rows[1].values().all(Option::is_none), "it takes nothing");
+        rig.set.recover().unwrap();
+        rig.assert_reads(&all);
+    }
+}
+
+fn poisons(rig: &Rig) -> Vec<u32> {
+    rig.set.states().unwrap().iter().map(|state| state.poison).collect()
+}
+
+/// The context dies with a launch inside the gate and commands in flight: drives are reset nevertheless, and serve others.
+#[test]
+fn drives_outlive_the_context_of_a_launch() {
+    for forwarded in [false, true] {
+        let mut rig = Rig::with(2, 1, forwarded, LONG, SHORT);
+        rig.assert_reads(&[1, 2, 3]);
+        assert!(rig.gate.enter(99));
+        assert_in_use(rig.drives[0].controller.reset(ResetKind::Controller).map_err(GpuError::from));
+        rig.gate.lose_context();
+        rig.drives[0].controller.reset(ResetKind::Controller).unwrap();
+        let read = |rig: &Rig, drive: usize| {
+            let it = &rig.drives[drive];
+            let mut io = BlockIo::new(&it.controller, it.namespace.clone(), &QueueOptions::default()).unwrap();
+            let mut row = vec![0; 512];
+            io.read(7, &mut row).unwrap();
+            assert!(row == content(drive, 7));
+        };
+        read(&rig, 0);
+        rig.set.recover().unwrap();
+        (0..2).for_each(|drive| read(&rig, drive));
+        // Their queues are given back.
+        let Rig { set, drives, .. } = rig;
+        let ids: Vec<_> = set.descriptors().iter().map(|queue| queue.queue_id).collect();
+        drop(set);
+        let gate = Arc::new(Gate::on_host().unwrap());
+        let set = self::set(&drives, &gate, 1, forwarded, LONG);
+        assert_eq!(set.descriptors().iter().map(|queue| queue.queue_id).collect::<Vec<_>>(), ids);
+    }
+}
+
+#[test]
+fn a_queue_tells_who_was_answered_last() {
+    let mut rig = Rig::with(2, 1, false, SHORT, LONG);
+    assert_eq!([0, 1, 2].map(|drive| rig.set.answered(drive)), [0, 0, 0]);
+    rig.assert_reads(&[1, 2, 3]);
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [1, 1]);
+    rig.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ));
+    rig.launch(&[5]).unwrap();
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [2, 1]);
+    rig.set.recover().unwrap();
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [2, 0], "it is a new queue");
+    rig.assert_reads(&[1]);
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [3, 3]);
+}

@@ -67,7 +67,9 @@ impl Queue {
             failed_lba: self.fault.u64_at(48),
             failed_launch: self.fault.u64_at(56),
             failed_cid: word(64),
-            reserved: [0; 15],
+            unused: 0,
+            answered: self.fault.u64_at(72),
+            reserved: [0; 12],
         }
     }
 

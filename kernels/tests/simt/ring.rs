@@ -262,6 +262,8 @@ fn rows_come_from_controllers_with_threads() {
         for _ in 0..3 {
             let told = scene.good(&mut shim).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
             assert_eq!((told.counters.anomalies, told.faults), (0, 0), "seed {seed}");
+            let answered = scene.drives.queues.iter().map(|queue| queue.fault().answered == told.launch);
+            assert_eq!(answered.filter(|&it| it).count() > 0, told.counters.commands > 0, "seed {seed}");
         }
     }
 }
@@ -305,6 +307,7 @@ impl Scene {
         let fault = queue.fault();
         assert_eq!((fault.kind, fault.drive, fault.queue), (FAULT_TIMED_OUT, 0, queue.id()));
         assert_eq!((fault.launch, fault.status), (told.launch, 0));
+        assert!(fault.answered <= told.launch, "{fault:?}");
         assert!(fault.outstanding >= 1 && fault.waited_ns > TIMEOUT.as_nanos() as u64, "{fault:?}");
         // It names a command that was lost.
         let named = self.at_lba(keys, fault.lba);
@@ -315,6 +318,7 @@ impl Scene {
         let later = self.check(shim, &again).unwrap();
         let cold = again.expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).count();
         assert_eq!((again.lost.len(), later.counters.commands, later.faults), (cold, 0, 1));
+        assert!(self.drives.queues[0].fault().answered < later.launch, "it answered nothing");
         told
     }
 }
@@ -399,6 +403,21 @@ pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn a_drive_that_only_fails_commands_has_answered_none() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut scene = Scene::simple(5);
+    let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
+    let rule = scene.drives.faults.inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).always());
+    let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
+    let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
+    let told = scene.check(&mut shim, &launched).unwrap();
+    assert!(told.counters.commands > 0 && scene.drives.queues[0].fault().answered == 0);
+    scene.drives.faults.remove(rule);
+    let told = scene.complete_of(&mut shim, 2000).unwrap();
+    assert_eq!(scene.drives.queues[0].fault().answered, told.launch);
 }
 
 #[test]

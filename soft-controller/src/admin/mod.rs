@@ -96,6 +96,7 @@ impl Control {
             self.dma.memory(segment).write(segment.offset, part);
             rest = later;
         }
+        self.dma.push(&self.segments)?;
         Ok(Reply::Done(0))
     }
 

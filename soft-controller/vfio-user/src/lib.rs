@@ -12,6 +12,7 @@ mod config_space;
 mod server;
 mod session;
 mod vectors;
+mod wire;
 
 pub use claim::Claim;
 pub use server::{Event, ServeError, Server};

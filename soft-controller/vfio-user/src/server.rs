@@ -184,9 +184,10 @@ impl Server {
                 }
                 client = Some(scope.spawn(move || {
                     tell(Event::Connected);
-                    let mut session = Session::new(&self.controller, channel, self.limits);
-                    let why = session.run(stop, &|command, why| tell(Event::Refused { command, why }));
-                    drop(session);
+                    let why = match Session::new(&self.controller, channel, self.limits) {
+                        Ok(mut session) => session.run(stop, &|command, why| tell(Event::Refused { command, why })),
+                        Err(error) => error.to_string(),
+                    };
                     tell(Event::Ended { why });
                 }));
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
-use warprow_dma::{DmaMemory, Function, ImportError};
+use warprow_dma::{Backing, DmaMemory, Function, ImportError};
 use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
@@ -21,11 +21,14 @@ use zerocopy::IntoBytes;
 use crate::config_space::{ConfigSpace, Effect, SIZE};
 use crate::server::Limits;
 use crate::vectors::Vectors;
+use crate::wire::Wire;
 
 /// How often a session looks whether it shall end.
 const GLANCE: Duration = Duration::from_millis(100);
 /// Refused requests that are reported, of one client.
 const REPORTED: u32 = 16;
+/// Bytes of one client's memory that is copied, since no files came with it.
+const MOST_COPIED: u64 = 1 << 30;
 /// Our version of the protocol.
 const MINOR: u16 = 1;
 /// Doorbells in BAR0.
@@ -53,14 +56,16 @@ impl From<&[u8]> for Answer {
 
 pub(crate) struct Session<'a> {
     controller: &'a SoftController,
-    channel: Channel,
+    wire: Arc<Wire>,
     doorbells: DmaMemory,
     config: ConfigSpace,
     vectors: Arc<Vectors>,
     /// The MSI-X table, which a host writes and we need not read: eventfds take its place.
     table: Vec<u8>,
-    /// By address; without memory where no file came along.
-    regions: BTreeMap<u64, (u64, Option<DmaMemory>)>,
+    /// By address; a copy of the client's where no file came along.
+    regions: BTreeMap<u64, (u64, DmaMemory)>,
+    /// Bytes of copies.
+    copied: u64,
     refused: u32,
     limits: Limits,
 }
@@ -72,12 +77,24 @@ impl Drop for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(controller: &'a SoftController, channel: Channel, limits: Limits) -> Self {
+    pub(crate) fn new(controller: &'a SoftController, channel: Channel, limits: Limits) -> std::io::Result<Self> {
         let doorbells = controller.doorbell_memory();
         let config = ConfigSpace::new(controller, doorbells.len());
         let vectors = Arc::new(Vectors::new(config.vectors));
         let table = vec![0; usize::from(config.vectors) * 16];
-        Self { controller, channel, doorbells, config, vectors, table, regions: BTreeMap::new(), refused: 0, limits }
+        let wire = Arc::new(Wire::new(channel, limits.time)?);
+        Ok(Self {
+            controller,
+            wire,
+            doorbells,
+            config,
+            vectors,
+            table,
+            regions: BTreeMap::new(),
+            copied: 0,
+            refused: 0,
+            limits,
+        })
     }
 
     /// Serves until the client goes, breaks the protocol, or `stop` is set; `report` is told of requests that are refused.
@@ -90,12 +107,13 @@ impl<'a> Session<'a> {
     }
 
     fn greet(&mut self) -> Result<(), ChannelError> {
-        let message = self.channel.receive(Instant::now() + self.limits.time, self.limits.time)?;
+        let time = self.limits.time;
+        let message = self.wire.with(|channel| channel.receive(Instant::now() + time, time))?;
         let version = match Request::parse(message.header.command, &message.payload, message.fds.len()) {
             _ if message.is_reply() => return Err(ChannelError::Malformed("a reply where a version belongs")),
             Ok(Request::Version(version)) if version.major == 0 => version,
             Ok(Request::Version(_)) => {
-                self.channel.refuse(&message.header, Errno::PROTONOSUPPORT, self.limits.time)?;
+                self.wire.with(|channel| channel.refuse(&message.header, Errno::PROTONOSUPPORT, time))?;
                 return Err(ChannelError::Malformed("a major version that is not 0"));
             }
             Ok(_) => return Err(ChannelError::Malformed("another message where a version belongs")),
@@ -106,8 +124,9 @@ impl<'a> Session<'a> {
             max_data_xfer_size: MAX_TRANSFER as u64,
             max_dma_maps: Some(self.limits.regions as u64),
         };
+        self.wire.set_most(version.capabilities.max_data_xfer_size);
         let ours = Version { major: 0, minor: version.minor.min(MINOR), capabilities };
-        self.channel.reply(&message.header, &[&ours.encode()], &[], self.limits.time)
+        self.wire.with(|channel| channel.reply(&message.header, &[&ours.encode()], &[], time))
     }
 
     fn serve(&mut self, stop: &AtomicBool, report: &dyn Fn(u16, &'static str)) -> Result<Ended, ChannelError> {
@@ -115,13 +134,10 @@ impl<'a> Session<'a> {
             if stop.load(Ordering::Relaxed) {
                 return Ok("the server ends".to_owned());
             }
-            if self.regions.values().flat_map(|(_, memory)| memory).any(DmaMemory::is_lost) {
+            if self.regions.values().any(|(_, memory)| memory.is_lost()) {
                 return Ok("the client has shortened a file that it gave for DMA".to_owned());
             }
-            if !self.channel.readable(Instant::now() + GLANCE)? {
-                continue;
-            }
-            let message = self.channel.receive(Instant::now() + self.limits.time, self.limits.time)?;
+            let Some(message) = self.wire.next(GLANCE)? else { continue };
             if message.is_reply() {
                 return Err(ChannelError::Malformed("a reply to nothing"));
             }
@@ -136,7 +152,7 @@ impl<'a> Session<'a> {
         match answer {
             Ok(answer) if wanted => {
                 let fds: Vec<_> = answer.fd.iter().map(AsFd::as_fd).collect();
-                self.channel.reply(&header, &[&answer.payload], &fds, self.limits.time)
+                self.wire.with(|channel| channel.reply(&header, &[&answer.payload], &fds, self.limits.time))
             }
             Ok(_) => Ok(()),
             Err(refusal) => {
@@ -144,7 +160,10 @@ impl<'a> Session<'a> {
                     report(header.command, refusal.why);
                 }
                 self.refused = self.refused.saturating_add(1);
-                if wanted { self.channel.refuse(&header, refusal.errno, self.limits.time) } else { Ok(()) }
+                if !wanted {
+                    return Ok(());
+                }
+                self.wire.with(|channel| channel.refuse(&header, refusal.errno, self.limits.time))
             }
         }
     }
@@ -202,28 +221,46 @@ impl<'a> Session<'a> {
         if self.regions.len() >= self.limits.regions {
             return Err(Refusal::new(Errno::NOSPC, "more mappings than were agreed on"));
         }
-        // Without a file it is noted and not reached: commands that name it end with an error.
-        let memory = fds.into_iter().next().map(|fd| {
-            let kind = fstatfs(&fd).map_err(|errno| Refusal::new(errno, "a file that cannot be looked at"))?.f_type;
-            if ![TMPFS, HUGETLBFS].contains(&(kind as i64)) {
-                return Err(Refusal::new(Errno::INVAL, "memory for DMA that is a file on a disk"));
-            }
-            let writable = map.flags & dma_flags::WRITE != 0;
-            let memory = DmaMemory::import(fd, map.offset, map.size, writable).map_err(|error| match error {
-                ImportError::System(error) => {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-                    Refusal::new(errno, "a file that cannot be mapped")
-                }
-                ImportError::TooShort { .. } => Refusal::new(Errno::INVAL, "a file shorter than its mapping"),
-                _ => Refusal::new(Errno::INVAL, "a descriptor that is not a file's, or not whole pages of one"),
-            })?;
-            if !self.controller.map_at(map.addr, &memory, writable) {
-                return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
-            }
-            Ok(memory)
-        });
-        self.regions.insert(map.addr, (map.size, memory.transpose()?));
+        let writable = map.flags & dma_flags::WRITE != 0;
+        let memory = match fds.into_iter().next() {
+            Some(fd) => self.map_file(map, fd, writable)?,
+            None => self.map_copy(map, writable)?,
+        };
+        self.regions.insert(map.addr, (map.size, memory));
         Ok(())
+    }
+
+    /// Memory that both have.
+    fn map_file(&self, map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<DmaMemory, Refusal> {
+        let kind = fstatfs(&fd).map_err(|errno| Refusal::new(errno, "a file that cannot be looked at"))?.f_type;
+        if ![TMPFS, HUGETLBFS].contains(&(kind as i64)) {
+            return Err(Refusal::new(Errno::INVAL, "memory for DMA that is a file on a disk"));
+        }
+        let memory = DmaMemory::import(fd, map.offset, map.size, writable).map_err(|error| match error {
+            ImportError::System(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+                Refusal::new(errno, "a file that cannot be mapped")
+            }
+            ImportError::TooShort { .. } => Refusal::new(Errno::INVAL, "a file shorter than its mapping"),
+            _ => Refusal::new(Errno::INVAL, "a descriptor that is not a file's, or not whole pages of one"),
+        })?;
+        if !self.controller.map_at(map.addr, &memory, writable) {
+            return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
+        }
+        Ok(memory)
+    }
+
+    /// Memory that is read and written by messages. The copy takes what was touched of it.
+    fn map_copy(&mut self, map: &DmaMap, writable: bool) -> Result<DmaMemory, Refusal> {
+        let too_much = Refusal::new(Errno::NOSPC, "more memory without files than is copied here");
+        let copied = self.copied.checked_add(map.size).filter(|&bytes| bytes <= MOST_COPIED).ok_or(too_much)?;
+        let memory = usize::try_from(map.size).ok().and_then(|len| DmaMemory::allocate(len, Backing::Anonymous).ok());
+        let memory = memory.ok_or(Refusal::new(Errno::NOMEM, "memory for copies"))?;
+        if !self.controller.map_remote_at(map.addr, &memory, writable, self.wire.clone()) {
+            return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
+        }
+        self.copied = copied;
+        Ok(memory)
     }
 
     /// Ends mappings, each as a whole; nothing reaches their memory afterwards.
@@ -238,7 +275,10 @@ impl<'a> Session<'a> {
             return Err(Refusal::new(Errno::NOENT, "a mapping that there is not"));
         }
         for addr in named {
-            if let Some((_, Some(_))) = self.regions.remove(&addr) {
+            if let Some((size, memory)) = self.regions.remove(&addr) {
+                if memory.file().is_none() {
+                    self.copied = self.copied.saturating_sub(size);
+                }
                 // It is there: both lists are changed together.
                 let _ = self.controller.unmap(addr);
             }

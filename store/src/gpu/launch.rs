@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
-use warprow_gpu_queues::Gpu;
+use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::Lookup;
 use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
 
@@ -44,7 +44,11 @@ pub(super) unsafe fn launch(
 }
 
 fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
-    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(KernelError::Cuda { what, code }.into()) }
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code if ends_context(code) => Err(warprow_gpu_queues::GpuError::ContextLost { what, code }.into()),
+        code => Err(KernelError::Cuda { what, code }.into()),
+    }
 }
 
 /// Whether the stream is one of this GPU's context, and whether it is being captured.

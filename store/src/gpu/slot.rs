@@ -1,10 +1,10 @@
 //! The right to one look-up at a time on the GPU, and its launches.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
-use warprow_gpu_queues::abi::{LANES, MAX_BATCHES};
+use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::{Kind, LookupGraph, Shape};
@@ -30,6 +30,8 @@ pub(crate) struct State {
     sets: Vec<QueueSet>,
     descriptors: DeviceMemory,
     issued: [Issued; TICKETS],
+    /// [`QueueSet::answered`] of each queue, drives of set 0 first, when it was last told.
+    answered: Vec<u64>,
     graphs: Graphs,
 }
 
@@ -97,6 +99,9 @@ pub(crate) struct Inner {
     pub tickets: Arc<Registered>,
     state: Mutex<Option<State>>,
     broken: AtomicBool,
+    /// Captures there were, and how many of them were forgotten.
+    captures: AtomicU64,
+    forgotten: AtomicU64,
 }
 
 /// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives it back to
@@ -152,7 +157,8 @@ impl State {
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
-        Ok(Self { memory, places, tickets, gate, sets, descriptors, issued, graphs })
+        let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
+        Ok(Self { memory, places, tickets, gate, sets, descriptors, issued, answered, graphs })
     }
 
     /// Launches that were given out and have ended.
@@ -164,13 +170,19 @@ impl State {
     /// on it. One that is given up is done without.
     fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
         let members: Vec<_> = plan.attached.store.members.iter().flatten().collect();
+        let mut lost = Ok(());
         for set in &mut self.sets {
-            set.recover_with(|drive, blame, recreate| match members.get(drive) {
+            let recovered = set.recover_with(|drive, blame, recreate| match members.get(drive) {
                 Some(member) => member.revive(blame, recreate),
                 None => recreate(),
-            })?;
+            });
+            match recovered {
+                // That is no reason to leave drives as they are.
+                Err(error @ warprow_gpu_queues::GpuError::ContextLost { .. }) => lost = Err(error.into()),
+                recovered => recovered?,
+            }
         }
-        Ok(())
+        lost
     }
 
     /// Whether no launch of this slot is under way, of those that are not in graphs.
@@ -186,6 +198,8 @@ impl GpuSlot {
             tickets: state.tickets.clone(),
             state: Mutex::new(Some(state)),
             broken: AtomicBool::new(false),
+            captures: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -231,7 +245,7 @@ impl GpuSlot {
             let it = &state.issued[index];
             !it.held && !it.captured && it.launches <= state.ended(index)
         });
-        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, or take another slot for other graphs"))?;
+        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs"))?;
         let mut lookup = describe(plan, state, batch, out, (ids, index));
         let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
         let shape = plan.shape(ids, rows);
@@ -277,7 +291,52 @@ impl GpuSlot {
     fn issue(&self, state: &mut State, index: usize, captured: bool) -> Ticket {
         let issued = &mut state.issued[index];
         *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
-        Ticket { slot: self.inner.clone(), index, ends: issued.launches, captured }
+        let capture = if captured { self.inner.captures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        Ticket::new(self.inner.clone(), index, issued.launches, capture)
+    }
+
+    /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
+    /// graphs, whose rows on such a queue's drive fail until then (or, with several queue sets, come by the others'). Whether there
+    /// was anything to do.
+    ///
+    /// Look-ups that are under way are cut off from their drives, and those that begin meanwhile get none of their rows
+    /// ([`GpuError::RowsFailed`]). It waits: for those to leave, and for drives, which it may reset.
+    ///
+    /// # Errors
+    /// As [`QueueSet::recover_with`]: [`DriverError::QueuesInUse`](warprow_driver::DriverError::QueuesInUse) if a look-up does not
+    /// leave; [`ContextLost`](warprow_gpu_queues::GpuError::ContextLost) if none ever will (the drives are brought back all the same,
+    /// for look-ups of the host). A drive that is given up is none: its rows fail until
+    /// [`Store::retry_drives`](crate::Store::retry_drives) finds it well, and this was called again.
+    pub fn recover(&self) -> Result<bool, GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        let needed = state.sets.iter().any(QueueSet::is_poisoned);
+        if needed {
+            state.recover(&self.inner.plan)?;
+        }
+        state.gate.check_context()?;
+        Ok(needed)
+    }
+
+    /// Takes the tickets of all captured look-ups back, for others: how many. A slot has 8 tickets for look-ups of each kind, and
+    /// a captured look-up keeps its own, since its graph may run at any time, also after the [`Ticket`] was dropped.
+    ///
+    /// Call it when the graphs that hold look-ups of this slot have ended and are run no more: destroyed, most likely. One that runs
+    /// nevertheless takes part in a count that is another look-up's, so that reports of either are wrong, or come too soon.
+    pub fn forget_captures(&self) -> Result<usize, GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        self.inner.forgotten.store(self.inner.captures.load(Ordering::Relaxed), Ordering::Relaxed);
+        let mut forgotten = 0;
+        for index in 0..TICKETS {
+            let ended = state.ended(index);
+            if let Some(issued) = state.issued.get_mut(index).filter(|it| it.captured) {
+                // It ran as often as it ran.
+                *issued = Issued { launches: ended, ..Issued::default() };
+                forgotten += 1;
+            }
+        }
+        Ok(forgotten)
     }
 }
 
@@ -289,6 +348,28 @@ impl Inner {
             && issued.launches == ends
         {
             issued.held = false;
+        }
+    }
+
+    pub(crate) fn has_forgotten(&self, capture: u64) -> bool {
+        capture != 0 && capture <= self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Tells the drives that have answered look-ups since this was asked last that they have.
+    pub(crate) fn tell_answers(&self) {
+        let mut held = lock(&self.state);
+        let Some(state) = held.as_mut() else { return };
+        let members: Vec<_> = self.plan.attached.store.members.iter().flatten().collect();
+        let queues = state.sets.iter().flat_map(|set| (0..set.descriptors().len()).map(move |drive| (set, drive)));
+        for ((set, drive), known) in queues.zip(&mut state.answered) {
+            let answered = set.answered(drive);
+            // One that was made anew has answered nobody yet.
+            if std::mem::replace(known, answered) != answered
+                && answered != 0
+                && let Some(member) = members.get(drive)
+            {
+                member.controller().proven();
+            }
         }
     }
 
@@ -309,17 +390,23 @@ impl Inner {
             let what = given_up(fault.drive).unwrap_or_else(|| fault.to_string());
             let command = (fault.cid as u16, fault.lba);
             let queue = fault.queue as u16;
-            (fault.launch != launch, QueueFault { drive: name(fault.drive), queue, command, what })
+            let is_effect = fault.kind == FAULT_CLOSED && given_up(fault.drive).is_none();
+            ((fault.launch != launch, is_effect), QueueFault { drive: name(fault.drive), queue, command, what })
         });
         let errors = state.sets.iter().flat_map(QueueSet::errors).map(|(queue, failed)| {
             let what =
                 if failed.launch == launch { failed.to_string() } else { format!("in another look-up, {failed}") };
             let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
-            (failed.launch != launch, QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
+            ((failed.launch != launch, false), QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
         });
-        // Stable: of those that are as near, the first.
-        faults.chain(errors).min_by_key(|(is_another, _)| *is_another).map(|(_, fault)| fault)
+        nearest(faults.chain(errors))
     }
+}
+
+/// What is to blame, among faults of which is known whether they are another look-up's, and whether something else's effect: that a
+/// queue was closed is what a drive's reset does to the other drives too. Of those that are as near, the first.
+fn nearest(faults: impl Iterator<Item = ((bool, bool), QueueFault)>) -> Option<QueueFault> {
+    faults.min_by_key(|(distance, _)| *distance).map(|(_, fault)| fault)
 }
 
 impl Drop for Inner {
@@ -334,6 +421,12 @@ impl Drop for Inner {
                 "a slot is abandoned with its memory: {}",
                 quiet.err().map_or("broken".to_owned(), |e| e.to_string())
             );
+            let mut state = state;
+            let sets = std::mem::take(&mut state.sets);
+            // Drives of a context that is lost give their queues back: nobody is at them. (The sets keep the memory.)
+            if state.gate.check_context().is_ok() {
+                std::mem::forget(sets);
+            }
             return std::mem::forget(state);
         }
         let mut state = state;
@@ -440,5 +533,28 @@ fn describe(
         staging: memory + places.staging,
         staging_stride: plan.staging_stride,
         first: plan.first,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_goes_before_its_effects_and_a_look_up_s_own_before_others() {
+        let fault =
+            |drive: &str| QueueFault { drive: drive.to_owned(), queue: 1, command: (0, 0), what: String::new() };
+        let first = |faults: &[((bool, bool), &str)]| {
+            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|it| it.drive)
+        };
+        let (own, others, cause, effect) = (false, true, false, true);
+        // The reset of drive 1 cut drive 0 off.
+        assert_eq!(first(&[((own, effect), "0"), ((own, cause), "1")]).as_deref(), Some("1"));
+        assert_eq!(first(&[((others, cause), "0"), ((own, effect), "1")]).as_deref(), Some("1"));
+        assert_eq!(
+            first(&[((others, effect), "0"), ((others, cause), "1"), ((others, cause), "2")]).as_deref(),
+            Some("1")
+        );
+        assert_eq!(first(&[]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The end of a launch, as its host sees it.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use warprow_kernels::abi::{self, flaw, outcome};
@@ -58,7 +58,10 @@ pub struct Ticket {
     pub(crate) index: usize,
     /// The sequence number that ends it.
     pub(crate) ends: u64,
-    pub(crate) captured: bool,
+    /// Which capture of the slot's it is, from 1; 0: it is none.
+    pub(crate) capture: u64,
+    /// The latest launch of which the drives' answers were told.
+    told: AtomicU64,
 }
 
 /// Offsets of the words of a ticket in its pinned memory.
@@ -82,14 +85,21 @@ fn is_whole(words: &[u64]) -> bool {
 }
 
 impl Ticket {
+    pub(crate) fn new(slot: Arc<Inner>, index: usize, ends: u64, capture: u64) -> Self {
+        Self { slot, index, ends, capture, told: AtomicU64::new(0) }
+    }
+
     /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
     /// look-up it is that of the latest launch of the graph that has ended ([`GpuReport::runs`] counts them), and `None` while
-    /// one writes its report.
+    /// one writes its report, and after [`GpuSlot::forget_captures`](super::GpuSlot::forget_captures).
     ///
     /// # Errors
     /// [`GpuError::QueueBusy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
     /// was wrong. [`GpuError::RowsFailed`] if rows could not be read.
     pub fn poll(&self) -> Option<Result<GpuReport, GpuError>> {
+        if self.slot.has_forgotten(self.capture) {
+            return None;
+        }
         let memory = self.slot.tickets.memory();
         let base = self.index * size_of::<abi::Ticket>();
         let sequence = memory.load_u64(base);
@@ -158,29 +168,28 @@ impl Ticket {
             let rule = "offsets begin with 0, never descend, and end with the number of ids; take no row of its output";
             return Err(GpuError::Flawed("its offsets make no sense", rule));
         }
+        let launch = word(LAUNCH);
+        if commands > 0 && self.told.swap(launch, Ordering::Relaxed) != launch {
+            self.slot.tell_answers();
+        }
         if failed != 0 {
             let gate_was_closed = word(GATE) as u32 != 0;
-            let first = if gate_was_closed { None } else { self.slot.first_fault(word(LAUNCH)) };
+            let first = if gate_was_closed { None } else { self.slot.first_fault(launch) };
             return Err(GpuError::RowsFailed { failed, first, report: Box::new(report) });
-        }
-        if commands > 0 {
-            // Which drives they went to is not known here: nearly always all.
-            let members = self.slot.plan.attached.store.members.iter().flatten();
-            members.for_each(|member| member.controller().proven());
         }
         Ok(report)
     }
 
     /// Whether the launch was captured in a graph.
     pub fn is_captured(&self) -> bool {
-        self.captured
+        self.capture != 0
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         // A graph may launch a captured one again.
-        if !self.captured {
+        if !self.is_captured() {
             self.slot.forget_ticket(self.index, self.ends);
         }
     }

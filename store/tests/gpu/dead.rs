@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::{Cut, Fault, Rule};
 use warprow_spec::NvmOpcode;
-use warprow_store::{GpuOptions, GpuSlot};
+use warprow_store::{Batch, DType, GpuError, GpuOptions, GpuSlot, HostOptions, Output, Rows};
 
-use crate::rig::{Flat, ROW, Stream, World, failed, gpu, scaled, short, wait};
+use crate::common;
+use crate::rig::{DIM, Flat, ROW, Stream, World, failed, gpu, patient, scaled, short, trap, wait};
 
 /// A drive that is gone is given up: its rows fail at once, and no others, and the look-up says why. Then its power returns, and
 /// somebody has it tried again.
@@ -143,4 +144,108 @@ fn one_of_two_drives_fails_its_rows_alone() {
             one_of_two_dies(&gpu, fault, sets);
         }
     }
+}
+
+#[test]
+fn a_slot_of_graphs_alone_is_recovered_when_asked_to() {
+    let Some(gpu) = gpu() else { return };
+    for fault in [Fault::Swallow, Fault::Fatal, Fault::Disappear] {
+        let world = World::new(2);
+        let plan = world.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
+        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let flat = Flat::new(&gpu, World::ids(1000, &mut fastrand::Rng::with_seed(12)));
+        let (graph, captured) = flat.capture(&gpu, &slot, &stream);
+        let replay = || {
+            flat.reset();
+            stream.launch(&gpu, &graph);
+            stream.wait(&gpu);
+            captured.poll().expect("it has ended")
+        };
+        replay().unwrap();
+        assert!(!slot.recover().unwrap(), "there is nothing to recover");
+        world.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(10));
+        failed(replay(), &fault);
+        let due: Vec<i64> = flat.ids.iter().copied().filter(|&id| world.home(id as u64).0 == 1).collect();
+        for round in 0..2 {
+            assert_eq!(failed(replay(), &(fault, round)).first.drive, "drive1");
+            assert_eq!(flat.check(&world, &(fault, round)), due, "it takes nothing until it was recovered");
+        }
+        assert!(slot.recover().unwrap());
+        if fault == Fault::Disappear {
+            failed(replay(), &"given up");
+            assert_eq!(flat.check(&world, &"given up"), due);
+            assert!(!slot.recover().unwrap(), "it is done without");
+            world.drives[1].power_cut(Cut::KeepAll).unwrap();
+            assert!(world.store.retry_drives().iter().all(|it| it.failure.is_none()));
+            assert!(slot.recover().unwrap());
+        }
+        for round in 0..3 {
+            replay().unwrap_or_else(|error| panic!("{fault:?}, replay {round}: {error}"));
+            assert!(flat.check(&world, &(fault, round)).is_empty());
+        }
+    }
+}
+
+/// What the child below says when all went well.
+const OUTLIVED: &str = "drives have outlived the context";
+
+/// Ends its context, and with it all other tests of its process: run by the test below, in a process of its own.
+#[test]
+#[ignore = "run by the test below, in a process of its own"]
+fn context_is_lost() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::new(2);
+    let plan = world.plan(&gpu, patient(), 2);
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let flat = Flat::new(&gpu, World::ids(1000, &mut fastrand::Rng::with_seed(13)));
+    flat.assert_found(&world, &slot, &stream, &"before");
+    // A look-up waits for its drive, inside the gate.
+    world.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
+    let ticket = flat.launch(&slot, &stream).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(ticket.poll().is_none());
+    trap(&gpu);
+    world.drives[1].faults().clear();
+    let names_it = |error: GpuError| {
+        let text = error.to_string();
+        assert!(text.contains("the CUDA context is lost"), "{text}");
+    };
+    names_it(flat.launch(&slot, &stream).expect_err("there is no context"));
+    // One drive needs a reset, for which everybody has to let go.
+    world.drives[1].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ));
+    let host = world.store.attach_host(HostOptions::default()).unwrap();
+    let plan_of_host = host.plan(&World::features(), World::options(1)).unwrap();
+    let mut slot_of_host = plan_of_host.slot().unwrap();
+    let ids = World::ids(600, &mut fastrand::Rng::with_seed(14));
+    let mut look = || {
+        let mut rows = vec![0.0; ids.len() * DIM as usize];
+        let mut out = Output::new(Rows::F32(&mut rows), DIM as usize);
+        let looked = slot_of_host.lookup(&Batch::new(&ids, ids.len() as u32), &mut out);
+        if looked.is_ok() {
+            for (row, &id) in rows.chunks(DIM as usize).zip(&ids) {
+                assert_eq!(row, common::widen(DType::F32, world.table.row(id as u64)), "id {id}");
+            }
+        }
+        looked.is_ok()
+    };
+    assert!(!look(), "the drive has failed");
+    assert!(look() || look(), "the drive was reset");
+    names_it(slot.recover().expect_err("there is no context"));
+    assert!(look());
+    drop((slot, ticket, plan));
+    assert!(look() && look());
+    println!("{OUTLIVED}");
+}
+
+#[test]
+fn a_lost_context_is_named_and_its_drives_serve_others() {
+    let Some(gpu) = gpu() else { return };
+    let program = std::env::current_exe().unwrap();
+    let child = std::process::Command::new(program)
+        .args(["--exact", "dead::context_is_lost", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .unwrap();
+    drop(gpu);
+    let text = format!("{}{}", String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && text.contains(OUTLIVED), "{text}");
 }

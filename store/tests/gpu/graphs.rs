@@ -212,3 +212,41 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
         flats[ran].reset();
     }
 }
+
+/// More graphs than a slot has tickets, one after another: each is thrown away before the next is captured.
+#[test]
+fn captures_that_were_thrown_away_give_their_tickets_back() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::new(1);
+    let plan = world.plan(&gpu, patient(), 1);
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let flat = Flat::new(&gpu, World::ids(300, &mut fastrand::Rng::with_seed(11)));
+    let mut held = Vec::new();
+    while held.len() < 8 {
+        held.push(flat.capture(&gpu, &slot, &stream));
+    }
+    assert!(matches!(flat.launch(&slot, &stream), Err(GpuError::QueueBusy(_))));
+    // Some have run, some have not.
+    for (graph, _) in &held[..3] {
+        stream.launch(&gpu, graph);
+        stream.launch(&gpu, graph);
+    }
+    stream.wait(&gpu);
+    assert!(held[..3].iter().all(|(_, ticket)| ticket.poll().expect("it has ended").unwrap().runs == 2));
+    assert_eq!(slot.forget_captures().unwrap(), 8);
+    assert_eq!(slot.forget_captures().unwrap(), 0);
+    assert!(held.iter().all(|(_, ticket)| ticket.poll().is_none()));
+    for round in 0..20 {
+        flat.assert_found(&world, &slot, &stream, &("direct", round));
+        flat.reset();
+        let (graph, ticket) = flat.capture(&gpu, &slot, &stream);
+        assert!(ticket.poll().is_none(), "it has not run");
+        stream.launch(&gpu, &graph);
+        stream.wait(&gpu);
+        let report = ticket.poll().expect("it has ended").unwrap();
+        assert_eq!(report.ids, 300);
+        assert!(flat.check(&world, &("captured", round)).is_empty());
+        assert_eq!(slot.forget_captures().unwrap(), 1);
+        assert!(held.iter().all(|(_, ticket)| ticket.poll().is_none()), "what was forgotten stays so");
+    }
+}

@@ -84,6 +84,25 @@ impl Stream {
 
 pub(crate) struct Graph(CUgraphExec);
 
+/// A kernel that ends its context.
+const TRAP: &std::ffi::CStr = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry end_it() { trap; }\n";
+
+/// Launches that kernel on a stream of its own, and waits until the context is lost.
+pub(crate) fn trap(gpu: &Gpu) {
+    let stream = Stream::new(gpu);
+    let _current = gpu.enter().unwrap();
+    let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the text ends with a zero; handles are stored; the kernel takes no parameters.
+    unsafe {
+        assert_eq!(sys::cuModuleLoadData(&mut module, TRAP.as_ptr().cast()), CUresult::CUDA_SUCCESS);
+        assert_eq!(sys::cuModuleGetFunction(&mut function, module, c"end_it".as_ptr()), CUresult::CUDA_SUCCESS);
+        let none = std::ptr::null_mut();
+        assert_eq!(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream.0, none, none), CUresult::CUDA_SUCCESS);
+        let ended = sys::cuStreamSynchronize(stream.0);
+        assert!(warprow_gpu_queues::ends_context(ended), "{ended:?}");
+    }
+}
+
 /// Waits for a ticket, for a bounded time.
 pub(crate) fn wait(ticket: &Ticket) -> Result<GpuReport, GpuError> {
     let began = Instant::now();

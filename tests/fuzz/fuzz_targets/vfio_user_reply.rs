@@ -3,8 +3,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use warprow_fuzz::edit;
-use warprow_vfio_user_proto::wire::RegionAccess;
-use warprow_vfio_user_proto::{device_info, irq_info, region_data, region_info, region_written, version_reply};
+use warprow_vfio_user_proto::wire::{DmaAccess, RegionAccess};
+use warprow_vfio_user_proto::{
+    device_info, dma_data, dma_written, irq_info, region_data, region_info, region_written, version_reply,
+};
 
 /// BAR0 with one mappable area, as our server describes it.
 const RIGHT: [u64; 8] = [15 << 32 | 64, 32 << 32, 0x4000, 0, 1 << 16 | 1, 1, 0x1000, 0x1000];
@@ -32,6 +34,11 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(data) = region_data(payload, &asked) {
         assert_eq!(data.len(), usize::from(*size));
     }
+    let piece = DmaAccess { addr: 0, count: u64::from(*size) };
+    if let Ok(data) = dma_data(payload, &piece) {
+        assert_eq!(data.len(), usize::from(*size));
+    }
+    let _ = dma_written(payload, &piece);
     let _ = (irq_info(payload, 2), region_written(payload, &asked));
     if let Ok(version) = version_reply(payload, (0, 1)) {
         assert!(version.major == 0 && version.minor <= 1);

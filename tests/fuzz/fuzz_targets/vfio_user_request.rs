@@ -1,13 +1,21 @@
-//! What a vfio-user client may send: whatever the server understands is bounded.
+//! What a vfio-user client may send, and a server of its own accord: whatever the other understands is bounded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
-use warprow_vfio_user_proto::{IrqSource, Request};
+use warprow_vfio_user_proto::{DmaRequest, IrqSource, Request};
 
 fuzz_target!(|data: &[u8]| {
     let [command, fds, payload @ ..] = data else { return };
     let fds = usize::from(*fds) % (MAX_FDS + 2);
+    match DmaRequest::parse(u16::from(*command) % 20, payload, fds) {
+        Ok(DmaRequest::Read(access)) => {
+            access.addr.checked_add(access.count).expect("addresses that end");
+            assert!(access.count as usize <= MAX_TRANSFER && access.count != 0 && fds == 0);
+        }
+        Ok(DmaRequest::Write(access, data)) => assert!(access.count as usize == data.len() && !data.is_empty()),
+        Err(refusal) => assert!(!refusal.why.is_empty()),
+    }
     match Request::parse(u16::from(*command) % 20, payload, fds) {
         Ok(Request::Map(map)) => {
             map.addr.checked_add(map.size).expect("addresses that end");

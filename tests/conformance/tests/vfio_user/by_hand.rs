@@ -170,8 +170,8 @@ fn memory_that_may_only_be_read_is_only_read() {
     let data = QUEUES + 8 * PAGE as u64;
     refused(host.run(1, Sqe::read(1, 5, 15, false).with_prps(data, READABLE)));
     refused(host.run(0, Sqe::identify(Cns::CONTROLLER, 0).with_prps(READABLE, 0)));
-    // Without a file, memory is out of reach.
-    let map = DmaMap { argsz: 32, flags: 3, offset: 0, addr: 0, size: PAGE as u64 };
+    // Without a file too: nothing is even asked.
+    let map = DmaMap { argsz: 32, flags: dma_flags::READ, offset: 0, addr: 0, size: PAGE as u64 };
     host.ask(command::DMA_MAP, map.as_bytes(), &[]);
     refused(host.run(1, Sqe::read(1, 5, 0, false).with_prps(0, 0)));
     let mut bytes = vec![0; memory.len()];

@@ -2,6 +2,7 @@
 //! the other lies, stalls or dies.
 
 mod by_hand;
+mod by_messages;
 mod checks;
 mod client_lies;
 mod deaths;
