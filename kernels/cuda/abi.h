@@ -99,6 +99,7 @@ struct Ticket {
     Counters counters;
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
     u64 launch;       // SlotState.launch
+    u64 generation;   // SlotState.generation
     u64 check;        // of what is above but for the first three times: see check_of
 };
 
@@ -108,7 +109,10 @@ struct Size {
     u64 bags;
 };
 
-// GPU memory, one for each slot, and one for each ticket of launches that need no slot.
+// SlotState.lease is a count of launches, or of blocks of one, with this bit while tables are being replaced.
+constexpr u32 LEASE_ADOPTING = 1u << 31;
+
+// GPU memory, one for each slot, and one for each ticket of launches that need no slot. Behind each lies a description of its own.
 struct SlotState {
     u32 lease;        // 0: free
     u32 flaws;
@@ -124,6 +128,8 @@ struct SlotState {
     u64 launch;       // number of the launch, from 1: what faults name it by
     u64 launches[16]; // by ticket
     u32 admitted[16];
+    u64 generation;   // the latest of those that the description is of
+    u64 unused;
 };
 
 // A launch, by value.
@@ -152,7 +158,7 @@ struct Lookup {
     u32 parts_of_row; // of so many lanes, of the widest row in memory
     u32 row_lanes;    // as many, or only as many as the widest row needs, where rows are copied by whole 16 B
     u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
-    u32 unused;
+    u32 follows;      // the description may be replaced between launches: `first` is not to be used
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]
@@ -176,6 +182,21 @@ struct Lookup {
     Feature first;    // of features; a parameter takes no load
 };
 
+// Other tables for the states of a plan, by value: block i replaces the description of state i.
+struct Adoption {
+    u64 states;       // SlotState, stride apart
+    u64 stride;
+    u64 place;        // from a state to its description, a multiple of 16
+    u64 source;       // the new one
+    u64 bytes;        // of it, a multiple of 16
+    u64 generation;
+    u64 results;      // u32[states], pinned: Adopted
+    u64 timeout_ns;
+};
+
+enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
+
+static_assert(sizeof(Adoption) == 64, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
-static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 176 && sizeof(SlotState) == 384, "src/abi.rs");
+static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 184 && sizeof(SlotState) == 400, "src/abi.rs");
 static_assert(sizeof(Lookup) == 488, "src/abi.rs");

@@ -284,7 +284,8 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
 
 // Words of a ticket.
 constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64);
-constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_CHECK = TICKET_LAUNCH + 1;
+constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_GENERATION = TICKET_LAUNCH + 1;
+constexpr u32 TICKET_CHECK = TICKET_GENERATION + 1;
 static_assert(TICKET_CHECK + 1 == sizeof(Ticket) / sizeof(u64) && TICKET_CHECK < 32, "a word a lane");
 
 DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
@@ -293,7 +294,7 @@ DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Tic
 // `whole`: the sequence number among them, in no order; readers go by the check. What came before has to be fenced.
 DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times, bool whole) {
     const u32 lane = threadIdx.x;
-    const bool is_told = lane < TICKET_BEGAN || lane == TICKET_ENDED || lane == TICKET_LAUNCH;
+    const bool is_told = lane < TICKET_BEGAN || lane == TICKET_ENDED || lane == TICKET_LAUNCH || lane == TICKET_GENERATION;
     if (lane == 0) word = launches;
     const u64 part = is_told ? check_part(lane, word) : 0;
     const u64 check = (u64)__reduce_add_sync(FULL, (u32)(part >> 32)) << 32 | __reduce_add_sync(FULL, (u32)part);
@@ -316,6 +317,7 @@ DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool ti
     else if (lane == TICKET_BEGAN + 2) word = slot.fetched;
     else if (lane == TICKET_ENDED) word = now();
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
+    else if (lane == TICKET_GENERATION) word = slot.generation;
     store_words(p, launches, word, times, false);
 }
 
@@ -391,8 +393,30 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
 constexpr u32 FEW = (1 << 14) - 1, FEW_BLOCKS = (1 << 11) - 1;
 constexpr u32 FEW_FLAWED = 11, FEW_MISSING = 22, FEW_PADDING = 36, FEW_HBM = 50;
 
+// A block of a launch that takes no slot begins to read the description: where that may be replaced, only between launches. Who replaces
+// it does so while no block is inside, so that all blocks of a launch read the same.
+DEVICE void enter(const Lookup& p, SlotState& slot) {
+    if (!p.follows) return;
+    if (threadIdx.x == 0) {
+        u32 seen = atomicAdd(&slot.lease, 1u);
+        while (seen & LEASE_ADOPTING) {
+            pause(ADOPT_PAUSE);
+            seen = load_relaxed(&slot.lease);
+        }
+        fence_gpu();
+    }
+    __syncthreads();
+}
+
+// One thread of the last block, when all have read what they will.
+DEVICE void leave(const Lookup& p, SlotState& slot) {
+    if (!p.follows) return;
+    fence_gpu();
+    atomicSub(&slot.lease, gridDim.x);
+}
+
 // One warp of the last block: the report of a launch of few ids. Times but the last are in the ticket.
-DEVICE void report_few(const Lookup& p, u64 launches, u64 ids, u32 flaws, u64 sum) {
+DEVICE void report_few(const Lookup& p, u64 launches, u64 generation, u64 ids, u32 flaws, u64 sum) {
     u32 lane = threadIdx.x, count = lane - TICKET_COUNTERS;
     u64 missing = sum >> FEW_MISSING & FEW, padding = sum >> FEW_PADDING & FEW, hbm = sum >> FEW_HBM;
     if (sum >> FEW_FLAWED & FEW_BLOCKS) flaws |= FLAW_OFFSETS;
@@ -403,6 +427,7 @@ DEVICE void report_few(const Lookup& p, u64 launches, u64 ids, u32 flaws, u64 su
     word = count == 2 ? padding : word;
     word = count == 3 ? hbm : word;
     word = count == 4 ? ids - missing - padding - hbm : word;
+    word = lane == TICKET_GENERATION ? generation : word;
     word = lane == TICKET_ENDED ? now() : word;
     // What other blocks stored before they were counted comes before the report. Nothing waits for the report itself to arrive.
     fence_system();
@@ -410,7 +435,7 @@ DEVICE void report_few(const Lookup& p, u64 launches, u64 ids, u32 flaws, u64 su
 }
 
 // The end of a launch of few ids, by all threads.
-DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32 flaws, const Marked& marked, const Scratch& scratch) {
+DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const Marked& marked, const Scratch& scratch) {
     constexpr u32 WARPS = EXPAND_THREADS / 32;
     SHARED u64 sums[WARPS];
     u64 missing = __reduce_add_sync(FULL, marked.missing), padding = __reduce_add_sync(FULL, marked.padding);
@@ -429,8 +454,9 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u32
     if (threadIdx.x == 0) {
         slot.few = 0;
         slot.launches[p.ticket] = launches;
+        leave(p, slot);
     }
-    report_few(p, launches, ids, flaws, sum);
+    report_few(p, launches, generation, ids, flaws, sum);
 }
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
@@ -439,10 +465,12 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
+    enter(p, slot);
     const Size size = size_of(p, flaws);
     // Rows of one feature: nobody asks for bags, and dividing takes a while.
     const Bags bags = ONE ? Bags{size.ids, size.bags, 0} : bags_of(p, size);
     const u64 launches = threadIdx.x < 32 ? slot.launches[p.ticket] + 1 : 0;
+    const u64 generation = p.follows && threadIdx.x < 32 ? slot.generation : 0;
     if (thread == 0) {
         u64 began = now();
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
@@ -450,7 +478,7 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     Marked marked{};
     if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true, ONE>(p, slot, bags, scratch, marked);
     check_offsets(p, bags, scratch, thread, threads);
-    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, flaws, marked, scratch);
+    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, generation, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
@@ -461,6 +489,7 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
     slot.counters = Counters{};
     slot.flaws = 0;
     slot.launches[p.ticket] = launches;
+    leave(p, slot);
     store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }
 

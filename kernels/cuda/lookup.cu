@@ -2,3 +2,4 @@
 #include "prepare.cuh"
 #include "fetch.cuh"
 #include "expand.cuh"
+#include "adopt.cuh"

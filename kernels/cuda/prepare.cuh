@@ -111,11 +111,22 @@ DEVICE Size size_of(const Lookup& p, u32& flaws) {
 // A word's part in a ticket's check, of which the halves are summed apart. src/abi.rs has the same.
 DEVICE u64 check_part(u32 index, u64 word) { return word * ((2 * index + 1) * 0x9e3779b97f4a7c15ull); }
 
+constexpr u32 ADOPT_PAUSE = 200;  // ns
+
+// Takes a slot's lease for a launch, unless another has it. While tables are replaced it waits: a kernel that runs already copies them.
+DEVICE bool take_lease(SlotState& slot) {
+    for (;;) {
+        const u32 was = atomicCAS(&slot.lease, 0u, 1u);
+        if ((was & LEASE_ADOPTING) == 0) return was == 0;
+        pause(ADOPT_PAUSE);
+    }
+}
+
 // One thread: may this launch run, and on what? Takes the lease and passes the gate.
 DEVICE void admit(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
     Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
-    if (atomicCAS(&slot.lease, 0u, 1u) != 0) {
+    if (!take_lease(slot)) {
         slot.admitted[p.ticket] = 0;
         u64 launches = atomicAdd(&slot.launches[p.ticket], 1ull) + 1;
         u64 first = check_part(0, launches), second = check_part(1, OUTCOME_BUSY);

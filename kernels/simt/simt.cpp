@@ -430,6 +430,7 @@ static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
     NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish),
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
+    {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->ends); }},
     {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->ends); }},
 };

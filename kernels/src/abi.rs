@@ -276,7 +276,7 @@ plain!(
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 176 {
+    Ticket, 184 {
         /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
@@ -299,12 +299,14 @@ plain!(
         ended: u64,
         /// Its number, counted by its slot from 1.
         launch: u64,
+        /// The latest generation among those that it read, where its plan follows; else 0.
+        generation: u64,
         /// Of the words before, but for the first three times: [`check_of`].
         check: u64,
     }
 );
 
-/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the end, the launch's number.
+/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the end, the launch's number and generation.
 pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
     let (mut low, mut high) = (0u32, 0u32);
     for (index, word) in words {
@@ -316,8 +318,8 @@ pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 384 {
-        /// Not zero: a launch runs.
+    SlotState, 400 {
+        /// Launches that run, or blocks of one; [`LEASE_ADOPTING`] while tables are being replaced.
         lease: u32,
         /// Of the launch.
         flaws: u32,
@@ -353,6 +355,45 @@ plain!(
         launches: [u64; TICKETS],
         /// Not zero: the launch of that ticket runs.
         admitted: [u32; TICKETS],
+        /// The latest of those that the description is of.
+        generation: u64,
+        /// Zero.
+        unused: u64,
+    }
+);
+
+/// The bit of [`SlotState::lease`] that keeps launches waiting.
+pub const LEASE_ADOPTING: u32 = 1 << 31;
+
+/// What became of a state in an adoption.
+pub mod adopted {
+    /// It is not known yet.
+    pub const NOT: u32 = 0;
+    /// It has the new description.
+    pub const DONE: u32 = 1;
+    /// Launches did not end in time: it is as it was.
+    pub const BUSY: u32 = 2;
+}
+
+plain!(
+    /// Other tables for the states of a plan: block i replaces the description of state i.
+    Adoption, 64 {
+        /// [`SlotState`]s, `stride` apart.
+        states: u64,
+        /// Bytes.
+        stride: u64,
+        /// Bytes from a state to its description, a multiple of 16.
+        place: u64,
+        /// The new description.
+        source: u64,
+        /// Bytes of it, a multiple of 16.
+        bytes: u64,
+        /// The latest generation that it is of.
+        generation: u64,
+        /// A u32 a state, pinned: see [`adopted`].
+        results: u64,
+        /// Wait for launches under way.
+        timeout_ns: u64,
     }
 );
 
@@ -407,8 +448,8 @@ plain!(
         row_lanes: u32,
         /// Not zero: lanes of a row are aligned to lines of 128 B, and there are 7 more of them than the widest row needs.
         by_lines: u32,
-        /// Zero.
-        unused: u32,
+        /// Not zero: the description may be replaced between launches, and `first` is not to be used.
+        follows: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.

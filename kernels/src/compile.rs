@@ -11,7 +11,7 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 8] = [
+const HEADERS: [(&str, &str); 9] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -20,6 +20,7 @@ const HEADERS: [(&str, &str); 8] = [
     ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
+    ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
 ];
 /// Sums must be those of the host: nothing is fused, nothing flushed to zero.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-lineinfo"];

@@ -29,7 +29,8 @@ pub struct LookupGraph {
 unsafe impl Send for LookupGraph {}
 
 impl LookupGraph {
-    /// Makes a graph of the kernels of that kind, for look-ups of about that shape, of so many features, all pooled or none. All
+    /// Makes a graph of the kernels of that kind, for look-ups of about that shape, of so many features, all pooled or none, of
+    /// tables that are replaced or not. All
     /// that a launch needs is allocated now.
     ///
     /// # Safety
@@ -38,10 +39,10 @@ impl LookupGraph {
         gpu: &Arc<Gpu>,
         kernels: &Kernels,
         kind: Kind,
-        (pooled, features): (bool, u32),
+        (pooled, features, follows): (bool, u32, bool),
         shape: &Shape,
     ) -> Result<Self, KernelError> {
-        let lookup = Lookup { pooled: pooled.into(), features, ..Lookup::default() };
+        let lookup = Lookup { pooled: pooled.into(), features, follows: follows.into(), ..Lookup::default() };
         let steps: Vec<Step> = kernels.steps(kind, &lookup, shape).collect();
         let (graph, exec) = (ptr::null_mut(), ptr::null_mut());
         let mut this = Self { kind, graph, exec, nodes: Vec::new(), steps, lookup, gpu: gpu.clone() };

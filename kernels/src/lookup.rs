@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule,
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::Lookup;
+use crate::abi::{Adoption, Lookup};
 use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
@@ -37,6 +37,7 @@ pub struct Kernels {
     direct: ByPooling,
     /// Of one feature, not pooled.
     direct_one: CUfunction,
+    adopt: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -139,6 +140,7 @@ impl Kernels {
                 finish: function(c"warprow_finish")?,
                 direct: [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
                 direct_one: function(c"warprow_direct_one")?,
+                adopt: function(c"warprow_adopt")?,
             })
         };
         load().inspect_err(|_| {
@@ -165,7 +167,8 @@ impl Kernels {
         let shared = shape.max_ids.clamp(1, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
-        let direct = if lookup.features == 1 && pooled == 0 { self.direct_one } else { self.direct[pooled] };
+        let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
+        let direct = if one { self.direct_one } else { self.direct[pooled] };
         let steps = match kind {
             Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(5))), None, None, None, None, None, None],
             Kind::Small => [
@@ -225,6 +228,22 @@ impl Kernels {
             })?;
         }
         Ok(())
+    }
+}
+
+impl Kernels {
+    /// Launches the replacement of the descriptions of so many states.
+    ///
+    /// # Safety
+    /// The context of the kernels is current and the stream is one of its. Every address of `adoption` is valid for what `abi.rs`
+    /// says of it, until the launch has ended.
+    pub unsafe fn adopt(&self, stream: CUstream, adoption: &Adoption, states: u32) -> Result<(), KernelError> {
+        let mut parameters = [ptr::from_ref(adoption).cast_mut().cast()];
+        // SAFETY: the function takes this parameter; the rest is the caller's promise.
+        KernelError::check("the kernel `adopt`", unsafe {
+            let parameters = parameters.as_mut_ptr();
+            sys::cuLaunchKernel(self.adopt, states, 1, 1, 64, 1, 1, 0, stream, parameters, ptr::null_mut())
+        })
     }
 }
 

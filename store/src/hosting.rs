@@ -8,7 +8,7 @@ use warprow_layout::VolumeError;
 use crate::host::{Attached, Host};
 use crate::member::lock;
 use crate::plan::{Planned, Prepared};
-use crate::store::{latest_tables, latest_tables_by};
+use crate::store::{Located, latest_tables, latest_tables_by};
 use crate::{Store, StoreError};
 
 /// What a host reads at present, and the plans that read it.
@@ -69,6 +69,25 @@ impl PrepareOptions {
     }
 }
 
+impl PrepareOptions {
+    /// The tables to prepare.
+    pub(crate) fn tables(&self, store: &Store) -> Result<Vec<Located>, StoreError> {
+        let generations = store.shared.volume.generations();
+        let Some(id) = self.generation else { return Ok(latest_tables(generations)) };
+        let found = generations.iter().find(|generation| generation.id == id);
+        let name = found.ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
+        Ok(latest_tables_by(generations, |it| match it.name == name {
+            true if it.id == id => u64::MAX,
+            true => 0,
+            false => it.shown,
+        }))
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        Pace { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
+    }
+}
+
 /// Tables that a host can take up: with tiers, orders and every plan's routes. It pins their generations.
 #[derive(Debug)]
 pub struct Upcoming {
@@ -84,20 +103,8 @@ impl Host {
     pub fn prepare(&self, options: &PrepareOptions) -> Result<Upcoming, StoreError> {
         let before = self.inner.current();
         let store = Store { shared: before.store.clone() };
-        let generations = store.shared.volume.generations();
-        let located = match options.generation {
-            None => latest_tables(generations),
-            Some(id) => {
-                let found = generations.iter().find(|generation| generation.id == id);
-                let name = found.ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
-                latest_tables_by(generations, |it| match it.name == name {
-                    true if it.id == id => u64::MAX,
-                    true => 0,
-                    false => it.shown,
-                })
-            }
-        };
-        let mut pace = Pace { began: Instant::now(), bytes: 0, rate: options.bytes_per_second };
+        let located = options.tables(&store)?;
+        let mut pace = options.pace();
         let attached = store.attach(located, before.options.clone(), &mut |bytes| pace.read(bytes))?;
         let plans: Vec<Weak<Planned>> = lock(&self.inner.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
@@ -145,14 +152,14 @@ impl Host {
 }
 
 /// Keeps reading below a rate.
-struct Pace {
+pub(crate) struct Pace {
     began: Instant,
     bytes: u64,
     rate: Option<u64>,
 }
 
 impl Pace {
-    fn read(&mut self, bytes: usize) {
+    pub(crate) fn read(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         let Some(rate) = self.rate else { return };
         let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);

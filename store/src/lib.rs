@@ -64,8 +64,8 @@ pub use feature::{Feature, Missing, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use gpu::{
-    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType,
-    Len, QueueFault, Ticket,
+    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot,
+    GpuUpcoming, IdType, Len, QueueFault, Ticket,
 };
 pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};

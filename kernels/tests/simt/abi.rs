@@ -124,7 +124,8 @@ fn sizes_are_asserted_by_both() {
 
 #[test]
 fn every_kernel_can_be_run() {
-    const SOURCES: [&str; 3] = [
+    const SOURCES: [&str; 4] = [
+        include_str!("../../cuda/adopt.cuh"),
         include_str!("../../cuda/prepare.cuh"),
         include_str!("../../cuda/fetch.cuh"),
         include_str!("../../cuda/expand.cuh"),

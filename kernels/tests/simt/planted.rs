@@ -110,7 +110,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "no barrier before the last block ends the launch",
         whole,
-        60,
+        240,
         patch(
             "expand.cuh",
             "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_gpu();",

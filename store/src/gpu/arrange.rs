@@ -6,7 +6,8 @@ use warprow_kernels::abi;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Ranks, Table, VolumeError};
 
-use super::executor::{GpuOptions, GpuTable};
+use super::executor::GpuOptions;
+use super::view::GpuTable;
 use crate::host::share;
 use crate::store::Located;
 use crate::{Store, StoreError};
@@ -63,8 +64,7 @@ impl Store {
 
     /// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
     /// here: what was lost is the table's alone.
-    pub(super) fn arrange(&self, options: &GpuOptions) -> Result<Arrangement, StoreError> {
-        let located = self.located();
+    pub(super) fn arrange(&self, located: &[Located], options: &GpuOptions) -> Result<Arrangement, StoreError> {
         let read = located.iter().map(|it| match self.read_order(it, options.check_keys) {
             Ok(order) => Ok(Ok(order)),
             Err(
@@ -194,10 +194,10 @@ mod tests {
     fn a_damaged_permutation_costs_its_own_table_alone() {
         let store = store(&["a", "bad", "c"]);
         let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(200 * 64);
-        let sound = store.arrange(&options).unwrap();
+        let sound = store.arrange(&store.located(), &options).unwrap();
         assert!(sound.tables.iter().all(|table| table.check(false).is_ok() && table.ranks.is_some()));
         damage(&store, "bad");
-        let all = store.arrange(&options).unwrap();
+        let all = store.arrange(&store.located(), &options).unwrap();
         assert_eq!(all.orders.iter().map(|order| order.ranks.is_some()).collect::<Vec<_>>(), [true, false, true]);
         let [a, bad, c] = &all.tables[..] else { panic!("{:?}", all.tables) };
         assert_eq!((bad.hbm_rows, bad.dram_end, bad.ranks), (0, 0, None));

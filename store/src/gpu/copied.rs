@@ -29,14 +29,16 @@ impl GpuSlot {
         let plan = self.plan();
         let (gpu, options) = (&plan.attached.gpu, &plan.options);
         let (ids, batch) = (options.max_ids as u64, u64::from(options.max_batch));
-        let out_rows = if plan.pooled { batch } else { ids };
+        let out_rows = if plan.description.pooled { batch } else { ids };
         let room = |bytes: u64| DeviceMemory::new(gpu, bytes.max(1));
-        let bags = batch * u64::from(plan.features) + 1;
+        let bags = batch * u64::from(plan.description.features) + 1;
         Ok(CopiedSlot {
             ids: room(ids * 8)?,
             offsets: room(bags * 8)?,
-            weights: if plan.weighted { Some(room(ids * 4)?) } else { None },
-            rows: room(out_rows.saturating_mul(plan.width as u64).saturating_mul(options.out.size().into()))?,
+            weights: if plan.description.weighted { Some(room(ids * 4)?) } else { None },
+            rows: room(
+                out_rows.saturating_mul(plan.description.width as u64).saturating_mul(options.out.size().into()),
+            )?,
             mask: room(ids)?,
             bags: Vec::with_capacity(bags as usize),
             slot: self,
@@ -55,10 +57,10 @@ impl CopiedSlot {
         if out.rows.dtype() != plan.options.out {
             return invalid("the output", format!("{} elements, {} were planned", out.rows.dtype(), plan.options.out));
         }
-        let out_rows = if plan.pooled { batch.batch as usize } else { count };
-        let needed =
-            out_rows.saturating_sub(1).saturating_mul(out.row_stride) + if out_rows == 0 { 0 } else { plan.width };
-        if out.row_stride < plan.width || out.rows.len() < needed {
+        let out_rows = if plan.description.pooled { batch.batch as usize } else { count };
+        let needed = out_rows.saturating_sub(1).saturating_mul(out.row_stride)
+            + if out_rows == 0 { 0 } else { plan.description.width };
+        if out.row_stride < plan.description.width || out.rows.len() < needed {
             let why = format!("{} elements, {} apart: {needed} are needed", out.rows.len(), out.row_stride);
             return invalid("the output", why);
         }
@@ -81,7 +83,7 @@ impl CopiedSlot {
         self.ids.write(0, bytes)?;
         let mut on_gpu = GpuBatch::new(self.ids.address(), Len::Host(count), batch.batch).with_id_type(id_type);
         if let Some(offsets) = batch.offsets {
-            let bags = batch.batch as usize * plan.features as usize;
+            let bags = batch.batch as usize * plan.description.features as usize;
             self.bags.clear();
             match offsets {
                 Ids::I32(offsets) => self.bags.extend(offsets.iter().map(|offset| offset.raw() as i64)),
@@ -105,7 +107,7 @@ impl CopiedSlot {
             room.write(0, weights.as_bytes())?;
             on_gpu = on_gpu.with_weights(room.address());
         }
-        let output = GpuOutput::new(self.rows.address(), plan.width).with_mask(self.mask.address());
+        let output = GpuOutput::new(self.rows.address(), plan.description.width).with_mask(self.mask.address());
         #[allow(unsafe_code, reason = "the only other way to say that these are the GPU's own arrays")]
         // SAFETY: the arrays are this slot's. Nobody else has them, and nothing frees or reuses them before the ticket has
         // ended, but after an error of CUDA's own, which ends the whole context.
@@ -134,8 +136,8 @@ impl CopiedSlot {
             Rows::I8(rows) => rows.as_mut_bytes(),
             Rows::U8(rows) => rows.as_mut_bytes(),
         };
-        let row = plan.width * element;
-        if stride == plan.width {
+        let row = plan.description.width * element;
+        if stride == plan.description.width {
             self.rows.read(0, bytes.get_mut(..out_rows * row).unwrap_or_default())?;
         } else {
             let mut all = vec![0; out_rows * row];

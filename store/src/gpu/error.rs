@@ -34,6 +34,9 @@ pub enum GpuError {
         /// What is wrong with it.
         source: Arc<VolumeError>,
     },
+    /// A plan has no room for the tables that it is to go over to; nothing was changed.
+    #[error("look-ups cannot go over to these tables: {0}")]
+    Unfit(String),
     /// The batch or the output does not fit; nothing was launched.
     #[error("{what}: {why}")]
     Invalid {

@@ -1,23 +1,23 @@
 //! The GPU executor on a store: its tables in GPU memory and DRAM.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder, Registered};
+use warprow_gpu_queues::{Gpu, Ladder};
 use warprow_kernels::Kernels;
 use warprow_kernels::abi::{KEY_ALIGN, element};
-use warprow_keys::{KeyIndex, KeyKind};
-use warprow_layout::{DType, Ranks, Table, VolumeError};
+use warprow_layout::{DType, Table};
 
 use super::GpuError;
-use super::arrange::{Arrangement, LINE, Order, PlacedKeys};
+use super::follow::Adopting;
 use super::herald::Herald;
-use super::plan::GpuPlan;
+use super::plan::{GpuPlan, Prepared};
+use super::view::View;
+use crate::Store;
 use crate::feature::{Feature, PlanOptions};
+use crate::member::lock;
 use crate::store::{Located, Shared};
 use crate::update::is_updated;
-use crate::{Store, StoreError};
 
 /// Far more than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
@@ -58,6 +58,9 @@ pub struct GpuOptions {
     /// Ids of tables of sparse keys are compared with the keys stored beside the rows, which lie in GPU memory then, 8 B each. Without,
     /// one id in 2⁸, 2¹⁶ or 2³² that a table lacks gets the row of another, by the table's fingerprints.
     pub check_keys: bool,
+    /// Plans go over to other tables when [`GpuExecutor::adopt`] says so, captured look-ups too. That costs look-ups of rows that all lie in
+    /// memory about a microsecond, and GPU memory a description for each slot and ticket.
+    pub following: bool,
     /// A host thread rings all doorbells for the GPU, also those that the GPU could reach itself.
     pub host_doorbells: bool,
 }
@@ -74,6 +77,7 @@ impl Default for GpuOptions {
             direct_ids: None,
             timeout: None,
             check_keys: false,
+            following: false,
             host_doorbells: false,
         }
     }
@@ -122,6 +126,12 @@ impl GpuOptions {
         Self { check_keys: true, ..self }
     }
 
+    /// With plans that other tables can be given to.
+    #[must_use]
+    pub fn with_following(self) -> Self {
+        Self { following: true, ..self }
+    }
+
     /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
     #[must_use]
     pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
@@ -132,20 +142,21 @@ impl GpuOptions {
 /// The GPU executor on a store, as its tables were when it was attached. It pins them.
 #[derive(Debug, Clone)]
 pub struct GpuExecutor {
-    inner: Arc<Attached>,
+    pub(super) inner: Arc<Attached>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub kernels: Kernels,
     pub store: Arc<Shared>,
-    pub tables: Vec<GpuTable>,
     pub options: GpuOptions,
-    /// Rows, default rows, permutations and chunk maps.
-    pub constants: DeviceMemory,
-    /// Rows in DRAM; `None` if there are none.
-    pub dram: Option<Registered>,
     pub gpu: Arc<Gpu>,
+    /// What plans begin with.
+    view: Mutex<Arc<View>>,
+    /// Held while tables are replaced.
+    pub plans: Mutex<Vec<Weak<Prepared>>>,
+    /// Replacements of which the GPU has not said that they have ended.
+    pub unended: Mutex<Vec<Arc<Adopting>>>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     herald: Option<Herald>,
     /// No row is updated meanwhile.
@@ -153,6 +164,15 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
+    pub(crate) fn view(&self) -> Arc<View> {
+        lock(&self.view).clone()
+    }
+
+    /// Plans that are made from now on begin with `view`.
+    pub(crate) fn begin_with(&self, view: Arc<View>) {
+        *lock(&self.view) = view;
+    }
+
     /// Doorbells will be stored soon. Drives that are no software do not need to know.
     pub(crate) fn wake_drives(&self) {
         match &self.herald {
@@ -181,29 +201,6 @@ fn herald_of(store: &Arc<Shared>) -> Option<Herald> {
         .ok()
 }
 
-/// A table, ready for look-ups.
-#[derive(Debug)]
-pub(crate) struct GpuTable {
-    pub located: Located,
-    pub hbm_rows: u64,
-    /// Ranks below this, and not in GPU memory, are in DRAM.
-    pub dram_end: u64,
-    /// Bytes from a row to the next in both.
-    pub row_stride: u32,
-    /// Where things begin in `constants`, and DRAM rows in `dram`.
-    pub hbm: u64,
-    pub default_row: u64,
-    pub ranks: Option<(u64, u32)>,
-    pub keys: Option<PlacedKeys>,
-    pub map: u64,
-    pub dram: u64,
-    /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
-    pub damage: Option<Arc<VolumeError>>,
-}
-
-/// Bytes copied to the GPU at once.
-const CHUNK: usize = 4 << 20;
-
 impl Store {
     /// Prepares look-ups on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory and DRAM. A table whose
     /// permutation is damaged gets no place in either; only a plan over it fails.
@@ -219,114 +216,15 @@ impl Store {
         }
         // From here on there are none that it would not see.
         let unfollowing = self.shared.updates.unfollowing();
-        if let Some(updated) = self.located().iter().find(|it| is_updated(&it.generation)) {
-            return Err(GpuError::Unsupported(format!(
-                "rows of generation {} were updated since it was loaded, which an executor on a GPU does not follow: compact it first",
-                updated.generation.id
-            )));
-        }
+        let located = self.located();
+        check_updates(&located)?;
         let kernels = Kernels::load(&gpu)?;
-        let Arrangement { tables, orders, bytes, dram_bytes } = self.arrange(&options)?;
-        let constants = DeviceMemory::new(&gpu, bytes.max(LINE))?;
-        let dram = match dram_bytes {
-            0 => None,
-            bytes => Some(Registered::allocate(&gpu, bytes)?),
-        };
+        let view = Mutex::new(Arc::new(View::new(self, &located, &gpu, &options, &mut |_| {})?));
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
+        let (plans, unended) = Default::default();
         let attached =
-            Attached { kernels, store, tables, options, constants, dram, gpu, _unfollowing: unfollowing, herald };
-        let sound = attached.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
-        for (table, order) in sound {
-            self.fill_gpu(&attached, table, order)?;
-        }
+            Attached { kernels, store, options, gpu, view, plans, unended, herald, _unfollowing: unfollowing };
         Ok(GpuExecutor { inner: Arc::new(attached) })
-    }
-
-    /// Copies a table's constants, and reads its rows of both tiers.
-    fn fill_gpu(&self, attached: &Attached, table: &GpuTable, order: &Order) -> Result<(), GpuError> {
-        let constants = &attached.constants;
-        if let (Some((begin, _)), Some(ranks)) = (table.ranks, &order.ranks) {
-            let mut writer = Writer::new(constants, begin);
-            (0..ranks.len()).filter_map(|id| ranks.get(id)).try_for_each(|rank| match ranks {
-                Ranks::U32(_) => writer.push(&(rank as u32).to_le_bytes()),
-                Ranks::U64(_) => writer.push(&rank.to_le_bytes()),
-            })?;
-            writer.finish()?;
-        }
-        if let (Some(placed), Some(index)) = (table.keys, &order.index) {
-            constants.write(placed.index, index.as_bytes())?;
-            if let (Some(begin), Some(stored)) = (placed.stored, &order.stored) {
-                let mut writer = Writer::new(constants, begin);
-                stored.iter().try_for_each(|key| writer.push(&key.to_le_bytes()))?;
-                writer.finish()?;
-            }
-            constants.write(placed.description, placed.for_kernels(index, constants.address()).as_bytes())?;
-        }
-        let map: Vec<u8> = table.located.generation.placement.map().iter().flat_map(|it| it.0.to_le_bytes()).collect();
-        constants.write(table.map, &map)?;
-        if let Some(default) = table.located.table().default_row.as_deref() {
-            constants.write(table.default_row, default)?;
-        }
-        let stride = table.row_stride as usize;
-        let mut padded = vec![0; stride];
-        let mut writer = Writer::new(constants, table.hbm);
-        let mut failed = None;
-        // Rows come in runs, and the runs in any order.
-        self.scan_located(&table.located, 0..table.hbm_rows, &mut |rank, row| {
-            if let Some(place) = padded.get_mut(..row.len()) {
-                place.copy_from_slice(row);
-            }
-            let to = table.hbm + rank * u64::from(table.row_stride);
-            failed = writer.go_on_at(to).and_then(|()| writer.push(&padded)).err();
-            if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
-        .or_else(|error| if failed.is_some() { Ok(()) } else { Err(error) })?;
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        writer.finish()?;
-        if let Some(dram) = &attached.dram {
-            self.scan_located(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
-                let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
-                dram.memory().write(begin, row);
-                ControlFlow::Continue(())
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Copies to the GPU in large pieces.
-struct Writer<'a> {
-    memory: &'a DeviceMemory,
-    at: u64,
-    pending: Vec<u8>,
-}
-
-impl<'a> Writer<'a> {
-    fn new(memory: &'a DeviceMemory, at: u64) -> Self {
-        Self { memory, at, pending: Vec::new() }
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> Result<(), GpuError> {
-        self.pending.extend_from_slice(bytes);
-        if self.pending.len() >= CHUNK { self.finish() } else { Ok(()) }
-    }
-
-    /// What is pushed next goes to byte `at`.
-    fn go_on_at(&mut self, at: u64) -> Result<(), GpuError> {
-        if self.at + self.pending.len() as u64 != at {
-            self.finish()?;
-            self.at = at;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), GpuError> {
-        self.memory.write(self.at, &self.pending)?;
-        self.at += self.pending.len() as u64;
-        self.pending.clear();
-        Ok(())
     }
 }
 
@@ -337,11 +235,11 @@ impl GpuExecutor {
     }
 
     /// The rows of `table` that are in DRAM. `None`: there is none. For measuring against what reads them in other ways; valid
-    /// while this lives.
+    /// while this lives, and until it adopts other tables.
     pub fn dram_rows(&self, table: &str) -> Option<DramRows> {
-        let mut tables = self.inner.tables.iter();
-        let table = tables.find(|it| it.located.table().name == table && it.dram_end > it.hbm_rows)?;
-        let dram = self.inner.dram.as_ref()?;
+        let view = self.inner.view();
+        let table = view.tables.iter().find(|it| it.located.table().name == table && it.dram_rows() > 0)?;
+        let dram = view.dram.as_ref()?;
         Some(DramRows {
             on_gpu: dram.address() + table.dram,
             here: dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize),
@@ -361,80 +259,20 @@ impl GpuExecutor {
 
     /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.
     pub fn tiers(&self, table: &str) -> Option<(u64, u64)> {
-        let mut tables = self.inner.tables.iter();
-        let table = tables.find(|it| it.located.table().name == table)?;
-        Some((table.hbm_rows, table.dram_end - table.hbm_rows))
+        let view = self.inner.view();
+        let table = view.tables.iter().find(|it| it.located.table().name == table)?;
+        Some((table.hbm_rows, table.dram_rows()))
     }
 }
 
-impl PlacedKeys {
-    /// The description of `index`, which lies among the constants at `base`.
-    fn for_kernels(&self, index: &KeyIndex, base: u64) -> warprow_kernels::abi::KeyIndex {
-        let parts = index.parts();
-        warprow_kernels::abi::KeyIndex {
-            keys: parts.keys,
-            seed: parts.seed,
-            parts: parts.parts,
-            pilots: base + self.index + parts.pilots,
-            stand_ins: base + self.index + parts.stand_ins,
-            fingerprints: base + self.index + parts.fingerprints,
-            stored: self.stored.map_or(0, |stored| base + stored),
-            buckets: parts.buckets,
-            slots: parts.slots,
-            stand_in_bytes: parts.stand_in_bytes,
-            fingerprint_bytes: parts.fingerprint_bytes,
-            is_signed: (index.kind() == KeyKind::I64).into(),
-            unused: 0,
-        }
-    }
-}
-
-impl GpuTable {
-    /// Fails if no look-up can find its rows, or compare its keys where that is wanted.
-    pub(crate) fn check(&self, check_keys: bool) -> Result<(), GpuError> {
-        let table = || self.located.table().name.clone();
-        match &self.damage {
-            Some(source) => Err(GpuError::TableDamaged { table: table(), source: source.clone() }),
-            None if check_keys && self.keys.is_some_and(|keys| keys.stored.is_none()) => {
-                Err(StoreError::KeysNotStored { table: table() }.into())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on.
-    pub(crate) fn for_kernels(&self, attached: &Attached, dram_key: u64, ssd_key: u64) -> warprow_kernels::abi::Table {
-        let (table, placement) = (self.located.table(), &self.located.generation.placement);
-        let constants = attached.constants.address();
-        let packing = table.packing;
-        warprow_kernels::abi::Table {
-            rows: table.rows,
-            hbm_rows: self.hbm_rows,
-            dram_end: self.dram_end,
-            dram_key,
-            ssd_key,
-            hbm: constants + self.hbm,
-            dram: attached.dram.as_ref().map_or(0, |dram| dram.address() + self.dram),
-            default_row: constants + self.default_row,
-            ranks: self.ranks.map_or(0, |(begin, _)| constants + begin),
-            rank_bytes: self.ranks.map_or(4, |(_, width)| width),
-            element: element_of(table.dtype),
-            dim: table.dim,
-            row_bytes: table.row_bytes(),
-            row_stride: self.row_stride,
-            row_lbas: packing.row_lbas(),
-            group_rows: packing.group_rows().divisor(),
-            group_lbas: packing.group_lbas(),
-            step_lbas: packing.step_lbas(),
-            step_bytes: if packing.step_lbas() == 0 { table.row_bytes() } else { 0 },
-            stripe_shift: placement.stripe_lba_shift(),
-            first_lba: table.rows_region.first_lba,
-            map: constants + self.map,
-            base_lba: placement.base_lba(),
-            keys: self.keys.map_or(0, |keys| constants + keys.description),
-            chunks: placement.map().len() as u32,
-            chunk_shift: placement.chunk_lba_shift(),
-        }
+/// Fails if rows were updated, which the GPU does not see.
+pub(super) fn check_updates(located: &[Located]) -> Result<(), GpuError> {
+    match located.iter().find(|it| is_updated(&it.generation)) {
+        None => Ok(()),
+        Some(updated) => Err(GpuError::Unsupported(format!(
+            "rows of generation {} were updated since it was loaded, which an executor on a GPU does not follow: compact it first",
+            updated.generation.id
+        ))),
     }
 }
 

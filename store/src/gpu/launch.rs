@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
-use warprow_kernels::abi::Lookup;
+use warprow_kernels::abi::{Adoption, Lookup};
 use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
 
 use super::GpuError;
@@ -16,13 +16,15 @@ use super::plan::Prepared;
 pub(super) fn graphs(
     gpu: &Arc<Gpu>,
     kernels: &Kernels,
-    (kind, pooled, features): (Kind, bool, u32),
+    (kind, pooled, features, follows): (Kind, bool, u32, bool),
     shape: &Shape,
     count: usize,
 ) -> Result<Vec<LookupGraph>, GpuError> {
     let _current = gpu.enter()?;
     // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
-    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, (pooled, features), shape) }?)).collect()
+    (0..count)
+        .map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, (pooled, features, follows), shape) }?))
+        .collect()
 }
 
 /// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
@@ -40,6 +42,46 @@ pub(super) unsafe fn launch(
         Some(graph) => unsafe { graph.launch(stream, kernels, lookup, shape) },
         // SAFETY: the caller's promise.
         None => unsafe { kernels.launch(stream, kind, lookup, shape) },
+    }
+}
+
+/// A stream that waits for no other.
+#[derive(Debug)]
+pub(super) struct Stream {
+    gpu: Arc<Gpu>,
+    stream: CUstream,
+}
+
+// SAFETY: CUDA's handle of a stream may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let (mut stream, flags) = (std::ptr::null_mut(), sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING);
+        // SAFETY: a context is current; it stores a handle.
+        cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) })?;
+        Ok(Self { gpu: gpu.clone(), stream })
+    }
+
+    /// Launches the replacement of descriptions.
+    ///
+    /// # Safety
+    /// As [`Kernels::adopt`], but for the context, which is the stream's.
+    pub(super) unsafe fn adopt(&self, kernels: &Kernels, adoption: &Adoption, states: u32) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
+        // SAFETY: made once, destroyed once; what runs on it ends all the same.
+        unsafe { sys::cuStreamDestroy_v2(self.stream) };
     }
 }
 
@@ -75,10 +117,10 @@ pub(super) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError
 /// Whether every address is one that the GPU reaches, aligned, and with room for what lies there.
 pub(super) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
     let element = u64::from(plan.options.out.size());
-    let features = u64::from(plan.features);
-    let rows = if plan.pooled { u64::from(batch.batch) } else { ids };
+    let features = u64::from(plan.description.features);
+    let rows = if plan.description.pooled { u64::from(batch.batch) } else { ids };
     let rows = match rows.checked_sub(1) {
-        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.width as u64),
+        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.description.width as u64),
         None => 0,
     };
     // Graphs and streams may look up less than the most: what they will find cannot be known here.

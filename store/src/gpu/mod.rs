@@ -3,18 +3,22 @@
 mod arrange;
 mod batch;
 mod copied;
+mod describe;
 mod error;
 mod executor;
+mod follow;
 mod herald;
 mod launch;
 mod plan;
 mod slot;
 mod ticket;
+mod view;
 
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
 pub use error::{GpuError, QueueFault};
 pub use executor::{DramRows, GpuExecutor, GpuOptions};
+pub use follow::GpuUpcoming;
 pub use plan::GpuPlan;
 pub use slot::GpuSlot;
 pub use ticket::{GpuReport, Ticket};

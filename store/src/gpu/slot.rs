@@ -23,6 +23,8 @@ use crate::member::lock;
 /// What a slot owns: memory on the GPU, tickets, queues.
 #[derive(Debug)]
 pub(crate) struct State {
+    /// Among the plan's.
+    number: u32,
     memory: DeviceMemory,
     places: Places,
     tickets: Arc<Registered>,
@@ -49,11 +51,17 @@ impl Graphs {
         let shape = plan.shape(most, most);
         let of = |kind, needed: bool| {
             let count = if needed { TICKETS / 2 } else { 0 };
-            launch::graphs(gpu, &plan.attached.kernels, (kind, plan.pooled, plan.features), &shape, count)
+            launch::graphs(
+                gpu,
+                &plan.attached.kernels,
+                (kind, plan.description.pooled, plan.description.features, plan.attached.options.following),
+                &shape,
+                count,
+            )
         };
         Ok(Self {
-            direct: of(Kind::Direct, plan.cold_rows == 0)?,
-            small: of(Kind::Small, plan.cold_rows > 0)?,
+            direct: of(Kind::Direct, !plan.is_cold)?,
+            small: of(Kind::Small, plan.is_cold)?,
             large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
         })
     }
@@ -113,37 +121,37 @@ pub struct GpuSlot {
 
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
-    pub(crate) fn new(plan: &Prepared, landing: u32) -> Result<Self, GpuError> {
+    pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
         let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
         let ids = plan.options.max_ids as u64;
-        let uniques = plan.keyed_rows.min(ids);
-        // The slot's own, and one for each ticket.
-        let mut bytes = ((1 + TICKETS) * size_of::<abi::SlotState>()) as u64;
+        let follows = plan.attached.options.following;
+        let uniques = if follows { plan.description.keys.all() } else { plan.description.keyed_rows }.min(ids);
+        let mut bytes = 0u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
             bytes = begin + len;
             begin
         };
         let places = Places {
-            bitmap: room(plan.keys / 8),
-            summary: room(plan.keys.div_ceil(32768) * 4),
-            base: room(plan.keys / 1024 * 4),
+            bitmap: room(plan.description.keys.all() / 8),
+            summary: room(plan.description.keys.all().div_ceil(32768) * 4),
+            base: room(plan.description.keys.all() / 1024 * 4),
             parts: room(u64::from(Shape::parts(gpu.sms())) * 4),
             place: room(ids * 8),
             unique: room(uniques * 8),
             status: room(uniques),
-            staging: room(uniques.saturating_mul(plan.staging_stride)),
+            staging: room(uniques.saturating_mul(u64::from(plan.description.stride))),
         };
-        let memory = DeviceMemory::new(gpu, bytes)?;
+        let memory = DeviceMemory::new(gpu, bytes.max(1))?;
         let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
         let gate = Arc::new(Gate::new(gpu)?);
         let mut sets = Vec::new();
-        if plan.cold_rows > 0 {
+        if plan.is_cold {
             let members = plan.attached.store.members.iter().flatten();
             let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
             let options = QueueSetOptions {
                 batches: (options.depth / LANES).clamp(1, MAX_BATCHES as u32),
-                landing_stride: landing,
+                landing_stride: plan.description.landing,
                 timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
             };
             let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };
@@ -158,7 +166,7 @@ impl State {
         let graphs = Graphs::new(plan)?;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
-        Ok(Self { memory, places, tickets, gate, sets, descriptors, issued, answered, graphs })
+        Ok(Self { number, memory, places, tickets, gate, sets, descriptors, issued, answered, graphs })
     }
 
     /// Launches that were given out and have ended.
@@ -247,10 +255,11 @@ impl GpuSlot {
         });
         let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs"))?;
         let mut lookup = describe(plan, state, batch, out, (ids, index));
-        let rows = if plan.pooled { u64::from(batch.batch) * u64::from(plan.features) } else { ids };
+        let rows =
+            if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
         if kind == Kind::Direct {
-            lookup.slot += ((1 + index) * size_of::<abi::SlotState>()) as u64;
+            lookup = at_state(plan, lookup, plan.state(state.number, Some(index)));
         } else {
             plan.attached.wake_drives();
         }
@@ -278,8 +287,10 @@ impl GpuSlot {
         state.sets.iter().try_for_each(QueueSet::age)?;
         let launches = (1 << 32) - 50;
         let aged = abi::SlotState { launch: launches, launches: [launches; TICKETS], ..Default::default() };
-        for index in 0..=TICKETS {
-            state.memory.write((index * size_of::<abi::SlotState>()) as u64, aged.as_bytes())?;
+        let aged = abi::SlotState { generation: self.inner.plan.description.generation, ..aged };
+        for ticket in std::iter::once(None).chain((0..TICKETS).map(Some)) {
+            let to = self.inner.plan.state(state.number, ticket) - self.inner.plan.states.address();
+            self.inner.plan.states.write(to, aged.as_bytes())?;
         }
         for (index, issued) in state.issued.iter_mut().enumerate() {
             issued.launches = launches;
@@ -448,7 +459,7 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
             format!("{} bags a feature, {} were planned", batch.batch, plan.options.max_batch),
         );
     }
-    let bags = u64::from(batch.batch) * u64::from(plan.features);
+    let bags = u64::from(batch.batch) * u64::from(plan.description.features);
     let ids = match batch.len {
         Len::Device(_) => max_ids,
         Len::Host(ids) if ids as u64 > max_ids => {
@@ -462,13 +473,16 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
             ids as u64
         }
     };
-    match (plan.weighted, batch.weights) {
+    match (plan.description.weighted, batch.weights) {
         (true, None) => return invalid("the weights", "a feature of the plan is weighted: give them".to_owned()),
         (false, Some(_)) => return invalid("the weights", "no feature of the plan is weighted: leave them".to_owned()),
         _ => {}
     }
-    if out.row_stride < plan.width {
-        return invalid("the output", format!("a stride of {} elements, rows have {}", out.row_stride, plan.width));
+    if out.row_stride < plan.description.width {
+        return invalid(
+            "the output",
+            format!("a stride of {} elements, rows have {}", out.row_stride, plan.description.width),
+        );
     }
     Ok(ids)
 }
@@ -486,7 +500,7 @@ fn describe(
         Len::Host(ids) => (0, ids as u64),
         Len::Device(counts) => (counts, 0),
     };
-    abi::Lookup {
+    let lookup = abi::Lookup {
         ids: batch.ids,
         offsets: batch.offsets.unwrap_or(0),
         weights: batch.weights.unwrap_or(0),
@@ -502,27 +516,27 @@ fn describe(
         offset_type: batch.offset_type.code(),
         has_end: 1,
         out_element: element_of(plan.options.out),
-        width: plan.width as u32,
-        pooled: plan.pooled.into(),
-        features: plan.features,
-        segments: plan.segments,
+        width: plan.description.width as u32,
+        pooled: plan.description.pooled.into(),
+        features: plan.description.features,
+        segments: plan.description.segments,
         ticket: ticket as u32,
         lanes: sharing.lanes,
         row_lanes: sharing.row_lanes,
         parts_of_row: sharing.parts_of_row,
         by_lines: sharing.by_lines.into(),
-        unused: 0,
-        feature: plan.description.address(),
-        table: plan.description.address() + plan.tables_at,
-        segment: plan.description.address() + plan.segments_at,
-        slot: memory,
+        follows: plan.attached.options.following.into(),
+        feature: 0,
+        table: 0,
+        segment: 0,
+        slot: 0,
         tickets: state.tickets.address(),
         gate: state.gate.address(),
         queues: state.descriptors.address(),
         sets: state.sets.len() as u32,
         drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
-        keys: plan.keys,
-        ssd_key: plan.ssd_key,
+        keys: plan.description.keys.all(),
+        ssd_key: plan.description.keys.dram,
         bitmap: memory + places.bitmap,
         summary: memory + places.summary,
         base: memory + places.base,
@@ -531,9 +545,16 @@ fn describe(
         unique: memory + places.unique,
         status: memory + places.status,
         staging: memory + places.staging,
-        staging_stride: plan.staging_stride,
-        first: plan.first,
-    }
+        staging_stride: u64::from(plan.description.stride),
+        first: plan.description.first,
+    };
+    at_state(plan, lookup, plan.state(state.number, None))
+}
+
+/// A look-up by the state at `state`, with the description behind that.
+fn at_state(plan: &Prepared, lookup: abi::Lookup, state: u64) -> abi::Lookup {
+    let (it, feature) = (&plan.description, state + plan.strides().1);
+    abi::Lookup { slot: state, feature, table: feature + it.tables_at, segment: feature + it.segments_at, ..lookup }
 }
 
 #[cfg(test)]

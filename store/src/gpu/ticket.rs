@@ -71,6 +71,7 @@ const COUNTERS: usize = 24;
 const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
 const ENDED: usize = TIMES + 24;
 const LAUNCH: usize = TIMES + 32;
+const GENERATION: usize = TIMES + 40;
 
 /// Whether the words of a ticket are those of one launch.
 fn is_whole(words: &[u64]) -> bool {
@@ -78,7 +79,7 @@ fn is_whole(words: &[u64]) -> bool {
     let outcome = words.get(OUTCOME / 8).map_or(0, |&word| word as u32);
     let is_told = |index: usize| match outcome {
         outcome::BUSY => index <= OUTCOME / 8,
-        _ => index < TIMES / 8 || index == ENDED / 8 || index == LAUNCH / 8,
+        _ => index < TIMES / 8 || (ENDED / 8..=GENERATION / 8).contains(&index),
     };
     let check = abi::check_of(indexed.filter(|&(index, _)| is_told(index)));
     outcome != outcome::NONE && words.last() == Some(&check)
@@ -153,7 +154,10 @@ impl Ticket {
             doorbells,
             bytes_read: bytes,
             anomalies,
-            generation: self.slot.plan.generation,
+            generation: match word(GENERATION) {
+                0 => self.slot.plan.description.generation,
+                generation => generation,
+            },
             prepare: span(began, prepared),
             fetch: span(prepared, fetched),
             expand: span(fetched, ended),

@@ -10,6 +10,7 @@ mod common;
 mod attach;
 mod dead;
 mod faults;
+mod follow;
 mod graphs;
 mod host_doorbells;
 mod lookups;
