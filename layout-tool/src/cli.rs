@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, serve, verify,
+    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, repair, scrub, serve,
+    verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
@@ -34,6 +35,8 @@ pub enum Command {
     Load(load::LoadArgs),
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
+    Scrub(scrub::ScrubArgs),
+    Repair(repair::RepairArgs),
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
     Generations(generations::GenerationsArgs),
@@ -58,6 +61,8 @@ impl Command {
             Self::Load(_) => "load",
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Scrub(_) => "scrub",
+            Self::Repair(_) => "repair",
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
             Self::Generations(_) => "generations",

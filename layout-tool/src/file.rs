@@ -34,7 +34,8 @@ pub fn create_keys(path: &Path, force: bool, count: u64, kind: KeyKind) -> Resul
     Ok(TableWriter::create_keys(path, force, count, kind == KeyKind::I64)?)
 }
 
-fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
+/// A drive in use is never overwritten.
+pub fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
     let target = followed(path);
     if force && target.is_file() && SoftController::is_open(&target).unwrap_or(false) {
         let what = "is a drive in use, and was left as it is";

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 pub mod attached;
 pub mod cli;
 pub mod commands;
+pub mod damage;
 pub mod drives;
 pub mod failure;
 pub mod file;
@@ -66,6 +67,8 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Load(args) => commands::load::run(args, &context),
         Command::Inspect(args) => commands::inspect::run(args, &context),
         Command::Verify(args) => commands::verify::run(args, &context),
+        Command::Scrub(args) => commands::scrub::run(args, &context),
+        Command::Repair(args) => commands::repair::run(args, &context),
         Command::Export(args) => commands::export::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
         Command::Generations(args) => commands::generations::list(args),

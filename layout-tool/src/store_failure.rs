@@ -306,9 +306,17 @@ fn of_open(error: &OpenError) -> Meaning {
     match error {
         OpenError::NoDrives => (Class::Usage, "--drive".into(), "give the drives of the store"),
         OpenError::NotWarprow { drive } => (Class::Store, drive.clone(), FORMAT),
-        OpenError::TornSuperblock { drive, .. } | OpenError::LostSuperblock { drive, .. } => {
-            (Class::Store, drive.clone(), "restore the drive from a copy, or format it and load the tables again")
-        }
+        OpenError::TornSuperblock { drive, .. } | OpenError::LostSuperblock { drive, .. } => (
+            Class::Store,
+            drive.clone(),
+            "see whether `warprow repair`, with all drives of the store, can mend it from copies; if not, restore the drive from a \
+             backup, or format it and load the tables again",
+        ),
+        OpenError::Unidentified { drive, .. } => (
+            Class::Store,
+            drive.clone(),
+            "give the drive that lacks instead; if it is this one, restore it from a backup, or format all and load the tables again",
+        ),
         OpenError::NewerVersion { drive, .. } => (Class::Store, drive.clone(), "use a newer Warprow"),
         OpenError::MissingMember { store, .. } => (
             Class::Store,
@@ -381,6 +389,7 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::MemberMissing { .. } | VolumeError::NoSuchMember { .. } => {
             (Class::Store, String::new(), ALL_DRIVES)
         }
+        VolumeError::Metadata { source } => of_open(source),
         VolumeError::Drive(error) => of_drive(error),
         _ => (Class::Bug, String::new(), "please report it"),
     }

@@ -424,6 +424,12 @@ pub enum VolumeError {
         /// Bytes there are.
         capacity: u64,
     },
+    /// No copy of some metadata is whole any more, although the store is open.
+    #[error("the metadata on the drives is damaged: {source}")]
+    Metadata {
+        /// Why it could not be opened now.
+        source: Box<OpenError>,
+    },
     /// No such generation.
     #[error("there is no generation {id}")]
     NoSuchGeneration {

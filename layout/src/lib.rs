@@ -39,6 +39,7 @@ mod inspect;
 mod keyed;
 mod load;
 mod log;
+mod map;
 mod membership;
 mod open;
 mod placement;
@@ -67,6 +68,7 @@ pub use inspect::{GenerationInspection, Inspection, KeysInspection, MemberInspec
 pub use keyed::{Keyed, KeyedError, RowOrder};
 pub use load::{Loader, RowSource};
 pub use log::{Log, Update};
+pub use map::{DriveMap, MapKind, MapRun, TableMap};
 pub use membership::Progress;
 pub use open::{Access, Opened, Repair, RepairKind, State, generations_on, open};
 pub use placement::{ChunkRef, Placement, RowAddress, RowPacking};

@@ -9,12 +9,13 @@ use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
 use crate::catalogue;
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::OpenError;
+use crate::error::{OpenError, VolumeError};
 use crate::geometry::Copy;
 use crate::open::{Candidate, Repair, RepairKind, Survey, agreed, read_catalogue, refuse_lost};
 use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
 use crate::units;
+use crate::volume::Volume;
 
 /// What a member needs to be as it should.
 pub(crate) struct Needed<'a> {
@@ -61,9 +62,9 @@ impl<'a> Needed<'a> {
                 needed.copies.push((Copy::Start, (**tail).clone()));
             }
             [SlotState::Valid(_), _] => {}
-            _ => needed.copies.extend(
-                before.into_iter().flat_map(|before| [(Copy::Start, before.clone()), (Copy::Tail, before)]),
-            ),
+            _ => needed
+                .copies
+                .extend(before.into_iter().flat_map(|before| [(Copy::Start, before.clone()), (Copy::Tail, before)])),
         }
         needed
     }
@@ -153,9 +154,12 @@ impl RepairPlan {
     /// What would be a guess is refused: [`OpenError::Unidentified`], [`OpenError::LostSuperblock`],
     /// [`OpenError::CatalogueDamaged`], and all that [`open`](crate::open) refuses besides.
     pub fn new<D: Drive + 'static>(drives: Vec<D>) -> Result<Self, OpenError> {
+        Self::of(drives.into_iter().map(|drive| Arc::new(drive) as Arc<dyn Drive>), false)
+    }
+
+    fn of(drives: impl Iterator<Item = Arc<dyn Drive>>, degraded: bool) -> Result<Self, OpenError> {
         let (mut candidates, mut headless) = (Vec::new(), Vec::new());
-        for (position, drive) in drives.into_iter().enumerate() {
-            let drive: Arc<dyn Drive> = Arc::new(drive);
+        for (position, drive) in drives.enumerate() {
             match Candidate::new(drive.clone(), position) {
                 Ok(candidate) => candidates.push(candidate),
                 Err(
@@ -174,13 +178,14 @@ impl RepairPlan {
             }
             candidates.sort_by_key(|candidate| candidate.position);
         }
-        let survey = Survey::new(candidates, false, |candidates, current| match refuse_lost(candidates, current) {
+        let survey = Survey::new(candidates, degraded, |candidates, current| match refuse_lost(candidates, current) {
             Err(_) if candidates.iter().all(|it| proves_last(it, current)) => Ok(()),
             other => other,
         })?;
         let before = survey.candidates.iter().map(|it| before(it, &survey)).collect();
         let mut plan = Self { survey, before, mends: Vec::new() };
-        plan.mends = plan.needed().iter().zip(&plan.before).flat_map(|(it, before)| plan.mends_of(it, before)).collect();
+        plan.mends =
+            plan.needed().iter().zip(&plan.before).flat_map(|(it, before)| plan.mends_of(it, before)).collect();
         Ok(plan)
     }
 
@@ -269,17 +274,26 @@ impl RepairPlan {
     }
 }
 
+impl Volume {
+    /// Reads every copy of the superblocks and of the catalogue, on the members that are there, and says which are not whole.
+    /// Between two commits: none is under way meanwhile. [`RepairPlan`] mends them, when the store is closed.
+    pub fn damaged_metadata(&self) -> Result<Vec<Mend>, VolumeError> {
+        let _between_commits = self.committing();
+        if self.has_successor() {
+            return Err(VolumeError::MembersChanged);
+        }
+        let plan = RepairPlan::of(self.drives().iter().flatten().cloned(), true);
+        Ok(plan.map_err(|source| VolumeError::Metadata { source: Box::new(source) })?.mends)
+    }
+}
+
 impl std::fmt::Debug for RepairPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RepairPlan").field("store", &self.store()).field("mends", &self.mends).finish_non_exhaustive()
     }
 }
 
-fn damaged_words(
-    candidates: &[Candidate],
-    damaged: &[Option<crate::open::Damage>],
-    candidate: &Candidate,
-) -> String {
+fn damaged_words(candidates: &[Candidate], damaged: &[Option<crate::open::Damage>], candidate: &Candidate) -> String {
     let at = candidates.iter().position(|it| it.position == candidate.position);
     let damage = at.and_then(|at| damaged.get(at).copied().flatten());
     damage.map(|(block, error)| format!("block {block}: {error}")).unwrap_or_default()
