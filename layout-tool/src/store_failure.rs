@@ -19,8 +19,8 @@ use crate::units;
 type Meaning = (Class, String, &'static str);
 
 const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
-const LESS: &str = "load less, or make the store on larger drives; room comes back when all tables of an earlier load are \
-    replaced, or with `warprow format`";
+const LESS: &str = "load less, add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; room comes back too when \
+    all tables of an earlier load are replaced";
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";

@@ -9,6 +9,7 @@ mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]
 mod machines;
+mod mending;
 mod rig;
 mod round_trip;
 mod serve;
