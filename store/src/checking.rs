@@ -73,9 +73,9 @@ impl Checking<'_> {
         let mut damage = |what: BadKind, array: &Array, error: Option<VolumeError>| {
             let mut bad: Vec<BadUnit> = array.unreadable.iter().map(|it| BadUnit { what, ..it.clone() }).collect();
             let said = error.map(|error| error.to_string());
-            match (&said, bad.is_empty()) {
-                (Some(said), true) => bad.push(BadUnit::new(what, said.clone()).of(self.located)),
-                (Some(_), false) | (None, _) => {}
+            // Where it is known, that says it.
+            if let (Some(said), true) = (&said, bad.is_empty()) {
+                bad.push(BadUnit::new(what, said.clone()).of(self.located));
             }
             verified.bad.append(&mut bad);
             said

@@ -258,7 +258,9 @@ fn bar_of_generation(
     let scale = |bytes: u64| (u128::from(bytes) * width as u128 / u128::from(store.chunk_size.max(1))) as usize;
     let mut group = Group::new().add(rectangle(20, y, width, 22, FREE));
     for (number, table) in tables.iter().enumerate() {
-        let (from, to) = (scale(table.in_chunk.0), scale(table.in_chunk.1));
+        // Neighbours share stripe units of the same height in different chunks.
+        let next = tables.get(number + 1).map_or(u64::MAX, |it| it.in_chunk.0);
+        let (from, to) = (scale(table.in_chunk.0), scale(table.in_chunk.1.min(next)));
         let wide = (to - from.min(to)).max(1);
         let bytes: u64 = table.bytes.iter().sum();
         let mut segment = rectangle(20 + from, y, wide, 22, colour(index + number))
@@ -269,7 +271,8 @@ fn bar_of_generation(
         group = group.add(segment);
         let words = short(&table.table, 24);
         if wide > words.chars().count() * 8 + 6 {
-            group = group.add(label(23 + from, y + 15, &words, 12).set("fill", "#ffffff"));
+            let ink = if number % 2 == 0 { "#ffffff" } else { "#212121" };
+            group = group.add(label(23 + from, y + 15, &words, 12).set("fill", ink));
         }
     }
     page.add(group.add(rectangle(20, y, width, 22, "none").set("stroke", META)));
