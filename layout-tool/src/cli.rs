@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, repair, scrub, serve,
@@ -52,6 +52,17 @@ pub enum Command {
     Unbind(bind::UnbindArgs),
 }
 
+/// The command line, with what the help of every command has in common.
+pub fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| {
+        let own = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        if own.contains("Exit codes:") {
+            return command;
+        }
+        command.after_long_help(own + EXITS)
+    })
+}
+
 impl Command {
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -79,6 +90,10 @@ impl Command {
         }
     }
 }
+
+const EXITS: &str = "\
+Exit codes: 0 done; 2 the command line makes no sense; 3 bad input; 4 refused, nothing was changed; 5 content differs; 6 the
+store is absent, damaged or incomplete; 7 a drive failed; 8 room is lacking; 130 and 143 stopped. More in `warprow --help`.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use serde_json::{Map, Value};
 
 pub mod attached;
@@ -37,7 +37,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let before_dashes = args.iter().take_while(|argument| *argument != "--");
     let json = before_dashes.clone().any(|argument| argument == "--json");
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match cli::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &args, json),
     };

@@ -370,6 +370,12 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::UpdateInDoubt { source, .. } => of_drive(source),
         VolumeError::MemberInUse { drive, .. } => (Class::Refused, drive.clone(), "run the command again"),
         VolumeError::Stopped => (Class::Interrupted, String::new(), "run the command again to go on"),
+        VolumeError::Unsuitable(FormatError::AlreadyFormatted { drive, .. }) => {
+            (Class::Refused, drive.clone(), "look at it with `warprow inspect`; to overwrite it, add --overwrite")
+        }
+        VolumeError::Unsuitable(FormatError::DriveCount { given: 0 }) => {
+            (Class::Usage, "store".into(), "it is the only drive: add another with `warprow add-drive` first")
+        }
         VolumeError::Unsuitable(error) => of_format(error),
         VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
         VolumeError::InvalidTable { table, .. } => {

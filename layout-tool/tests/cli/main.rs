@@ -10,6 +10,7 @@ mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]
 mod machines;
 mod mending;
+mod properties;
 mod rig;
 mod round_trip;
 mod serve;

@@ -55,7 +55,10 @@ fn a_scrub_names_every_bad_place() {
     rig.ok(&["load", "-d", &all, &plain]);
     let sound = rig.ok(&["scrub", "-d", &all]);
     let counts = ["rows", "checked_rows", "unchecked_rows", "bad_units"].map(|name| sound[name].as_u64().unwrap());
-    assert_eq!((counts, &sound["complete"], &sound["position"]), ([20_100, 20_000, 100, 0], &json!(true), &json!(null)));
+    assert_eq!(
+        (counts, &sound["complete"], &sound["position"]),
+        ([20_100, 20_000, 100, 0], &json!(true), &json!(null))
+    );
 
     let (drive, lba, byte) = place(&given, "t", 12_345);
     flip(&rig, &drive, byte + 7);
@@ -251,7 +254,10 @@ fn a_picture_shows_every_drive_and_table() {
                 of.map(|run| run["lbas"].as_u64().unwrap() * 512).sum::<u64>()
             };
             assert_eq!((json!(sum("")), &drive["drive"]), (member["bytes"].clone(), &member["drive"]));
-            assert_eq!(sum("free"), member["free_chunks"].as_u64().unwrap() * seen["store"]["chunk_size"].as_u64().unwrap());
+            assert_eq!(
+                sum("free"),
+                member["free_chunks"].as_u64().unwrap() * seen["store"]["chunk_size"].as_u64().unwrap()
+            );
         }
         let refused = rig.fails(&["inspect", "-d", &all, "--svg", "a.svg"], 4);
         assert_eq!(refused["subject"], "a.svg");
