@@ -44,6 +44,17 @@ pub fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What is there and is no regular file, such as a device, is neither read nor put out of its place.
+pub fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let what = "is no regular file, and was left as it is";
+            Err(Failure::input(path.display().to_string(), what).remedy("choose another name"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The rows of a table in a file by their ids, in any order. Compressed ones are unpacked into a file without a name first.
 #[derive(Debug)]
 pub struct ById<'a> {

@@ -1,5 +1,6 @@
 //! Checking a table against its checksums, part by part.
 
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +17,14 @@ use crate::verify::{BadKind, BadUnit, LISTED, Verified};
 
 /// A table that is being checked. Holds, and so pins, its generation: nothing that is read can be given away meanwhile.
 pub(crate) struct Checking<'a> {
-    pub store: &'a Shared,
-    pub located: &'a Located,
+    store: &'a Shared,
+    located: &'a Located,
+    /// Reads that may yet be cut in halves to find the LBAs that cannot be read.
+    salvaging: Cell<u32>,
 }
+
+/// Reads of one table that are cut in halves, at most: some seconds.
+const SALVAGING: u32 = 20_000;
 
 /// What a part of a table's rows came to.
 #[derive(Debug, Default)]
@@ -51,7 +57,11 @@ struct Array {
 
 type Keys = Option<(KeyIndex, Vec<u64>)>;
 
-impl Checking<'_> {
+impl<'a> Checking<'a> {
+    pub(crate) fn new(store: &'a Shared, located: &'a Located) -> Self {
+        Self { store, located, salvaging: Cell::new(SALVAGING) }
+    }
+
     fn table(&self) -> &Table {
         self.located.table()
     }
@@ -188,7 +198,13 @@ impl Checking<'_> {
                         None => salvaged.bad.push(Unread { drive, lba, bytes: range, lba_size, detail }),
                     }
                 }
+                // Where so much cannot be read, it is not told apart any more.
+                Err(error) if self.salvaging.get() == 0 => {
+                    let detail = format!("in part or whole: {}", chain(&error));
+                    salvaged.bad.push(Unread { drive: error.drive, lba, bytes: range, lba_size, detail });
+                }
                 Err(_) => {
+                    self.salvaging.set(self.salvaging.get() - 1);
                     let middle = range.start + (range.len() / lba_size).div_ceil(2) * lba_size;
                     left.extend([middle..range.end, range.start..middle]);
                 }

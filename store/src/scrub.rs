@@ -100,9 +100,14 @@ pub struct Scrubbed {
     pub checked_rows: u64,
     /// Rows that were read wrong once, and right when they were read again.
     pub transient: u64,
-    /// Everything that is bad, metadata first.
+    /// What is bad, metadata first: at most 10,000 places.
     pub bad: Vec<BadUnit>,
+    /// Bad places beyond those.
+    pub unlisted: u64,
 }
+
+/// Bad places that are listed, at most.
+const PLACES: usize = 10_000;
 
 /// Bytes of rows between two positions, without a pace.
 const STEP: u64 = 4 << 30;
@@ -171,7 +176,7 @@ impl Scrub<'_> {
         pace: Option<Pace>,
         at: &mut ScrubPosition,
     ) -> Result<ControlFlow<()>, StoreError> {
-        let checking = Checking { store: &self.store.shared, located };
+        let checking = Checking::new(&self.store.shared, located);
         let table = located.table();
         let row_bytes = u64::from(table.row_bytes());
         self.measure(*at);
@@ -197,7 +202,9 @@ impl Scrub<'_> {
                     self.done.bytes += part.bytes;
                     self.done.checked_rows += if table.crc_region.is_some() { part.rows } else { 0 };
                     self.done.transient += part.transient;
-                    self.done.bad.extend(part.bad);
+                    let room = PLACES.saturating_sub(self.done.bad.len());
+                    self.done.unlisted += part.bad.len().saturating_sub(room) as u64;
+                    self.done.bad.extend(part.bad.into_iter().take(room));
                 }
                 Err(StoreError::Interrupted) => return Ok(ControlFlow::Break(())),
                 Err(error) => return Err(error),

@@ -187,7 +187,7 @@ impl Store {
         self.shared.watch()?;
         let stripe = located.generation.placement.stripe_bytes() as usize;
         let mut sweep = Sweep::new(&self.shared.members, stripe, None, None, &self.shared.driving)?;
-        let checking = Checking { store: &self.shared, located };
+        let checking = Checking::new(&self.shared, located);
         let (mut verified, ranks, keys) = checking.arrays(&mut sweep, &mut || progress(0))?;
         if let (Some((index, keys)), None) = (keys, &verified.damaged_ranks) {
             match keys_lead_home(located, ranks.as_ref(), &index, &keys) {

@@ -113,6 +113,7 @@ fn save(path: &Path, force: bool, picture: &str) -> Result<(), Failure> {
     let subject = || path.display().to_string();
     let failed = |error: std::io::Error| Failure::io(subject(), "cannot be written", &error);
     file::refuse_drive(path, force)?;
+    file::refuse_special(path)?;
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".warprow-").tempfile_in(directory).map_err(failed)?;
     file.write_all(picture.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;

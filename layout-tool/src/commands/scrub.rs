@@ -13,6 +13,7 @@ use super::{Context, Done};
 use crate::damage;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
+use crate::file;
 use crate::screen::Unit;
 use crate::units::{self, parse_bytes};
 
@@ -79,6 +80,9 @@ struct State {
     transient: u64,
     /// All but metadata, which every run reads again.
     bad: Vec<BadUnit>,
+    /// Bad places beyond those.
+    #[serde(default)]
+    unlisted: u64,
 }
 
 const VERSION: u32 = 1;
@@ -87,6 +91,7 @@ impl State {
     /// What the file has; `None`: there is none.
     fn read(path: &Path, store: &str) -> Result<Option<Self>, Failure> {
         let subject = || path.display().to_string();
+        file::refuse_special(path)?;
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -138,6 +143,7 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<Done, Failure> 
         checked_rows: 0,
         transient: 0,
         bad: Vec::new(),
+        unlisted: 0,
     });
     // That it can be written is known before hours have passed.
     if let Some(path) = &args.state {
@@ -183,6 +189,7 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<Done, Failure> 
     (state.rows, state.bytes) = (before.rows + scrubbed.rows, before.bytes + scrubbed.bytes);
     state.checked_rows = before.checked_rows + scrubbed.checked_rows;
     state.transient = before.transient + scrubbed.transient;
+    state.unlisted = before.unlisted + scrubbed.unlisted;
     let mut bad = metadata;
     bad.extend(state.bad.iter().cloned());
     match (&args.state, scrubbed.next) {
@@ -218,7 +225,11 @@ fn report(
         units::bytes(state.bytes),
         units::bytes(rate),
         if stopped { ", and was stopped" } else { "" },
-        if bad.is_empty() { "nothing is damaged".to_owned() } else { units::plural(bad.len() as u64, "bad place") },
+        if bad.is_empty() {
+            "nothing is damaged".to_owned()
+        } else {
+            units::plural(bad.len() as u64 + state.unlisted, "bad place")
+        },
     )
     .replace(" of rows", if state.rows == 1 { " row" } else { " rows" });
     if unchecked > 0 {
@@ -248,7 +259,8 @@ fn report(
         "transient": state.transient,
         "seconds": seconds,
         "bytes_per_second": rate,
-        "bad_units": bad.len(),
+        "bad_units": bad.len() as u64 + state.unlisted,
+        "unlisted": state.unlisted,
         "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
     });
     let mut done = Done::new(text, object)?;

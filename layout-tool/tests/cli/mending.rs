@@ -126,6 +126,19 @@ fn a_scrub_that_was_stopped_goes_on() {
     rig.fails(&["scrub", "-d", &all, "--state", "state.json"], 3);
     fs::remove_file(rig.path("state.json")).unwrap();
     rig.fails(&["scrub", "-d", &all, "--state", "nodir/state.json"], 3);
+    rig.fails(&["scrub", "-d", &all, "--state", "."], 3);
+    // Most of a drive is gone: that is said in seconds.
+    let path = drive.strip_prefix("emulated:").unwrap();
+    let size = fs::metadata(path).unwrap().len();
+    let args = ["scrub", "-d", &all, "--rate", "8MiB", "--json"];
+    let child = rig.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_len(2 << 20).unwrap();
+    let run: Run = child.wait_with_output().unwrap().into();
+    file.set_len(size).unwrap();
+    let cut: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!([5, 6, 7].contains(&run.exit) && cut["bad_units"].as_u64().unwrap() > 0, "{run:?}");
     for bad in [&["--rate", "1kB"][..], &["--share", "0"], &["--share", "120%"], &["--rate", "1MB", "--share", "5"]] {
         rig.fails(&[&["scrub", "-d", &all], bad].concat(), 2);
     }
@@ -264,6 +277,11 @@ fn a_picture_shows_every_drive_and_table() {
         rig.ok(&["inspect", "-d", &all, "--svg", "a.svg", "--force"]);
         rig.fails(&["inspect", "-d", &all, "--svg", "0.drive", "--force"], 4);
         rig.fails(&["inspect", "-d", &all, "--svg", "nodir/a.svg"], 3);
+        // Not over a device, a folder or a link.
+        std::os::unix::fs::symlink("a.svg", rig.path("link")).unwrap();
+        for special in ["link", "."] {
+            rig.fails(&["inspect", "-d", &all, "--svg", special, "--force"], 3);
+        }
         rig.fails(&["inspect", "-d", &all, "--force"], 2);
     }
 }
