@@ -1,9 +1,10 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, serve, verify,
+    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, repair, scrub, serve,
+    verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
@@ -34,6 +35,8 @@ pub enum Command {
     Load(load::LoadArgs),
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
+    Scrub(scrub::ScrubArgs),
+    Repair(repair::RepairArgs),
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
     Generations(generations::GenerationsArgs),
@@ -49,6 +52,17 @@ pub enum Command {
     Unbind(bind::UnbindArgs),
 }
 
+/// The command line, with what the help of every command has in common.
+pub fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| {
+        let own = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        if own.contains("Exit codes:") {
+            return command;
+        }
+        command.after_long_help(own + EXITS)
+    })
+}
+
 impl Command {
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -58,6 +72,8 @@ impl Command {
             Self::Load(_) => "load",
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Scrub(_) => "scrub",
+            Self::Repair(_) => "repair",
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
             Self::Generations(_) => "generations",
@@ -74,6 +90,10 @@ impl Command {
         }
     }
 }
+
+const EXITS: &str = "\
+Exit codes: 0 done; 2 the command line makes no sense; 3 bad input; 4 refused, nothing was changed; 5 content differs; 6 the
+store is absent, damaged or incomplete; 7 a drive failed; 8 room is lacking; 130 and 143 stopped. More in `warprow --help`.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -174,6 +174,17 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
     Ok(Store::open(&devices(args)?, options)?)
 }
 
+/// Attached files have no metadata of ours, and no checksums.
+pub fn refuse_attached(args: &DriveArgs) -> Result<(), Failure> {
+    match args.addresses().into_iter().find(|it| attached::is(it)) {
+        Some(address) => {
+            let what = "attached tables have no superblocks, catalogue or checksums: there is nothing to check or mend";
+            Err(Failure::usage(address, what).remedy("give drives of a store"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The store has no table of that name.
 pub fn no_such_table(store: &Store, table: &str) -> Failure {
     let known = store.tables().into_iter().map(|table| table.name).collect();

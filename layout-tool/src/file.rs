@@ -34,13 +34,25 @@ pub fn create_keys(path: &Path, force: bool, count: u64, kind: KeyKind) -> Resul
     Ok(TableWriter::create_keys(path, force, count, kind == KeyKind::I64)?)
 }
 
-fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
+/// A drive in use is never overwritten.
+pub fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
     let target = followed(path);
     if force && target.is_file() && SoftController::is_open(&target).unwrap_or(false) {
         let what = "is a drive in use, and was left as it is";
         return Err(Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name"));
     }
     Ok(())
+}
+
+/// What is there and is no regular file, such as a device, is neither read nor put out of its place.
+pub fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let what = "is no regular file, and was left as it is";
+            Err(Failure::input(path.display().to_string(), what).remedy("choose another name"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The rows of a table in a file by their ids, in any order. Compressed ones are unpacked into a file without a name first.

@@ -7,12 +7,13 @@ use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use serde_json::{Map, Value};
 
 pub mod attached;
 pub mod cli;
 pub mod commands;
+pub mod damage;
 pub mod drives;
 pub mod failure;
 pub mod file;
@@ -36,7 +37,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let before_dashes = args.iter().take_while(|argument| *argument != "--");
     let json = before_dashes.clone().any(|argument| argument == "--json");
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match cli::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &args, json),
     };
@@ -66,6 +67,8 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Load(args) => commands::load::run(args, &context),
         Command::Inspect(args) => commands::inspect::run(args, &context),
         Command::Verify(args) => commands::verify::run(args, &context),
+        Command::Scrub(args) => commands::scrub::run(args, &context),
+        Command::Repair(args) => commands::repair::run(args, &context),
         Command::Export(args) => commands::export::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
         Command::Generations(args) => commands::generations::list(args),

@@ -19,8 +19,8 @@ use crate::units;
 type Meaning = (Class, String, &'static str);
 
 const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
-const LESS: &str = "load less, or make the store on larger drives; room comes back when all tables of an earlier load are \
-    replaced, or with `warprow format`";
+const LESS: &str = "load less, add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; room comes back too when \
+    all tables of an earlier load are replaced";
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
@@ -306,9 +306,17 @@ fn of_open(error: &OpenError) -> Meaning {
     match error {
         OpenError::NoDrives => (Class::Usage, "--drive".into(), "give the drives of the store"),
         OpenError::NotWarprow { drive } => (Class::Store, drive.clone(), FORMAT),
-        OpenError::TornSuperblock { drive, .. } | OpenError::LostSuperblock { drive, .. } => {
-            (Class::Store, drive.clone(), "restore the drive from a copy, or format it and load the tables again")
-        }
+        OpenError::TornSuperblock { drive, .. } | OpenError::LostSuperblock { drive, .. } => (
+            Class::Store,
+            drive.clone(),
+            "see whether `warprow repair`, with all drives of the store, can mend it from copies; if not, restore the drive from a \
+             backup, or format it and load the tables again",
+        ),
+        OpenError::Unidentified { drive, .. } => (
+            Class::Store,
+            drive.clone(),
+            "give the drive that lacks instead; if it is this one, restore it from a backup, or format all and load the tables again",
+        ),
         OpenError::NewerVersion { drive, .. } => (Class::Store, drive.clone(), "use a newer Warprow"),
         OpenError::MissingMember { store, .. } => (
             Class::Store,
@@ -362,6 +370,12 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::UpdateInDoubt { source, .. } => of_drive(source),
         VolumeError::MemberInUse { drive, .. } => (Class::Refused, drive.clone(), "run the command again"),
         VolumeError::Stopped => (Class::Interrupted, String::new(), "run the command again to go on"),
+        VolumeError::Unsuitable(FormatError::AlreadyFormatted { drive, .. }) => {
+            (Class::Refused, drive.clone(), "look at it with `warprow inspect`; to overwrite it, add --overwrite")
+        }
+        VolumeError::Unsuitable(FormatError::DriveCount { given: 0 }) => {
+            (Class::Usage, "store".into(), "it is the only drive: add another with `warprow add-drive` first")
+        }
         VolumeError::Unsuitable(error) => of_format(error),
         VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
         VolumeError::InvalidTable { table, .. } => {
@@ -381,6 +395,7 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::MemberMissing { .. } | VolumeError::NoSuchMember { .. } => {
             (Class::Store, String::new(), ALL_DRIVES)
         }
+        VolumeError::Metadata { source } => of_open(source),
         VolumeError::Drive(error) => of_drive(error),
         _ => (Class::Bug, String::new(), "please report it"),
     }

@@ -206,6 +206,19 @@ pub enum OpenError {
         /// What is wrong with the first of them.
         reason: BlockError,
     },
+    /// None of a drive's superblocks is whole, and nothing else on it proves which member it is.
+    #[error(
+        "drive {drive} may be {} of store {store}: none of its superblocks is whole, and its catalogue does not prove it",
+        list(missing)
+    )]
+    Unidentified {
+        /// The drive.
+        drive: String,
+        /// The store of the other drives.
+        store: Uuid,
+        /// The members that lack.
+        missing: Vec<Missing>,
+    },
     /// Both copies of the superblock that may be the newest are damaged. What the other slot says may be out of date, and its
     /// rows overwritten.
     #[error(
@@ -410,6 +423,12 @@ pub enum VolumeError {
         needed: u64,
         /// Bytes there are.
         capacity: u64,
+    },
+    /// No copy of some metadata is whole any more, although the store is open.
+    #[error("the metadata on the drives is damaged: {source}")]
+    Metadata {
+        /// Why it could not be opened now.
+        source: Box<OpenError>,
     },
     /// No such generation.
     #[error("there is no generation {id}")]

@@ -13,6 +13,7 @@ use crate::error::{BlockError, Missing, OpenError};
 use crate::generation::Generation;
 use crate::geometry::{Copy, Geometry};
 use crate::probe::{Probe, SlotState, probe};
+use crate::repair::{self, Needed};
 use crate::superblock::Superblock;
 use crate::units;
 use crate::volume::{Volume, missing};
@@ -74,21 +75,27 @@ pub enum RepairKind {
 }
 
 /// One drive given to [`open`], and what its superblocks say.
-struct Candidate {
-    drive: Arc<dyn Drive>,
-    position: usize,
+pub(crate) struct Candidate {
+    pub drive: Arc<dyn Drive>,
+    pub position: usize,
     /// The drive's, from before it was read.
-    incarnation: u64,
-    probe: Probe,
-    newest: Superblock,
+    pub incarnation: u64,
+    pub probe: Probe,
+    pub newest: Superblock,
 }
 
 impl Candidate {
-    fn name(&self) -> String {
+    pub(crate) fn new(drive: Arc<dyn Drive>, position: usize) -> Result<Self, OpenError> {
+        let incarnation = drive.incarnation();
+        let (probe, newest) = newest(&*drive)?;
+        Ok(Self { drive, position, incarnation, probe, newest })
+    }
+
+    pub(crate) fn name(&self) -> String {
         self.drive.name().to_owned()
     }
 
-    fn target(&self) -> Target<'_> {
+    pub(crate) fn target(&self) -> Target<'_> {
         Target { member: self.newest.member, drive: &*self.drive, incarnation: self.incarnation }
     }
 }
@@ -101,54 +108,15 @@ impl Candidate {
 pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened, OpenError> {
     let mut candidates = Vec::with_capacity(drives.len());
     for (position, drive) in drives.into_iter().enumerate() {
-        let drive: Arc<dyn Drive> = Arc::new(drive);
-        let incarnation = drive.incarnation();
-        let (probe, newest) = newest(&*drive)?;
-        candidates.push(Candidate { drive, position, incarnation, probe, newest });
+        candidates.push(Candidate::new(Arc::new(drive), position)?);
     }
-    refuse_duplicates(&candidates)?;
-    let store = refuse_strangers(&candidates)?;
-    let current = agree(&candidates)?;
-    let geometry = &current.geometry;
-    for candidate in &candidates {
-        check_size(candidate, &current)?;
-    }
-    let mut members: Vec<Option<&Candidate>> = vec![None; geometry.members.len()];
-    for candidate in &candidates {
-        if let Some(member) = members.get_mut(usize::from(candidate.newest.member)) {
-            *member = Some(candidate);
-        }
-    }
-    let missing = missing(geometry, |index| members.get(index).is_some_and(Option::is_some));
-    if !missing.is_empty() && access != Access::Degraded {
-        return Err(OpenError::MissingMember { store, missing });
-    }
-    refuse_lost(&candidates, &current)?;
-
-    let catalogues: Vec<Result<Vec<u8>, Damage>> = candidates
-        .iter()
-        .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, it.newest.member)))
-        .collect();
-    for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
-        let its_epoch = candidate.newest.epoch;
-        if its_epoch < current.epoch && (catalogue.is_err() || its_epoch + 1 < current.epoch) {
-            return Err(OpenError::StaleMember { drive: candidate.name(), its_epoch, epoch: current.epoch });
-        }
-    }
-    let Some(bytes) = catalogues.iter().find_map(|catalogue| catalogue.as_ref().ok()) else {
-        let (block, source) =
-            catalogues.iter().find_map(|it| it.as_ref().err().copied()).unwrap_or((0, BlockError::Unreadable));
-        let drive = candidates.first().map(Candidate::name).unwrap_or_default();
-        return Err(OpenError::CatalogueDamaged { epoch: current.epoch, drive, block, source });
-    };
-    let catalogue = Catalogue::decode(bytes, geometry)
-        .map_err(|source| OpenError::CatalogueInvalid { epoch: current.epoch, source })?;
-
+    let survey = Survey::new(candidates, access == Access::Degraded, refuse_lost)?;
+    let Survey { candidates, current, missing, damaged, bytes, catalogue } = survey;
     let needed: Vec<Needed> =
-        candidates.iter().zip(&catalogues).map(|(it, read)| Needed::new(it, &current, read.is_err())).collect();
+        candidates.iter().zip(&damaged).map(|(it, damaged)| Needed::to_open(it, &current, damaged.is_some())).collect();
     if access == Access::ReadWrite {
         commit::flush(&candidates.iter().map(Candidate::target).collect::<Vec<_>>())?;
-        repair(&needed, &current, bytes)?;
+        repair::mend(&needed, &current, &bytes)?;
     }
     let repairs = needed.iter().flat_map(|needed| needed.report(current.epoch)).collect();
     let read_only = match access {
@@ -156,11 +124,82 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
         _ if missing.is_empty() => Some("it was opened for reading only".to_owned()),
         _ => Some("members are missing, and writing needs all of them".to_owned()),
     };
+    let members = by_member(&candidates, &current.geometry);
     let positions = members.iter().map(|member| member.map(|it| it.position)).collect();
     let drives = members.iter().map(|member| member.map(|it| it.drive.clone())).collect();
     let volume = Volume::new(current, catalogue, drives, positions, read_only);
     let state = if missing.is_empty() { State::Healthy } else { State::Degraded { missing } };
     Ok(Opened { volume, state, repairs })
+}
+
+/// What the drives say together: that they are members of one store, at which epoch it is, and its catalogue.
+pub(crate) struct Survey {
+    pub candidates: Vec<Candidate>,
+    pub current: Superblock,
+    pub missing: Vec<Missing>,
+    /// What is wrong with each candidate's catalogue.
+    pub damaged: Vec<Option<Damage>>,
+    /// The serialised catalogue, as the first that has it whole.
+    pub bytes: Vec<u8>,
+    pub catalogue: Catalogue,
+}
+
+impl Survey {
+    /// `lost` refuses if a newer epoch may have been committed of which no superblock is left.
+    pub(crate) fn new(
+        candidates: Vec<Candidate>,
+        degraded: bool,
+        lost: impl FnOnce(&[Candidate], &Superblock) -> Result<(), OpenError>,
+    ) -> Result<Self, OpenError> {
+        let current = agreed(&candidates)?;
+        let geometry = &current.geometry;
+        for candidate in &candidates {
+            check_size(candidate, &current)?;
+        }
+        let members = by_member(&candidates, geometry);
+        let missing = missing(geometry, |index| members.get(index).is_some_and(Option::is_some));
+        if !missing.is_empty() && !degraded {
+            return Err(OpenError::MissingMember { store: current.store, missing });
+        }
+        lost(&candidates, &current)?;
+
+        let mut catalogues: Vec<Result<Vec<u8>, Damage>> = candidates
+            .iter()
+            .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, it.newest.member)))
+            .collect();
+        for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
+            let its_epoch = candidate.newest.epoch;
+            if its_epoch < current.epoch && (catalogue.is_err() || its_epoch + 1 < current.epoch) {
+                return Err(OpenError::StaleMember { drive: candidate.name(), its_epoch, epoch: current.epoch });
+            }
+        }
+        let damaged: Vec<Option<Damage>> = catalogues.iter().map(|it| it.as_ref().err().copied()).collect();
+        let Some(bytes) = catalogues.iter_mut().find_map(|it| it.as_mut().ok().map(std::mem::take)) else {
+            let (block, source) = damaged.iter().flatten().copied().next().unwrap_or((0, BlockError::Unreadable));
+            let drive = candidates.first().map(Candidate::name).unwrap_or_default();
+            return Err(OpenError::CatalogueDamaged { epoch: current.epoch, drive, block, source });
+        };
+        let catalogue = Catalogue::decode(&bytes, geometry)
+            .map_err(|source| OpenError::CatalogueInvalid { epoch: current.epoch, source })?;
+        Ok(Self { candidates, current, missing, damaged, bytes, catalogue })
+    }
+}
+
+/// The newest superblock of drives that are members of one store, each once.
+pub(crate) fn agreed(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
+    refuse_duplicates(candidates)?;
+    refuse_strangers(candidates)?;
+    agree(candidates)
+}
+
+fn by_member<'a>(candidates: &'a [Candidate], geometry: &Geometry) -> Vec<Option<&'a Candidate>> {
+    let mut members: Vec<Option<&Candidate>> = vec![None; geometry.members.len()];
+    for candidate in candidates {
+        if let Some(member) = members.get_mut(usize::from(candidate.newest.member)) {
+            *member = Some(candidate);
+        }
+    }
+    members
 }
 
 /// The newest superblock of a drive.
@@ -204,7 +243,7 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), OpenError> {
 }
 
 /// The store that is meant: the one with most drives here, else the one that is complete, else the first drive's.
-fn refuse_strangers(candidates: &[Candidate]) -> Result<Uuid, OpenError> {
+fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
     let of = |store: Uuid| candidates.iter().filter(move |candidate| candidate.newest.store == store);
     let complete =
         |candidate: &Candidate| of(candidate.newest.store).count() >= candidate.newest.geometry.members.len();
@@ -212,7 +251,7 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<Uuid, OpenError> {
     let Some(meant) = meant else { return Err(OpenError::NoDrives) };
     let store = meant.newest.store;
     match candidates.iter().find(|candidate| candidate.newest.store != store) {
-        None => Ok(store),
+        None => Ok(()),
         Some(stranger) => {
             let (drive, its_store) = (stranger.name(), stranger.newest.store);
             let missing =
@@ -263,7 +302,7 @@ fn check_size(candidate: &Candidate, current: &Superblock) -> Result<(), OpenErr
 /// Refuses if a newer epoch may have been committed of which no superblock is left.
 ///
 /// One member whose slot of the next epoch is intact, and older, is proof that there was no such commit.
-fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), OpenError> {
+pub(crate) fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), OpenError> {
     let epoch = current.epoch;
     match candidates.first() {
         Some(first) if candidates.iter().all(|candidate| candidate.probe.lost_beside(epoch)) => {
@@ -274,7 +313,7 @@ fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), Ope
 }
 
 /// The bad block, and what is wrong with it.
-type Damage = (u32, BlockError);
+pub(crate) type Damage = (u32, BlockError);
 
 /// The generations that `superblock` speaks of, by the catalogue on `drive`, which carries it; `None` if that is damaged. For a
 /// look at one member of a store, which need not be complete, nor its drive be formatted as it was.
@@ -284,7 +323,7 @@ pub fn generations_on(drive: &dyn Drive, superblock: &Superblock) -> Option<Vec<
 }
 
 /// The serialised catalogue that `own` means, as its `drive` has it.
-fn read_catalogue(drive: &dyn Drive, own: &Superblock) -> Result<Vec<u8>, Damage> {
+pub(crate) fn read_catalogue(drive: &dyn Drive, own: &Superblock) -> Result<Vec<u8>, Damage> {
     let member = own.own().map_or(Uuid::nil(), |own| own.uuid);
     let id = catalogue::first_block(own, member);
     let count = (own.catalogue_bytes as usize).div_ceil(PAYLOAD);
@@ -294,62 +333,4 @@ fn read_catalogue(drive: &dyn Drive, own: &Superblock) -> Result<Vec<u8>, Damage
         return Err((0, BlockError::Inconsistent { what: "it is not the catalogue that the superblock means" }));
     }
     Ok(bytes)
-}
-
-/// What a member needs to be as it should.
-struct Needed<'a> {
-    candidate: &'a Candidate,
-    catalogue: bool,
-    /// Superblock slots by parity: copies to be written.
-    copies: Vec<(Copy, Superblock)>,
-}
-
-impl<'a> Needed<'a> {
-    fn new(candidate: &'a Candidate, current: &Superblock, catalogue: bool) -> Self {
-        let own = commit::for_member(current, candidate.newest.member);
-        let mut copies = Vec::new();
-        for (copy, state) in [Copy::Start, Copy::Tail].into_iter().zip(candidate.probe.slot(own.epoch)) {
-            if state.superblock() != Some(&own) {
-                copies.push((copy, own.clone()));
-            }
-        }
-        // The tail of the other slot must be sound before a commit overwrites its start.
-        if let [SlotState::Valid(start), tail] = candidate.probe.slot(own.epoch + 1)
-            && tail.superblock() != Some(start)
-        {
-            copies.push((Copy::Tail, (**start).clone()));
-        }
-        Self { candidate, catalogue, copies }
-    }
-
-    fn report(&self, epoch: u64) -> Vec<Repair> {
-        let of = |kind| Repair { drive: self.candidate.name(), kind };
-        if self.candidate.newest.epoch < epoch {
-            return vec![of(RepairKind::RolledForward)];
-        }
-        let catalogue = self.catalogue.then_some(RepairKind::Catalogue);
-        catalogue.into_iter().chain(self.copies.iter().map(|(copy, _)| RepairKind::Superblock(*copy))).map(of).collect()
-    }
-}
-
-/// Brings every member to the current epoch, in the order of a commit: catalogues, superblocks at the start, at the tail, each
-/// durable before the next. Cut short at any point, it leaves a store that opens the same way again.
-fn repair(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) -> Result<(), OpenError> {
-    let damaged: Vec<&Needed<'_>> = needed.iter().filter(|needed| needed.catalogue).collect();
-    for needed in &damaged {
-        let own = commit::for_member(current, needed.candidate.newest.member);
-        commit::write_catalogue(&*needed.candidate.drive, &own, bytes)?;
-    }
-    commit::flush(&damaged.iter().map(|needed| needed.candidate.target()).collect::<Vec<_>>())?;
-    for phase in [Copy::Start, Copy::Tail] {
-        let mut written: Vec<Target<'_>> = Vec::new();
-        for needed in needed {
-            for (_, superblock) in needed.copies.iter().filter(|(copy, _)| *copy == phase) {
-                commit::write_superblock(&*needed.candidate.drive, superblock, phase)?;
-                written.push(needed.candidate.target());
-            }
-        }
-        commit::flush(&written)?;
-    }
-    Ok(())
 }

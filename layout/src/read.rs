@@ -94,14 +94,8 @@ impl Volume {
     pub fn read_ranks(&self, generation: &Generation, table: usize) -> Result<Option<Ranks>, VolumeError> {
         let entry = table_of(generation, table)?;
         let Some(stored) = entry.ranks else { return Ok(None) };
-        let bytes = self.read_array(generation, stored.region, entry.rows * u64::from(stored.width.bytes()))?;
-        let found = crc32c::crc32c(&bytes);
-        if found != stored.crc {
-            return Err(VolumeError::RanksDamaged { table: entry.name.clone(), expected: stored.crc, found });
-        }
-        let ranks = Ranks::decode(&bytes, stored.width)
-            .map_err(|source| VolumeError::RanksInvalid { table: entry.name.clone(), source })?;
-        Ok(Some(ranks))
+        let bytes = self.read_array(generation, stored.region, entry.rank_bytes())?;
+        entry.decode_ranks(&bytes)
     }
 
     /// Reads the index of a table's keys and verifies it; `None` if it is looked up by ids. It gives slots; the rank of a slot
@@ -109,36 +103,14 @@ impl Volume {
     pub fn read_key_index(&self, generation: &Generation, table: usize) -> Result<Option<KeyIndex>, VolumeError> {
         let entry = table_of(generation, table)?;
         let Some(stored) = entry.keys else { return Ok(None) };
-        let name = || entry.name.clone();
-        let bytes = self.read_array(generation, stored.index, stored.spec.index_bytes)?;
-        // The catalogue vouches for the header, and the header for all else.
-        let found = crc32c::crc32c(bytes.get(..warprow_keys::HEADER_BYTES).unwrap_or(&bytes));
-        if found != stored.index_crc {
-            let expected = stored.index_crc;
-            return Err(VolumeError::KeysDamaged { table: name(), what: "key index", expected, found });
-        }
-        let index = KeyIndex::from_bytes(bytes)
-            .map_err(|source| VolumeError::KeysInvalid { table: name(), source: Some(source) })?;
-        let spec = &stored.spec;
-        match (index.len(), index.kind(), index.fingerprint()) == (entry.rows, spec.kind, spec.fingerprint) {
-            true => Ok(Some(index)),
-            false => Err(VolumeError::KeysInvalid { table: name(), source: None }),
-        }
+        entry.decode_key_index(self.read_array(generation, stored.index, stored.spec.index_bytes)?)
     }
 
     /// Reads a table's keys, by rank, and verifies their checksum; `None` if none are stored. An `i64` is its bits.
     pub fn read_keys(&self, generation: &Generation, table: usize) -> Result<Option<Vec<u64>>, VolumeError> {
         let entry = table_of(generation, table)?;
-        let Some((stored, region)) = entry.keys.and_then(|stored| Some((stored, stored.keys?))) else {
-            return Ok(None);
-        };
-        let bytes = self.read_array(generation, region, entry.rows * 8)?;
-        let found = crc32c::crc32c(&bytes);
-        if found != stored.keys_crc {
-            let expected = stored.keys_crc;
-            return Err(VolumeError::KeysDamaged { table: entry.name.clone(), what: "array of keys", expected, found });
-        }
-        Ok(Some(bytes.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect()))
+        let Some(region) = entry.keys.and_then(|stored| stored.keys) else { return Ok(None) };
+        entry.decode_keys(&self.read_array(generation, region, entry.rows * 8)?)
     }
 
     /// Reads the checksums of a table's rows ([`row_crc`](crate::row_crc)), by rank; `None` if none are stored.
@@ -178,6 +150,56 @@ impl Volume {
                 }))
             }
         }
+    }
+}
+
+/// What the arrays of a table say, once they are read. Each has its checksum in the catalogue.
+impl Table {
+    /// Bytes of its id → rank permutation; 0: it has none.
+    pub fn rank_bytes(&self) -> u64 {
+        self.ranks.map_or(0, |stored| self.rows * u64::from(stored.width.bytes()))
+    }
+
+    /// Its id → rank permutation in [`rank_bytes`](Self::rank_bytes) bytes, verified; `None`: it has none.
+    pub fn decode_ranks(&self, bytes: &[u8]) -> Result<Option<Ranks>, VolumeError> {
+        let Some(stored) = self.ranks else { return Ok(None) };
+        let found = crc32c::crc32c(bytes);
+        if found != stored.crc {
+            return Err(VolumeError::RanksDamaged { table: self.name.clone(), expected: stored.crc, found });
+        }
+        let ranks = Ranks::decode(bytes, stored.width)
+            .map_err(|source| VolumeError::RanksInvalid { table: self.name.clone(), source })?;
+        Ok(Some(ranks))
+    }
+
+    /// The index of its keys in those bytes, verified; `None`: it has none.
+    pub fn decode_key_index(&self, bytes: Vec<u8>) -> Result<Option<KeyIndex>, VolumeError> {
+        let Some(stored) = self.keys else { return Ok(None) };
+        let name = || self.name.clone();
+        // The catalogue vouches for the header, and the header for all else.
+        let found = crc32c::crc32c(bytes.get(..warprow_keys::HEADER_BYTES).unwrap_or(&bytes));
+        if found != stored.index_crc {
+            let expected = stored.index_crc;
+            return Err(VolumeError::KeysDamaged { table: name(), what: "key index", expected, found });
+        }
+        let index = KeyIndex::from_bytes(bytes)
+            .map_err(|source| VolumeError::KeysInvalid { table: name(), source: Some(source) })?;
+        let spec = &stored.spec;
+        match (index.len(), index.kind(), index.fingerprint()) == (self.rows, spec.kind, spec.fingerprint) {
+            true => Ok(Some(index)),
+            false => Err(VolumeError::KeysInvalid { table: name(), source: None }),
+        }
+    }
+
+    /// Its keys, by rank, in those bytes, verified; `None`: none are stored.
+    pub fn decode_keys(&self, bytes: &[u8]) -> Result<Option<Vec<u64>>, VolumeError> {
+        let Some(stored) = self.keys.filter(|stored| stored.keys.is_some()) else { return Ok(None) };
+        let found = crc32c::crc32c(bytes);
+        if found != stored.keys_crc {
+            let expected = stored.keys_crc;
+            return Err(VolumeError::KeysDamaged { table: self.name.clone(), what: "array of keys", expected, found });
+        }
+        Ok(Some(bytes.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect()))
     }
 }
 

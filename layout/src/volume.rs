@@ -270,6 +270,11 @@ impl Volume {
         self.shared.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the members were changed, and another volume goes on.
+    pub(crate) fn has_successor(&self) -> bool {
+        self.state().succeeded
+    }
+
     /// From now on no chunk of `member` is given to anybody.
     pub(crate) fn drain(&self, member: u16) -> Draining<'_> {
         self.state_mut().draining = Some(member);

@@ -373,3 +373,47 @@ fn a_drive_that_forgets_while_it_is_opened_or_formatted_is_an_error() {
     drives[0].left.store(6, Ordering::Relaxed);
     assert!(matches!(format(&drives, &options), Err(FormatError::Drive(error)) if lost(&error)));
 }
+
+#[test]
+fn a_map_covers_each_drive_and_counts_every_byte_of_every_table() {
+    for sizes in [&[8u64][..], &[8, 13, 9]] {
+        let shapes: Vec<Shape> = sizes.iter().map(|&mebibytes| small(512, mebibytes)).collect();
+        let rig = Rig::new(&shapes);
+        rig.format(4);
+        let volume = rig.open().volume;
+        switch(&volume, 1);
+        let mut log = volume.log(0, |_, _| {}).unwrap();
+        log.append(&[warprow_layout::Update { table: 2, key: 1, row: &[7; 64] }]).unwrap();
+        let generation = volume.generations()[0].clone();
+        let map = volume.map();
+        let (mut free, mut tables, mut logs) = (vec![], 0, 0);
+        for (drive, shape) in map.iter().zip(&shapes) {
+            let mut next = 0;
+            for run in &drive.runs {
+                assert_eq!(run.lba, next, "{drive:?}");
+                next += run.lbas;
+            }
+            assert_eq!((next, drive.bytes), (shape.lba_count(), shape.bytes));
+            let of = |kind| drive.runs.iter().filter(|run| run.what == kind).map(|run| run.lbas * 512).sum::<u64>();
+            free.push(of(warprow_layout::MapKind::Free) >> 20);
+            tables += of(warprow_layout::MapKind::Tables);
+            logs += of(warprow_layout::MapKind::Log);
+            assert_eq!(of(warprow_layout::MapKind::Superblocks), (64 << 10) + 8192);
+        }
+        assert_eq!((free, logs), (volume.free_chunks(), 1 << 20));
+        assert_eq!(tables, (generation.placement.map().len() as u64) << 20);
+        for (table, map) in generation.tables.iter().zip(volume.table_map()) {
+            let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
+            let mut bytes = vec![0; sizes.len()];
+            for region in regions.into_iter().flatten() {
+                for lba in region.first_lba..region.end().unwrap() {
+                    let (drive, at) = generation.placement.locate(lba).unwrap();
+                    bytes[usize::from(drive)] += 512;
+                    let in_chunk = (at - generation.placement.base_lba()) * 512 % (1 << 20);
+                    assert!((map.in_chunk.0..map.in_chunk.1).contains(&in_chunk));
+                }
+            }
+            assert_eq!((&map.table, map.bytes), (&table.name, bytes));
+        }
+    }
+}

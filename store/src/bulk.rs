@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warprow_dma::Mapped;
-use warprow_driver::DriverError;
 use warprow_driver::prp::Data;
+use warprow_driver::{DriverError, Ended};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
@@ -20,12 +20,17 @@ type Fill<'a> = dyn FnMut(&Extent, &mut [u8]) -> Result<(), StoreError> + 'a;
 /// Takes the content of an extent.
 type Take<'a> = dyn FnMut(&Extent, &[u8]) -> Result<(), StoreError> + 'a;
 
+/// Is told of an extent that the drive answered with an error.
+type Failed<'a> = dyn FnMut(&Extent, DriverError) -> Result<(), StoreError> + 'a;
+
 /// What is done with extents.
 pub(crate) enum Job<'a> {
     /// Write what the function fills in.
     Write(&'a mut Fill<'a>),
     /// Read for the function; extents come in any order.
     Read(&'a mut Take<'a>),
+    /// The same, going on where a drive answers with an error, of which the second function is told.
+    Check(&'a mut Take<'a>, &'a mut Failed<'a>),
 }
 
 /// What a transfer is for.
@@ -68,6 +73,8 @@ struct Slot {
     extent: Option<Extent>,
     /// Commands of it that have not ended.
     pending: usize,
+    /// What the drive answered to the first that failed, where that is no end of it all.
+    failed: Option<DriverError>,
 }
 
 impl Bulk {
@@ -165,7 +172,7 @@ impl Lane {
         let mut pair = lock(&self.pair);
         let ns = self.member.namespace();
         let (lba_bytes, place) = (ns.lba_bytes() as usize, index * self.slot_bytes);
-        slot.pending = 0;
+        (slot.pending, slot.failed) = (0, None);
         for begin in (0..extent.bytes).step_by(self.command_bytes) {
             let bytes = self.command_bytes.min(extent.bytes - begin);
             let data = Data::Contiguous { iova: self.buffer.iova() + (place + begin) as u64, len: bytes as u64 };
@@ -200,12 +207,15 @@ impl Lane {
     /// Waits until a command ends, and finishes the extents that are complete.
     fn wait(&mut self, job: &mut Job<'_>, plain: &mut [u8]) -> Result<(), StoreError> {
         let (slots, mut failed, mut succeeded) = (&mut self.slots, None, false);
+        let (tolerant, mut refused) = (matches!(job, Job::Check(..)), Vec::new());
         let waited = lock(&self.pair).wait(|completion| {
             if let Some(slot) = slots.get_mut(completion.tag as usize) {
                 slot.pending = slot.pending.saturating_sub(1);
             }
             if completion.is_success() {
                 succeeded = true;
+            } else if tolerant && matches!(completion.ended, Ended::Answered(_)) {
+                refused.push(completion);
             } else {
                 failed.get_or_insert(completion);
             }
@@ -217,11 +227,21 @@ impl Lane {
         if let Some(error) = failed.and_then(|completion| lock(&self.pair).error(&completion)) {
             return Err(error.into());
         }
+        for completion in refused {
+            let error = lock(&self.pair).error(&completion);
+            if let Some(slot) = self.slots.get_mut(completion.tag as usize) {
+                slot.failed = slot.failed.take().or(error);
+            }
+        }
         for (index, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.pending == 0) {
             let Some(extent) = slot.extent.take() else { continue };
-            if let (Job::Read(take), Some(plain)) = (&mut *job, plain.get_mut(..extent.bytes)) {
-                self.buffer.memory().read(index * self.slot_bytes, plain);
-                take(&extent, plain)?;
+            match (&mut *job, slot.failed.take(), plain.get_mut(..extent.bytes)) {
+                (Job::Check(_, told), Some(error), _) => told(&extent, error)?,
+                (Job::Read(take) | Job::Check(take, _), None, Some(plain)) => {
+                    self.buffer.memory().read(index * self.slot_bytes, plain);
+                    take(&extent, plain)?;
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -8,8 +8,8 @@ use warprow_dma::{Clock, SystemClock};
 use warprow_driver::DriverError;
 use warprow_keys::KeyIndex;
 use warprow_layout::{
-    Access, DType, Drive, FormatOptions, Generation, Inspection, KeySpec, OpenError, Ranks, Repair, RowReader, State,
-    Table, Volume, VolumeError, row_crc,
+    Access, DType, Drive, DriveMap, FormatOptions, Generation, Inspection, KeySpec, OpenError, Ranks, Repair,
+    RepairPlan, RowReader, State, Table, TableMap, Volume,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -193,35 +193,6 @@ impl Located {
     }
 }
 
-/// The result of [`Store::verify`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Verified {
-    /// Rows read.
-    pub rows: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Whether their content could be checked: the table was loaded with row checksums.
-    pub checked: bool,
-    /// Rows whose checksum does not match.
-    pub damaged: u64,
-    /// The ranks of the first of them, at most 100.
-    pub first_damaged: Vec<u64>,
-    /// Why the id → rank permutation cannot be believed, if so. Which row is whose is lost then; ranks have theirs.
-    pub damaged_ranks: Option<String>,
-    /// Why the index of keys, or the keys, cannot be believed, if so. Which row is whose may be lost then.
-    pub damaged_keys: Option<String>,
-    /// Keys that were compared with the row that they lead to: all, where keys are stored.
-    pub checked_keys: u64,
-}
-
-impl Verified {
-    /// Whether nothing that could be checked is damaged.
-    pub fn is_sound(&self) -> bool {
-        self.damaged == 0 && self.damaged_ranks.is_none() && self.damaged_keys.is_none()
-    }
-}
-
 impl Store {
     /// Makes an empty store on `devices`, as their namespaces are formatted now, and opens it. **Everything on them is
     /// lost**; [`FormatPlan`](crate::FormatPlan) asks first, and sets LBA formats.
@@ -260,6 +231,15 @@ impl Store {
         self.located().iter().map(TableInfo::new).collect()
     }
 
+    /// Every table that look-ups do not find: of generations on standby, and those that later ones of the same name hide.
+    pub fn hidden_tables(&self) -> Vec<TableInfo> {
+        let found: Vec<(u64, usize)> = self.located().iter().map(|it| (it.generation.id, it.index)).collect();
+        let all = self.shared.volume.generations().into_iter().flat_map(|generation| {
+            (0..generation.tables.len()).map(move |index| Located { generation: generation.clone(), index })
+        });
+        all.filter(|it| !found.contains(&(it.generation.id, it.index))).map(|it| TableInfo::new(&it)).collect()
+    }
+
     /// The table of that name.
     pub fn table(&self, name: &str) -> Option<TableInfo> {
         self.locate(name).ok().map(|located| TableInfo::new(&located))
@@ -268,6 +248,18 @@ impl Store {
     /// What lies on the drives, and what was found unfinished or damaged when the store was opened.
     pub fn inspect(&self) -> (Inspection, &[Repair]) {
         (self.shared.volume.inspect(), &self.shared.repairs)
+    }
+
+    /// What lies where on each drive, and where each table lies.
+    pub fn map(&self) -> (Vec<DriveMap>, Vec<TableMap>) {
+        (self.shared.volume.map(), self.shared.volume.table_map())
+    }
+
+    /// What has to be written for every copy of the metadata on `devices`, given in any order, to be whole:
+    /// [`RepairPlan::apply`] writes it, and nothing else does. What would be a guess is refused.
+    pub fn plan_repair(devices: &[Device], options: &OpenOptions) -> Result<RepairPlan, StoreError> {
+        let members = open_members(devices, &options.driving())?;
+        RepairPlan::new(members).map_err(|error| of_image(devices, error.into()))
     }
 
     /// Whether all members are there.
@@ -402,67 +394,6 @@ impl Store {
         }
     }
 
-    /// Reads all rows of a table, and its permutation, and checks them against their checksums as far as there are any. Damage is
-    /// no error, but in the result.
-    /// `progress` is told the number of rows read, and may stop it ([`StoreError::Interrupted`]).
-    pub fn verify(
-        &self,
-        table: &str,
-        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Verified, StoreError> {
-        let located = self.locate(table)?;
-        self.shared.watch()?;
-        let volume = &self.shared.volume;
-        let (ranks, damaged_ranks) = sound(volume.read_ranks(&located.generation, located.index))?;
-        let (checked_keys, damaged_keys) = match damaged_ranks {
-            None => self.verify_keys(&located, ranks.flatten().as_ref())?,
-            Some(_) => (0, None),
-        };
-        let crcs = volume.read_row_crcs(&located.generation, located.index)?;
-        let mut verified =
-            Verified { checked: crcs.is_some(), damaged_ranks, damaged_keys, checked_keys, ..Verified::default() };
-        let mut interrupted = false;
-        self.scan_located(&located, 0..u64::MAX, &mut |rank, row| {
-            verified.rows += 1;
-            verified.bytes += row.len() as u64;
-            let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
-            if stored.is_some_and(|&stored| stored != row_crc(rank, row)) {
-                verified.damaged += 1;
-                if verified.first_damaged.len() < 100 {
-                    verified.first_damaged.push(rank);
-                }
-            }
-            let flow =
-                if verified.rows.is_multiple_of(1 << 12) { progress(verified.rows) } else { ControlFlow::Continue(()) };
-            interrupted |= flow.is_break();
-            flow
-        })?;
-        verified.first_damaged.sort_unstable();
-        if interrupted { Err(StoreError::Interrupted) } else { Ok(verified) }
-    }
-
-    /// Whether every stored key leads to the rank that it has: how many there are, and what is wrong.
-    fn verify_keys(&self, located: &Located, ranks: Option<&Ranks>) -> Result<(u64, Option<String>), StoreError> {
-        let volume = &self.shared.volume;
-        let (index, damage) = sound(volume.read_key_index(&located.generation, located.index))?;
-        let (keys, damaged_keys) = sound(volume.read_keys(&located.generation, located.index))?;
-        let (Some(index), Some(keys)) = (index.flatten(), keys.flatten()) else {
-            return Ok((0, damage.or(damaged_keys)));
-        };
-        let mut slots = [0; 1024];
-        for (first, keys) in (0u64..).step_by(slots.len()).zip(keys.chunks(slots.len())) {
-            index.slots(keys, &mut slots);
-            for ((rank, &key), &slot) in (first..).zip(keys).zip(&slots) {
-                let found = ranks.map_or(Some(slot), |ranks| ranks.get(slot));
-                if found != Some(rank) {
-                    let (name, key) = (&located.table().name, index.kind().number(key));
-                    return Ok((0, Some(format!("table {name:?}: key {key} of rank {rank} does not lead there"))));
-                }
-            }
-        }
-        Ok((keys.len() as u64, None))
-    }
-
     pub(crate) fn located(&self) -> Vec<Located> {
         latest_tables(self.shared.volume.generations())
     }
@@ -498,20 +429,6 @@ fn of_image(devices: &[Device], error: StoreError) -> StoreError {
         ),
     };
     StoreError::ImageLba { drive: drive.clone(), lba_size: *lba_size, formatted: *formatted, remedy }
-}
-
-/// What was read, or else the damage that it has.
-fn sound<T>(read: Result<T, VolumeError>) -> Result<(Option<T>, Option<String>), StoreError> {
-    match read {
-        Ok(read) => Ok((Some(read), None)),
-        Err(
-            error @ (VolumeError::RanksDamaged { .. }
-            | VolumeError::RanksInvalid { .. }
-            | VolumeError::KeysDamaged { .. }
-            | VolumeError::KeysInvalid { .. }),
-        ) => Ok((None, Some(error.to_string()))),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Every table that counts: of each name the one of the generation shown last, in the order of generations.

@@ -1,14 +1,19 @@
 //! `warprow inspect`.
 
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
 use warprow_store::{FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
 
 use super::format::{describe, drive_json};
-use super::{Context, Done};
+use super::{Context, Done, picture};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
+use crate::file;
 use crate::report::table;
 use crate::units;
 
@@ -20,10 +25,20 @@ use crate::units;
 #[command(after_long_help = "\
 Examples:
   warprow inspect -d emulated:a.drive
-  warprow inspect -d 0000:41:00.0 -d 0000:42:00.0 --json | jq .store.generations")]
+  warprow inspect -d emulated:a.drive -d emulated:b.drive --svg store.svg
+  warprow inspect -d 0000:41:00.0 -d 0000:42:00.0 --json | jq .store.generations
+
+Exit codes: 0 shown, a blank drive too; 3 a file is wrong; 4 a drive is in use, or the picture exists; 6 drives of the store are
+missing, or it cannot be opened; 7 a drive failed; 8 no room for the picture. All are in `warprow --help`.")]
 pub struct InspectArgs {
     #[command(flatten)]
     drives: DriveArgs,
+    /// Draw where tables lie on each drive into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Overwrite that file
+    #[arg(long, requires = "svg")]
+    force: bool,
 }
 
 pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
@@ -40,6 +55,12 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
             if !devices.iter().all(blank) {
                 return Err(StoreError::from(error).into());
             }
+            if let Some(path) = &args.svg {
+                let what = "no picture was drawn: there is no store on these drives";
+                return Err(
+                    Failure::input(path.display().to_string(), what).remedy("make a store with `warprow format`")
+                );
+            }
             let plan = FormatPlan::new(&devices, FormatSettings::default())?;
             let text = format!("No Warprow store here. `warprow format` makes one.\n{}", describe(plan.drives()));
             let seen: Vec<_> = plan.drives().iter().map(drive_json).collect();
@@ -48,6 +69,10 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         Err(error) => return Err(error.into()),
     };
     let (inspection, repairs) = store.inspect();
+    let (map, tables) = store.map();
+    if let Some(path) = &args.svg {
+        save(path, args.force, &picture::draw(&inspection, &map, &tables))?;
+    }
     let missing = match store.state() {
         State::Healthy => Vec::new(),
         State::Degraded { missing } => missing,
@@ -62,9 +87,15 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
         "store": inspection,
+        "map": map,
+        "tables": tables,
+        "svg": args.svg.as_ref().map(|path| path.display().to_string()),
     });
     let mut text = describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty());
     failed.iter().for_each(|(drive, why)| text += &format!("\nFAILED {drive}: {why}"));
+    if let Some(path) = &args.svg {
+        text += &format!("\n\nDrew it in {}", path.display());
+    }
     let mut done = Done::new(text, object)?;
     if !missing.is_empty() {
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -75,6 +106,27 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         );
     }
     Ok(done)
+}
+
+/// Writes the picture: whole, or not at all.
+fn save(path: &Path, force: bool, picture: &str) -> Result<(), Failure> {
+    let subject = || path.display().to_string();
+    let failed = |error: std::io::Error| Failure::io(subject(), "cannot be written", &error);
+    file::refuse_drive(path, force)?;
+    file::refuse_special(path)?;
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".warprow-").tempfile_in(directory).map_err(failed)?;
+    file.write_all(picture.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    let permissions = std::fs::Permissions::from_mode(0o644);
+    file.as_file().set_permissions(permissions).map_err(failed)?;
+    let saved = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    match saved {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(Failure::new(Class::Refused, subject(), "exists already").remedy("choose another name, or add --force"))
+        }
+        Err(error) => Err(failed(error.error)),
+    }
 }
 
 fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bool) -> String {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use clap::Args;
 use serde_json::json;
 use warprow_layout::OpenError;
+use warprow_soft_controller::UriError;
 use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use super::{Context, Done};
@@ -51,7 +52,12 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
     let options = OpenOptions::default();
     let mut devices = drives::devices(&args.drives)?;
     let address: DriveAddress = args.new.parse()?;
-    let new = Device::open_beside(&devices, &address, Create::IfMissing)?;
+    let new = Device::open_beside(&devices, &address, Create::IfMissing).map_err(|error| match &error {
+        StoreError::Emulated(UriError::NotThere { .. }) => {
+            Failure::from(error).remedy(format!("look at the path, or make it: {},size=64G", args.new))
+        }
+        _ => error.into(),
+    })?;
     let store = match Store::open(&devices, &options) {
         // It is a member already: this was stopped before.
         Err(StoreError::Open(OpenError::MissingMember { .. })) => {

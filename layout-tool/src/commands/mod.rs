@@ -22,7 +22,10 @@ pub mod inspect;
 pub mod load;
 pub mod lookup;
 pub mod membership;
+mod picture;
 mod rehearsal;
+pub mod repair;
+pub mod scrub;
 pub mod serve;
 pub mod verify;
 

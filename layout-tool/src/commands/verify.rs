@@ -7,10 +7,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{Ranks, RowSource};
-use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
+use warprow_store::{BadUnit, OpenOptions, Store, StoreError, TableInfo};
 use wildmatch::WildMatch;
 
 use super::{Context, Done};
+use crate::damage;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file::ById;
@@ -23,15 +24,20 @@ const LISTED: usize = 10;
 
 /// Read tables back and compare them with their checksums, or with the file they came from
 ///
-/// Metadata, permutations and keys always have checksums; of keys that are stored, each must lead to its row. Rows have them if they were loaded with --row-crc; if not, reading them
-/// back shows only that the drives can read them, and the result says so. With --against, every row is compared bit for bit.
+/// Metadata, in all its copies, logs, permutations and keys always have checksums; of keys that are stored, each must lead to its
+/// row. Rows have them if they were loaded with --row-crc; if not, reading them back shows only that the drives can read them, and
+/// the result says so. Without --table, tables of generations that stand by are read too. With --against, every row is compared
+/// bit for bit.
 ///
-/// Exit code 5 if anything differs.
+/// It reads as fast as the drives do; `scrub` does the same slowly, and goes on where it was stopped.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   warprow verify -d emulated:a.drive
-  warprow verify -d emulated:a.drive --table items --against items.npy")]
+  warprow verify -d emulated:a.drive --table items --against items.npy
+
+Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata
+are damaged; 7 a drive cannot read some of it. All are in `warprow --help`.")]
 pub struct VerifyArgs {
     #[command(flatten)]
     drives: DriveArgs,
@@ -61,6 +67,10 @@ struct Finding {
     first: Vec<u64>,
     /// What is wrong with the table, other than rows that differ.
     damage: Option<Failure>,
+    /// Where it is damaged.
+    bad: Vec<BadUnit>,
+    /// Whether it stands by.
+    standby: bool,
 }
 
 impl Finding {
@@ -68,7 +78,8 @@ impl Finding {
     fn failed(table: TableInfo, failure: Failure) -> Self {
         let (keys, rows, bytes, differing) = (0, 0, 0, 0);
         let (against, against_file, first, damage) = (None, false, Vec::new(), Some(failure));
-        Self { table, against, against_file, keys, rows, bytes, differing, first, damage }
+        let (bad, standby) = (Vec::new(), false);
+        Self { table, against, against_file, keys, rows, bytes, differing, first, damage, bad, standby }
     }
 
     /// What `first` are.
@@ -80,12 +91,13 @@ impl Finding {
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
     let file = args.against.as_deref().map(TableFile::open).transpose()?;
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
-    let tables = chosen(&store, &args.table)?;
+    let tables = chosen(&store, &args.table, file.is_some())?;
     let several = tables.len() > 1;
+    let metadata = store.verify_metadata()?;
     let mut findings = Vec::with_capacity(tables.len());
-    for info in tables {
+    for (info, standby) in tables {
         let found = match &file {
-            None => check(&store, info.clone(), context),
+            None => check(&store, info.clone(), standby, context),
             Some(file) => {
                 let wanted = Counterpart { several, tensor: args.tensor.as_deref() };
                 compare(&store, info.clone(), file, wanted, context)
@@ -99,14 +111,18 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure>
             found => found?,
         });
     }
-    report(findings)
+    report(findings, metadata)
 }
 
-fn chosen(store: &Store, names: &[String]) -> Result<Vec<TableInfo>, Failure> {
+/// The tables that are meant, and whether each stands by. Of those that do, none is compared with a file.
+fn chosen(store: &Store, names: &[String], with_file: bool) -> Result<Vec<(TableInfo, bool)>, Failure> {
     if names.is_empty() {
-        return Ok(store.tables());
+        let hidden = if with_file { Vec::new() } else { store.hidden_tables() };
+        let found = store.tables().into_iter().map(|table| (table, false));
+        return Ok(found.chain(hidden.into_iter().map(|table| (table, true))).collect());
     }
-    let find = |name: &String| store.table(name).ok_or_else(|| drives::no_such_table(store, name));
+    let find =
+        |name: &String| store.table(name).map(|table| (table, false)).ok_or_else(|| drives::no_such_table(store, name));
     let once = names.iter().enumerate().filter(|(index, name)| !names.iter().take(*index).any(|it| it == *name));
     once.map(|(_, name)| find(name)).collect()
 }
@@ -119,9 +135,9 @@ fn interrupted(error: StoreError, context: &Context) -> Failure {
 }
 
 /// Against the checksums that were stored.
-fn check(store: &Store, table: TableInfo, context: &Context) -> Result<Finding, Failure> {
+fn check(store: &Store, table: TableInfo, standby: bool, context: &Context) -> Result<Finding, Failure> {
     let bar = context.screen.bar(format!("reading {}", table.name), table.rows, Unit::Things);
-    let verified = store.verify(&table.name, &mut |rows| {
+    let verified = store.verify_in(table.generation, &table.name, &mut |rows| {
         bar.set_position(rows);
         context.interrupt.flow()
     });
@@ -138,6 +154,8 @@ fn check(store: &Store, table: TableInfo, context: &Context) -> Result<Finding, 
         damage: verified.damaged_ranks.or(verified.damaged_keys).map(|damage| {
             Failure::new(Class::Store, &table.name, damage).remedy("load the table again, with --replace")
         }),
+        bad: verified.bad,
+        standby,
         table,
     })
 }
@@ -180,6 +198,8 @@ fn compare(
         differing: 0,
         first: Vec::new(),
         damage: None,
+        bad: Vec::new(),
+        standby: false,
         table,
     };
     let (mut want, mut unread) = (vec![0; row_bytes], None);
@@ -260,7 +280,7 @@ impl Counterpart<'_> {
     }
 }
 
-fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
+fn report(findings: Vec<Finding>, metadata: Vec<BadUnit>) -> Result<Done, Failure> {
     let verdict = |finding: &Finding| match (&finding.against, finding.differing) {
         _ if finding.damage.is_some() => "DAMAGED, see below".to_owned(),
         (None, _) => "readable; row contents NOT checked".to_owned(),
@@ -269,7 +289,11 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
     };
     let mut text = table(
         ["table", ">rows", ">bytes", "verdict"],
-        findings.iter().map(|it| [it.table.name.clone(), units::count(it.rows), units::bytes(it.bytes), verdict(it)]),
+        findings.iter().map(|it| {
+            let standby =
+                if it.standby { format!(" (generation {}, standby)", it.table.generation) } else { String::new() };
+            [it.table.name.clone() + &standby, units::count(it.rows), units::bytes(it.bytes), verdict(it)]
+        }),
     );
     if findings.is_empty() {
         text = "The store has no tables.".to_owned();
@@ -281,11 +305,22 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
     }
+    let mut bad = metadata.clone();
+    bad.extend(findings.iter().flat_map(|it| it.bad.iter().cloned()));
+    text += &match metadata.is_empty() {
+        true => "\nEvery copy of the metadata is whole.".to_owned(),
+        false => format!("\nDAMAGED in the metadata: {}.", units::plural(metadata.len() as u64, "place")),
+    };
+    if !bad.is_empty() {
+        text += &format!("\n{}", damage::text(&bad));
+    }
     let tables: Vec<Value> = findings
         .iter()
         .map(|it| {
             json!({
                 "name": it.table.name,
+                "generation": it.table.generation,
+                "standby": it.standby,
                 "rows": it.rows,
                 "keys_checked": it.keys,
                 "bytes": it.bytes,
@@ -300,9 +335,18 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
         .collect();
     let checked = !findings.is_empty() && unchecked == 0;
     let differing: u64 = findings.iter().map(|finding| finding.differing).sum();
-    let object = json!({ "tables": tables, "contents_checked": checked, "differing": differing });
+    let object = json!({
+        "tables": tables,
+        "contents_checked": checked,
+        "differing": differing,
+        "metadata_sound": metadata.is_empty(),
+        "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
+    });
     let mut done = Done::new(text, object)?;
-    if let Some(damage) = findings.iter().find_map(|finding| finding.damage.clone()) {
+    let unreadable: Vec<BadUnit> = bad.iter().filter(|it| it.unreadable).cloned().collect();
+    if let Some(failure) = damage::failure(&unreadable) {
+        done.failure = Some(failure);
+    } else if let Some(damage) = findings.iter().find_map(|finding| finding.damage.clone()) {
         done.failure = Some(damage);
     } else if let Some(bad) = findings.iter().find(|finding| finding.differing > 0) {
         let first: Vec<String> = bad.first.iter().take(LISTED).map(u64::to_string).collect();
@@ -315,6 +359,8 @@ fn report(findings: Vec<Finding>) -> Result<Done, Failure> {
         );
         done.failure =
             Some(Failure::new(Class::Mismatch, &bad.table.name, what).remedy("load the table again, with --replace"));
+    } else {
+        done.failure = damage::failure(&bad);
     }
     Ok(done)
 }

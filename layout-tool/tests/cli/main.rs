@@ -9,6 +9,8 @@ mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]
 mod machines;
+mod mending;
+mod properties;
 mod rig;
 mod round_trip;
 mod serve;

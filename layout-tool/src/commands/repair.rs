@@ -1,0 +1,112 @@
+//! `warprow repair`.
+
+use clap::Args;
+use serde_json::{Value, json};
+use warprow_layout::{Copy, Mend, MendWhat};
+use warprow_store::{OpenOptions, Store};
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::{Class, Failure};
+use crate::report::table;
+use crate::units;
+
+/// Mend superblocks and catalogues from their other copies
+///
+/// Says which copies are damaged, where each lies, and which whole copy would take its place; with --yes it is written, each
+/// durable before the next at the same drive, so that a power cut leaves what the same command goes on with. Rows are not touched.
+///
+/// All drives of the store have to be given, in any order. A drive of which no superblock is left is mended too, if its own
+/// catalogue proves which member it is. What would be a guess is refused (exit code 6): a superblock that may have been the
+/// newest and has no copy, a catalogue that is whole nowhere, a drive that nothing proves to belong here.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow repair -d emulated:a.drive -d emulated:b.drive
+  warprow repair -d emulated:a.drive -d emulated:b.drive --yes
+
+Exit codes: 0 all copies are whole, or would be with --yes; 3 a file that is no drive; 4 a drive is in use; 6 it cannot be
+mended without a guess; 7 a drive failed. All are in `warprow --help`.")]
+pub struct RepairArgs {
+    #[command(flatten)]
+    drives: DriveArgs,
+    /// Write it
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<Done, Failure> {
+    let options = OpenOptions::default();
+    drives::refuse_attached(&args.drives)?;
+    let devices = drives::devices(&args.drives)?;
+    let plan = Store::plan_repair(&devices, &options)?;
+    let mends = plan.mends();
+    if args.yes && !mends.is_empty() {
+        context.interrupt.check()?;
+        plan.apply().map_err(warprow_store::StoreError::from)?;
+        let left = Store::plan_repair(&devices, &options)?.mends().len();
+        if left > 0 {
+            let what = format!("{} still damaged after they were written", units::plural(left as u64, "copy is"));
+            return Err(Failure::new(Class::Drive, plan.store().to_string(), what)
+                .remedy("look at the kernel's log and the drives' health"));
+        }
+    }
+    let head = match (mends.len() as u64, args.yes) {
+        (0, _) => format!("Every copy of the metadata of store {} is whole, at epoch {}.", plan.store(), plan.epoch()),
+        (n, true) => format!("Mended {} of store {}, at epoch {}:", copies(n), plan.store(), plan.epoch()),
+        (n, false) => format!("Nothing was changed. {} of store {} would be mended:", copies(n), plan.store()),
+    };
+    let listed = table(
+        ["drive", ">LBA", ">LBAs", "what", ">epoch", "found there", "copy of"],
+        mends.iter().map(|it| {
+            [
+                it.drive.clone(),
+                it.lba.to_string(),
+                it.lbas.to_string(),
+                words(it.what).to_owned(),
+                it.epoch.to_string(),
+                it.found.clone(),
+                it.from.clone(),
+            ]
+        }),
+    );
+    let text = match (mends.is_empty(), args.yes) {
+        (true, _) => head,
+        (false, true) => format!("{head}\n{listed}"),
+        (false, false) => format!("{head}\n{listed}\nTo write this, add --yes."),
+    };
+    let object = json!({
+        "dry_run": !args.yes,
+        "store": plan.store().to_string(),
+        "epoch": plan.epoch(),
+        "mended": if args.yes { mends.len() } else { 0 },
+        "mends": mends.iter().map(mend_json).collect::<Vec<_>>(),
+    });
+    Done::new(text, object)
+}
+
+fn copies(n: u64) -> String {
+    if n == 1 { "1 copy".to_owned() } else { format!("{n} copies") }
+}
+
+fn words(what: MendWhat) -> &'static str {
+    match what {
+        MendWhat::Superblock(Copy::Start) => "superblock at the start",
+        MendWhat::Superblock(Copy::Tail) => "superblock at the end",
+        MendWhat::Catalogue => "catalogue",
+        _ => "metadata",
+    }
+}
+
+fn mend_json(it: &Mend) -> Value {
+    let what = match it.what {
+        MendWhat::Superblock(Copy::Start) => "superblock-start",
+        MendWhat::Superblock(Copy::Tail) => "superblock-end",
+        MendWhat::Catalogue => "catalogue",
+        _ => "metadata",
+    };
+    json!({
+        "drive": it.drive, "member": it.member, "lba": it.lba, "lbas": it.lbas, "what": what, "epoch": it.epoch,
+        "found": it.found, "from": it.from,
+    })
+}

@@ -1,0 +1,145 @@
+//! Bad units of drives, in words, as JSON, and as the exit code that they are worth.
+
+use serde_json::{Value, json};
+use warprow_store::{BadKind, BadUnit};
+
+use crate::failure::{Class, Failure};
+use crate::report::table;
+use crate::units;
+
+/// Units that text lists, at most; JSON has all.
+const SHOWN: usize = 40;
+
+fn kind(what: BadKind) -> &'static str {
+    match what {
+        BadKind::Superblock => "superblock",
+        BadKind::Catalogue => "catalogue",
+        BadKind::Log => "log",
+        BadKind::Ranks => "ranks",
+        BadKind::Keys => "keys",
+        BadKind::Checksums => "checksums",
+        BadKind::Rows => "rows",
+        _ => "other",
+    }
+}
+
+fn is_copied(what: BadKind) -> bool {
+    matches!(what, BadKind::Superblock | BadKind::Catalogue)
+}
+
+/// A unit as JSON.
+pub fn json(unit: &BadUnit) -> Value {
+    json!({
+        "what": kind(unit.what),
+        "drive": unit.drive,
+        "lba": unit.lba,
+        "lbas": unit.lbas,
+        "generation": unit.generation,
+        "table": unit.table,
+        "ranks": unit.ranks,
+        "unreadable": unit.unreadable,
+        "detail": unit.detail,
+    })
+}
+
+/// The units for people; empty if there are none.
+pub fn text(bad: &[BadUnit]) -> String {
+    if bad.is_empty() {
+        return String::new();
+    }
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let ranks = |unit: &BadUnit| match &unit.ranks[..] {
+        [] => "-".to_owned(),
+        [first] => first.to_string(),
+        [first, .., last] if *last - *first + 1 == unit.ranks.len() as u64 => format!("{first}…{last}"),
+        [first, ..] => format!("{first} and {} more", unit.ranks.len() - 1),
+    };
+    let mut text = table(
+        ["drive", ">LBA", ">LBAs", "what", ">generation", "table", "ranks", "found"],
+        bad.iter().take(SHOWN).map(|it| {
+            [
+                or_dash(it.drive.clone()),
+                or_dash(it.lba.map(|lba| lba.to_string())),
+                if it.lbas == 0 { "-".to_owned() } else { it.lbas.to_string() },
+                kind(it.what).to_owned(),
+                or_dash(it.generation.map(|id| id.to_string())),
+                or_dash(it.table.clone()),
+                ranks(it),
+                it.detail.clone(),
+            ]
+        }),
+    );
+    if bad.len() > SHOWN {
+        text += &format!("\nand {} more, which --json lists", bad.len() - SHOWN);
+    }
+    text
+}
+
+/// What it comes to: what a drive cannot read is the drive's failure, what is damaged of the store's own is the store's, rows that
+/// are not what was written are a mismatch.
+pub fn failure(bad: &[BadUnit]) -> Option<Failure> {
+    let first = |of: &dyn Fn(&&BadUnit) -> bool| bad.iter().find(of);
+    let (class, worst) = None
+        .or_else(|| first(&|it| it.unreadable).map(|it| (Class::Drive, it)))
+        .or_else(|| first(&|it| it.what != BadKind::Rows && !is_copied(it.what)).map(|it| (Class::Store, it)))
+        .or_else(|| first(&|it| it.what == BadKind::Rows).map(|it| (Class::Mismatch, it)))
+        .or_else(|| first(&|_| true).map(|it| (Class::Store, it)))?;
+    let remedy = match worst.what {
+        what if is_copied(what) => "mend it with `warprow repair`",
+        _ if worst.unreadable => {
+            "look at the drive's health (`warprow devices`); load the tables again, with --replace, or move off it with \
+             `warprow remove-drive`"
+        }
+        _ => "load the table again, with --replace",
+    };
+    let subject = worst.table.clone().or_else(|| worst.drive.clone()).unwrap_or_default();
+    let place = match (&worst.drive, worst.lba) {
+        (Some(drive), Some(lba)) => format!(" at LBA {lba} of {drive}"),
+        (Some(drive), None) => format!(" on {drive}"),
+        _ => String::new(),
+    };
+    let whose = worst.table.as_ref().map(|table| format!(" of table {table:?}")).unwrap_or_default();
+    let what = format!(
+        "{} damaged; {}{whose}{place}: {}",
+        units::plural(bad.len() as u64, "place"),
+        kind(worst.what),
+        worst.detail
+    );
+    Some(Failure::new(class, subject, what).remedy(remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(what: &str, unreadable: bool) -> BadUnit {
+        let value = json!({
+            "what": what, "drive": "a", "lba": 7, "lbas": 1, "generation": 3, "table": "t", "ranks": [4, 5, 6],
+            "unreadable": unreadable, "detail": "why",
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn the_worst_decides_the_exit_code() {
+        let class = |units: &[(&str, bool)]| {
+            let units: Vec<_> = units.iter().map(|&(what, unreadable)| unit(what, unreadable)).collect();
+            failure(&units).map(|failure| failure.class)
+        };
+        assert_eq!(class(&[]), None);
+        assert_eq!(class(&[("superblock", false)]), Some(Class::Store));
+        assert_eq!(class(&[("superblock", false), ("rows", false)]), Some(Class::Mismatch));
+        assert_eq!(class(&[("rows", false), ("ranks", false)]), Some(Class::Store));
+        assert_eq!(class(&[("ranks", false), ("rows", true)]), Some(Class::Drive));
+    }
+
+    #[test]
+    fn a_unit_is_said_with_its_place_and_rows() {
+        let units = vec![unit("rows", false); 50];
+        let text = text(&units);
+        assert!(text.contains("4…6") && text.ends_with("and 10 more, which --json lists"), "{text}");
+        let said = failure(&units).unwrap().to_string();
+        assert!(said.contains("50 places damaged; rows of table \"t\" at LBA 7 of a: why"), "{said}");
+        assert_eq!(serde_json::from_value::<BadUnit>(json(&units[0])).unwrap(), units[0]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Where things lie on each drive, as runs from its first LBA to its last.
+
+use serde::Serialize;
+
+use crate::block::UNIT;
+use crate::generation::Generation;
+use crate::geometry::{Geometry, METADATA_ALIGNMENT, units};
+use crate::table::Region;
+use crate::volume::Volume;
+
+/// What lies on a drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DriveMap {
+    /// Its member index.
+    pub member: u16,
+    /// The name under which it was opened; `None`: it is missing.
+    pub drive: Option<String>,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Everything from its first byte to its last, without gaps.
+    pub runs: Vec<MapRun>,
+}
+
+/// A run of bytes on a drive that hold one kind of thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MapRun {
+    /// First LBA.
+    pub lba: u64,
+    /// How many.
+    pub lbas: u64,
+    /// What.
+    pub what: MapKind,
+    /// Whose, if a generation's.
+    pub generation: Option<u64>,
+}
+
+/// What a run holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum MapKind {
+    /// Superblocks A and B, with what belongs to their 64 KiB.
+    Superblocks,
+    /// The two catalogue extents.
+    Catalogue,
+    /// Chunks of tables.
+    Tables,
+    /// Chunks of a log of updated rows.
+    Log,
+    /// Free chunks.
+    Free,
+    /// Less than a chunk.
+    Unused,
+}
+
+/// Where a table lies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TableMap {
+    /// Its generation.
+    pub generation: u64,
+    /// Its name.
+    pub table: String,
+    /// Bytes on each member: rows, ranks, keys and checksums.
+    pub bytes: Vec<u64>,
+    /// Which bytes of every chunk of its generation hold it, from and to; those at either end hold neighbours in some chunks.
+    pub in_chunk: (u64, u64),
+}
+
+impl Volume {
+    /// What lies where on each member that has a place, from the catalogue alone.
+    pub fn map(&self) -> Vec<DriveMap> {
+        let geometry = self.geometry();
+        let generations = self.generations();
+        let mut used: Vec<Vec<(u32, MapKind, u64)>> = vec![Vec::new(); geometry.members.len()];
+        for generation in &generations {
+            let tables = generation.placement.map().iter().map(|chunk| (*chunk, MapKind::Tables));
+            let logs = generation.log.iter().map(|log| (log.chunk, MapKind::Log));
+            for (chunk, kind) in tables.chain(logs) {
+                if let Some(used) = used.get_mut(usize::from(chunk.drive())) {
+                    used.push((chunk.chunk(), kind, generation.id));
+                }
+            }
+        }
+        let members = (0u16..).zip(&geometry.members).zip(used);
+        let members = members.filter(|((_, member), _)| !member.vacant);
+        members
+            .map(|((index, member), mut used)| {
+                used.sort_unstable_by_key(|&(chunk, ..)| chunk);
+                DriveMap {
+                    member: index,
+                    drive: self.drive(index).map(|drive| drive.name().to_owned()),
+                    bytes: member.lba_count << geometry.lba_shift,
+                    runs: runs(geometry, member.lba_count, member.chunk_count, &used),
+                }
+            })
+            .collect()
+    }
+
+    /// Where each table of each generation lies.
+    pub fn table_map(&self) -> Vec<TableMap> {
+        let members = self.geometry().members.len();
+        let of = |generation: &Generation| {
+            let tables = generation.tables.iter().map(|table| {
+                let keys = table.keys.into_iter().flat_map(|keys| keys.regions());
+                let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
+                let regions: Vec<Region> = regions.into_iter().flatten().chain(keys).collect();
+                let (bytes, in_chunk) = spread(generation, &regions, members);
+                TableMap { generation: generation.id, table: table.name.clone(), bytes, in_chunk }
+            });
+            tables.collect::<Vec<_>>()
+        };
+        self.generations().iter().flat_map(|generation| of(generation)).collect()
+    }
+}
+
+/// The runs of a member with chunks `used`, ascending.
+fn runs(geometry: &Geometry, lba_count: u64, chunk_count: u32, used: &[(u32, MapKind, u64)]) -> Vec<MapRun> {
+    let per_unit = UNIT as u64 / u64::from(geometry.lba_size());
+    let chunk_units = geometry.chunk_units();
+    let mut runs: Vec<MapRun> = Vec::new();
+    let mut to = |unit: u64, what, generation| {
+        let (begin, end) = (runs.last().map_or(0, |last| last.lba + last.lbas), (unit * per_unit).min(lba_count));
+        match runs.last_mut().filter(|last| (last.what, last.generation) == (what, generation)) {
+            _ if begin >= end => {}
+            Some(last) => last.lbas += end - begin,
+            None => runs.push(MapRun { lba: begin, lbas: end - begin, what, generation }),
+        }
+    };
+    to(METADATA_ALIGNMENT, MapKind::Superblocks, None);
+    to(METADATA_ALIGNMENT + 2 * u64::from(geometry.catalogue_units), MapKind::Catalogue, None);
+    to(geometry.first_chunk_unit, MapKind::Unused, None);
+    let chunk = |chunk: u64| geometry.first_chunk_unit + chunk * chunk_units;
+    for &(number, kind, generation) in used {
+        to(chunk(number.into()), MapKind::Free, None);
+        to(chunk(u64::from(number) + 1), kind, Some(generation));
+    }
+    to(chunk(chunk_count.into()), MapKind::Free, None);
+    let all = units(lba_count, geometry.lba_size());
+    to(all.saturating_sub(2), MapKind::Unused, None);
+    to(all, MapKind::Superblocks, None);
+    to(all + 1, MapKind::Unused, None);
+    runs
+}
+
+/// Bytes of regions on each member, and the bytes of each chunk between the first and the last of them.
+fn spread(generation: &Generation, regions: &[Region], members: usize) -> (Vec<u64>, (u64, u64)) {
+    let placement = &generation.placement;
+    let (map, shift, unit) = (placement.map(), placement.stripe_lba_shift(), placement.stripe_bytes());
+    let columns = (map.len() as u64).max(1);
+    let mut of_member = vec![0u64; members];
+    let on = |chunk: &crate::ChunkRef| usize::from(chunk.drive());
+    map.iter().for_each(|chunk| of_member.iter_mut().skip(on(chunk)).take(1).for_each(|it| *it += 1));
+    let mut bytes = vec![0u64; members];
+    let (mut from, mut to) = (u64::MAX, 0);
+    for region in regions {
+        let (first, count) = (region.first_lba >> shift, region.lbas >> shift);
+        let (whole, rest) = (count / columns, count % columns);
+        bytes.iter_mut().zip(&of_member).for_each(|(bytes, columns)| *bytes += columns * whole * unit);
+        for offset in 0..rest {
+            let chunk = map.get(((first + offset) % columns) as usize);
+            chunk.into_iter().for_each(|chunk| bytes.iter_mut().skip(on(chunk)).take(1).for_each(|it| *it += unit));
+        }
+        if count > 0 {
+            (from, to) = (from.min(first / columns * unit), to.max((first + count).div_ceil(columns) * unit));
+        }
+    }
+    (bytes, (from.min(to), to))
+}

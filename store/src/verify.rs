@@ -1,0 +1,227 @@
+//! Reading tables back and comparing them with their checksums.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+use warprow_keys::KeyIndex;
+use warprow_layout::{Generation, MendWhat, Ranks, VolumeError};
+
+use crate::checking::{Checking, chain, is_answer};
+use crate::store::Located;
+use crate::sweep::Sweep;
+use crate::{Store, StoreError};
+
+/// Bad units that are listed of one table, at most; more are counted.
+pub(crate) const LISTED: usize = 1000;
+
+/// What a bad unit is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum BadKind {
+    /// A superblock, of which another copy is whole.
+    Superblock,
+    /// A copy of the catalogue.
+    Catalogue,
+    /// The log of updated rows.
+    Log,
+    /// The id → rank permutation of a table.
+    Ranks,
+    /// The index of a table's keys, or the keys.
+    Keys,
+    /// The checksums of rows, which the drive could not read.
+    Checksums,
+    /// Rows.
+    Rows,
+}
+
+/// A part of a drive that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BadUnit {
+    /// What it is part of.
+    pub what: BadKind,
+    /// The drive; `None`: one checksum covers a whole array, which lies on several.
+    pub drive: Option<String>,
+    /// First LBA there.
+    pub lba: Option<u64>,
+    /// How many.
+    pub lbas: u64,
+    /// The generation.
+    pub generation: Option<u64>,
+    /// The table.
+    pub table: Option<String>,
+    /// The ranks of the rows in it that are bad.
+    pub ranks: Vec<u64>,
+    /// Whether the drive could not read it; else it did, and the content is another.
+    pub unreadable: bool,
+    /// What is wrong.
+    pub detail: String,
+}
+
+impl BadUnit {
+    pub(crate) fn new(what: BadKind, detail: impl Into<String>) -> Self {
+        let (drive, lba, lbas, generation, table) = (None, None, 0, None, None);
+        let (ranks, unreadable, detail) = (Vec::new(), false, detail.into());
+        Self { what, drive, lba, lbas, generation, table, ranks, unreadable, detail }
+    }
+
+    pub(crate) fn of(self, located: &Located) -> Self {
+        let (generation, table) = (Some(located.generation.id), Some(located.table().name.clone()));
+        Self { generation, table, ..self }
+    }
+}
+
+/// The result of [`Store::verify`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Rows read.
+    pub rows: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether their content could be checked: the table was loaded with row checksums.
+    pub checked: bool,
+    /// Rows that the drives could not read, or whose checksum does not match.
+    pub damaged: u64,
+    /// The ranks of the first of them, at most 100.
+    pub first_damaged: Vec<u64>,
+    /// Why the id → rank permutation cannot be believed, if so. Which row is whose is lost then; ranks have theirs.
+    pub damaged_ranks: Option<String>,
+    /// Why the index of keys, or the keys, cannot be believed, if so. Which row is whose may be lost then.
+    pub damaged_keys: Option<String>,
+    /// Keys that were compared with the row that they lead to: all, where keys are stored.
+    pub checked_keys: u64,
+    /// Where it is damaged: at most 1000, in the order of drives and LBAs.
+    pub bad: Vec<BadUnit>,
+    /// Rows that were read wrong once, and right when they were read again.
+    pub transient: u64,
+}
+
+impl Verified {
+    /// Whether nothing that could be checked is damaged.
+    pub fn is_sound(&self) -> bool {
+        self.damaged == 0 && self.damaged_ranks.is_none() && self.damaged_keys.is_none() && self.bad.is_empty()
+    }
+}
+
+impl Store {
+    /// Reads all rows of a table, its permutation and its keys, at the drives' bandwidth, and checks them against their checksums
+    /// as far as there are any. Damage is no error, but in the result; so is what a drive cannot read.
+    /// `progress` is told the number of rows read, and may stop it ([`StoreError::Interrupted`]).
+    pub fn verify(
+        &self,
+        table: &str,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Verified, StoreError> {
+        self.verify_located(&self.locate(table)?, progress)
+    }
+
+    /// The same, of a table of generation `generation`, which may stand by.
+    pub fn verify_in(
+        &self,
+        generation: u64,
+        table: &str,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Verified, StoreError> {
+        self.verify_located(&self.locate_in(generation, table)?, progress)
+    }
+
+    /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, and the logs of updated rows: what
+    /// of them is damaged. Beside commits and updates.
+    pub fn verify_metadata(&self) -> Result<Vec<BadUnit>, StoreError> {
+        self.shared.watch()?;
+        let volume = &self.shared.volume;
+        let mut bad = match volume.damaged_metadata() {
+            Ok(mends) => mends
+                .into_iter()
+                .map(|it| {
+                    let what = match it.what {
+                        MendWhat::Catalogue => BadKind::Catalogue,
+                        _ => BadKind::Superblock,
+                    };
+                    let detail = format!("of epoch {}: {}", it.epoch, it.found);
+                    BadUnit { drive: Some(it.drive), lba: Some(it.lba), lbas: it.lbas, ..BadUnit::new(what, detail) }
+                })
+                .collect(),
+            Err(error @ VolumeError::Metadata { .. }) => vec![BadUnit::new(BadKind::Superblock, error.to_string())],
+            Err(error) => return Err(error.into()),
+        };
+        for generation in volume.generations() {
+            bad.extend(self.damaged_log(&generation)?);
+        }
+        Ok(bad)
+    }
+
+    /// What is wrong with the log of a generation, which may grow meanwhile.
+    fn damaged_log(&self, generation: &Generation) -> Result<Option<BadUnit>, StoreError> {
+        let (mut before, mut looks) = (None, 0);
+        loop {
+            looks += 1;
+            match self.shared.volume.read_log(generation, |_, _| {}) {
+                Ok(_) => return Ok(None),
+                Err(VolumeError::LogDamaged { drive, unit, what, .. }) => {
+                    // A unit that was being written when it was read is whole when later ones are.
+                    if before.replace((drive.clone(), unit)) == Some((drive.clone(), unit)) || looks > 64 {
+                        let detail = format!("unit {unit} of its last chunk there: {what}");
+                        let bad = BadUnit::new(BadKind::Log, detail);
+                        return Ok(Some(BadUnit { drive: Some(drive), generation: Some(generation.id), ..bad }));
+                    }
+                }
+                Err(VolumeError::Drive(error)) if is_answer(&error) => {
+                    let bad = BadUnit::new(BadKind::Log, chain(&error));
+                    let drive = Some(error.drive);
+                    return Ok(Some(BadUnit { drive, generation: Some(generation.id), unreadable: true, ..bad }));
+                }
+                Err(VolumeError::MemberMissing { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn verify_located(
+        &self,
+        located: &Located,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Verified, StoreError> {
+        self.shared.watch()?;
+        let stripe = located.generation.placement.stripe_bytes() as usize;
+        let mut sweep = Sweep::new(&self.shared.members, stripe, None, None, &self.shared.driving)?;
+        let checking = Checking::new(&self.shared, located);
+        let (mut verified, ranks, keys) = checking.arrays(&mut sweep, &mut || progress(0))?;
+        if let (Some((index, keys)), None) = (keys, &verified.damaged_ranks) {
+            match keys_lead_home(located, ranks.as_ref(), &index, &keys) {
+                Ok(count) => verified.checked_keys = count,
+                Err(what) => verified.damaged_keys = Some(what),
+            }
+        }
+        let rows = located.table().rows;
+        let mut done = 0;
+        while done < rows {
+            let window = done..rows.min(done.saturating_add(checking.window(u64::MAX)));
+            done = window.end;
+            let before = verified.rows;
+            let part = checking.rows(&mut sweep, window, &mut |rows| progress(before + rows))?;
+            part.add_to(&mut verified);
+        }
+        verified.first_damaged.sort_unstable();
+        verified.bad.sort_by(|a, b| (&a.drive, a.lba).cmp(&(&b.drive, b.lba)));
+        Ok(verified)
+    }
+}
+
+/// Whether every stored key leads to the rank that it has: how many there are, or what is wrong.
+fn keys_lead_home(located: &Located, ranks: Option<&Ranks>, index: &KeyIndex, keys: &[u64]) -> Result<u64, String> {
+    let mut slots = [0; 1024];
+    for (first, keys) in (0u64..).step_by(slots.len()).zip(keys.chunks(slots.len())) {
+        index.slots(keys, &mut slots);
+        for ((rank, &key), &slot) in (first..).zip(keys).zip(&slots) {
+            let found = ranks.map_or(Some(slot), |ranks| ranks.get(slot));
+            if found != Some(rank) {
+                let (name, key) = (&located.table().name, index.kind().number(key));
+                return Err(format!("table {name:?}: key {key} of rank {rank} does not lead there"));
+            }
+        }
+    }
+    Ok(keys.len() as u64)
+}
