@@ -2,6 +2,7 @@
 //! `simt/simt.h` says what that cannot see. Where there is no C++ compiler, every test here says so and passes.
 
 mod abi;
+mod adopt;
 mod batch;
 mod buffer;
 mod dedupe;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
 use crate::shim::{Patch, Shim};
-use crate::{dedupe, ghosts, lookups, ring, sets};
+use crate::{adopt, dedupe, ghosts, lookups, ring, sets};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -47,6 +47,28 @@ fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 const PLANTED: &[Planted] = &[
+    planted(
+        "tables that are being replaced are read",
+        adopt::planted,
+        40,
+        patch("expand.cuh", "while (seen & LEASE_ADOPTING) {", "while (false) {"),
+    ),
+    planted(
+        "blocks that never leave",
+        adopt::planted,
+        40,
+        patch("expand.cuh", "        leave(p, slot);\n    }\n    report_few", "    }\n    report_few"),
+    ),
+    planted(
+        "a block that reads before it has entered",
+        adopt::planted,
+        40,
+        patch(
+            "expand.cuh",
+            "        fence_gpu();\n    }\n    __syncthreads();\n}\n\n// One thread of the last",
+            "        fence_gpu();\n    }\n}\n\n// One thread of the last",
+        ),
+    ),
     planted(
         "no barrier between the steps of the sort",
         few,

@@ -70,12 +70,21 @@ impl Rig<'_> {
 
     /// Up to the unique keys; by one block if `small`.
     pub(crate) fn prepare(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+        self.prepare_with(lookup, small, None)
+    }
+
+    /// The same, with somebody beside the kernel that takes the lease.
+    pub(crate) fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
+        self.prepare_with(lookup, small, Some(beside))
+    }
+
+    fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
             let shared = lookup.max_ids.max(1).next_power_of_two() as u32 * 8;
-            return self.launch(Launch { shared, ..Launch::new("warprow_prepare", 1, 1024) }, lookup, None);
+            return self.launch(Launch { shared, ..Launch::new("warprow_prepare", 1, 1024) }, lookup, beside);
         }
         let walkers = self.world.walkers;
-        self.launch(Launch::new("warprow_begin", 1, 1), lookup, None)?;
+        self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
         let blocks = self.rng.u32(1..5);
         self.launch(Launch::new("warprow_mark", blocks, 256), lookup, None)?;
         self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
@@ -131,7 +140,7 @@ impl Rig<'_> {
     fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel = match (lookup.pooled, lookup.features) {
+        let kernel = match (lookup.pooled, lookup.features + lookup.follows) {
             (0, 1) => "warprow_direct_one",
             (0, _) => "warprow_direct_rows",
             _ => "warprow_direct_bags",

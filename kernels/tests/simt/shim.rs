@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, fs};
 
 use libloading::Library;
-use warprow_kernels::abi::Lookup;
+use warprow_kernels::abi::{Adoption, Lookup};
 
 const FOLDERS: [&str; 2] = ["simt", "cuda"];
 pub(crate) const OPTIONS: [&str; 6] = [
@@ -186,6 +186,22 @@ impl Shim {
         seed: u64,
         beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
+        self.run(launch, lookup, seed, beside)
+    }
+
+    /// The kernel whose parameter is another.
+    pub(crate) fn adopt(&mut self, launch: &Launch, adoption: &Adoption, seed: u64) -> Result<(), String> {
+        assert_eq!(launch.kernel, "warprow_adopt");
+        self.run(launch, std::ptr::from_ref(adoption).cast(), seed, None)
+    }
+
+    fn run(
+        &mut self,
+        launch: &Launch,
+        parameter: *const Lookup,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
         let kernel = CString::new(launch.kernel).unwrap();
         let mut message = [0 as c_char; 512];
         let mut beside = beside;
@@ -198,11 +214,11 @@ impl Shim {
             turn: beside.is_some().then_some(turn),
             context: beside.as_mut().map_or(std::ptr::null_mut(), |turn| std::ptr::from_mut(turn).cast()),
         };
-        // SAFETY: addresses in `lookup` are those of buffers that the caller holds, sized as the kernels want them; the rest
+        // SAFETY: the parameter is the kernel's; addresses in it are those of buffers that the caller holds, sized as the kernels want them; the rest
         // lives until the call is over.
         let wrong = unsafe {
             let at = message.as_mut_ptr();
-            (self.run)(kernel.as_ptr(), lookup, launch.grid, launch.threads, &options, at, message.len() as u64)
+            (self.run)(kernel.as_ptr(), parameter, launch.grid, launch.threads, &options, at, message.len() as u64)
         };
         if wrong == 0 {
             return Ok(());

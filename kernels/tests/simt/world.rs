@@ -449,6 +449,22 @@ impl World {
         };
     }
 
+    /// The same with rows of other content, every bit of it.
+    pub(crate) fn inverted(mut self) -> Self {
+        for table in &mut self.tables {
+            table.content.iter_mut().chain(&mut table.default).for_each(|byte| *byte = !*byte);
+        }
+        self.describe();
+        self
+    }
+
+    /// Features, tables and segments, and where the second and the third begin.
+    pub(crate) fn description(&self) -> (Vec<u8>, [u64; 2]) {
+        let Described { features, tables, segments, .. } = &self.described;
+        let parts = [features.bytes(), tables.bytes(), segments.bytes()];
+        (parts.concat(), [features.len() as u64, (features.len() + tables.len()) as u64])
+    }
+
     /// The parts of a launch that are the slot's and the plan's.
     pub(crate) fn lookup(&self) -> Lookup {
         let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =

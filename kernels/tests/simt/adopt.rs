@@ -1,0 +1,184 @@
+//! Descriptions that are replaced while look-ups come and go: each reads one of them, from its beginning to its end.
+
+use std::mem::offset_of;
+
+use fastrand::Rng;
+use warprow_kernels::SMALL_IDS;
+use warprow_kernels::abi::{self, Adoption, LEASE_ADOPTING, Lookup, SlotState, adopted};
+
+use crate::batch::Batch;
+use crate::buffer::Buffer;
+use crate::rig::{Rig, expect};
+use crate::shim::{Launch, Shim, seeds};
+use crate::world::{Shape, World};
+
+/// What `warprow_adopt` does, in steps between those of others.
+struct Adopter<'a> {
+    state: &'a Buffer,
+    description: &'a Buffer,
+    versions: &'a [Vec<u8>; 2],
+    /// The one to come, and how far it is copied while the lease is held.
+    next: usize,
+    copied: Option<usize>,
+    adoptions: u32,
+}
+
+impl Adopter<'_> {
+    const LEASE: usize = offset_of!(SlotState, lease);
+
+    fn step(&mut self, rng: &mut Rng) {
+        let (memory, version) = (self.state.memory(), &self.versions[self.next]);
+        match self.copied {
+            None if memory.load_u32(Self::LEASE) == 0 && rng.u32(0..4) == 0 => {
+                memory.store_u32(Self::LEASE, LEASE_ADOPTING);
+                self.copied = Some(0);
+            }
+            None => {}
+            Some(copied) if copied < version.len() => {
+                let end = (copied + 16 * rng.usize(1..64)).min(version.len());
+                self.description.write(copied, &version[copied..end]);
+                self.copied = Some(end);
+            }
+            Some(_) => {
+                memory.store_u64(offset_of!(SlotState, generation), self.next as u64 + 1);
+                memory.store_u32(Self::LEASE, memory.load_u32(Self::LEASE) & !LEASE_ADOPTING);
+                (self.next, self.copied) = (1 - self.next, None);
+                self.adoptions += 1;
+            }
+        }
+    }
+}
+
+/// A few look-ups by one kernel each, while descriptions are replaced; how many adoptions there were.
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape = Shape::without_drives(rng.u64(1..400));
+    let start = rng.clone();
+    let world = World::new(&mut rng, &shape);
+    let other = World::new(&mut start.clone(), &shape).inverted();
+    let (first, [tables, segments]) = world.description();
+    let versions = [first, other.description().0];
+    let description = Buffer::of(&versions[0]);
+    let state = &world.slot.direct;
+    state.memory().store_u64(offset_of!(SlotState, generation), 1);
+    let mut adopter =
+        Adopter { state, description: &description, versions: &versions, next: 1, copied: None, adoptions: 0 };
+    let mut time = 1_000_000;
+    for launch in 0..4 {
+        let batch = Batch::new(&mut rng, &world);
+        let feature = description.address();
+        let lookup = Lookup {
+            follows: 1,
+            feature,
+            table: feature + tables,
+            segment: feature + segments,
+            ticket: 2,
+            // Of no use to who follows.
+            first: abi::Feature::default(),
+            ..batch.lookup()
+        };
+        let mut steps = rng.fork();
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
+        rig.direct_beside(&lookup, &mut |_| {
+            adopter.step(&mut steps);
+            time += 100;
+            time
+        })?;
+        let generation = world.slot.tickets.u64_at(2 * size_of::<abi::Ticket>() + offset_of!(abi::Ticket, generation));
+        let read = match generation {
+            1 => &world,
+            2 => &other,
+            none => return Err(format!("launch {launch} read generation {none}")),
+        };
+        expect(read, &batch).check(read, &batch, |_| false).map_err(|wrong| format!("launch {launch}: {wrong}"))?;
+        let held = state.memory().load_u32(Adopter::LEASE) & !LEASE_ADOPTING;
+        if held != 0 {
+            return Err(format!("{held} blocks are still inside after launch {launch}"));
+        }
+    }
+    Ok(adopter.adoptions)
+}
+
+pub(crate) fn planted(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    case(shim, seed).map(drop)
+}
+
+#[test]
+fn a_look_up_by_many_blocks_reads_one_description() {
+    let Some(mut shim) = Shim::new() else { return };
+    let adoptions: u32 =
+        seeds(120).map(|seed| case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
+    assert!(adoptions > 100, "{adoptions} adoptions");
+}
+
+#[test]
+fn the_kernel_replaces_what_is_free_and_leaves_what_is_not() {
+    let Some(mut shim) = Shim::new() else { return };
+    const STRIDE: usize = 1024;
+    for seed in seeds(20) {
+        let mut rng = Rng::with_seed(seed);
+        let count = rng.usize(1..20);
+        let bytes = 16 * rng.usize(1..(STRIDE - size_of::<SlotState>()) / 16);
+        let fresh: Vec<u8> = (0..bytes).map(|_| rng.u8(..)).collect();
+        let (source, results) = (Buffer::of(&fresh), Buffer::zeroed(count * 4));
+        let before: Vec<u8> = (0..count * STRIDE).map(|_| rng.u8(..)).collect();
+        let states = Buffer::of(&before);
+        let busy: Vec<bool> = (0..count).map(|_| rng.u32(0..4) == 0).collect();
+        for (i, &busy) in busy.iter().enumerate() {
+            states.memory().store_u32(i * STRIDE + Adopter::LEASE, if busy { rng.u32(1..9) } else { 0 });
+        }
+        let before = states.bytes();
+        let adoption = Adoption {
+            states: states.address(),
+            stride: STRIDE as u64,
+            place: size_of::<SlotState>() as u64,
+            source: source.address(),
+            bytes: bytes as u64,
+            generation: 77,
+            results: results.address(),
+            timeout_ns: 50_000,
+        };
+        shim.adopt(&Launch::new("warprow_adopt", count as u32, 64), &adoption, rng.u64(..)).unwrap();
+        for (i, &busy) in busy.iter().enumerate() {
+            let mut wanted = before[i * STRIDE..(i + 1) * STRIDE].to_vec();
+            if !busy {
+                wanted[size_of::<SlotState>()..][..bytes].copy_from_slice(&fresh);
+                wanted[offset_of!(SlotState, generation)..][..8].copy_from_slice(&77u64.to_le_bytes());
+            }
+            assert!(states.read(i * STRIDE, STRIDE) == wanted, "seed {seed}: state {i}, busy: {busy}");
+            let result = if busy { adopted::BUSY } else { adopted::DONE };
+            assert_eq!(results.u32_at(i * 4), result, "seed {seed}: state {i}");
+        }
+        assert!(states.is_sound() && results.is_sound());
+    }
+}
+
+#[test]
+fn a_slot_whose_lease_is_an_adoption_s_is_waited_for() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(20) {
+        let mut rng = Rng::with_seed(seed);
+        let shape = Shape::without_drives(rng.u64(1..300));
+        let world = World::new(&mut rng, &shape);
+        let batch = Batch::new(&mut rng, &world);
+        let (lookup, small) = (batch.lookup(), rng.bool());
+        assert!(lookup.max_ids <= SMALL_IDS);
+        let lease = world.slot.state.memory();
+        lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
+        let (mut turns, mut time) = (0, 1_000_000);
+        let mut rig = Rig { shim: &mut shim, rng: rng.fork(), world: &world };
+        let mut beside = |_: bool| {
+            turns += 1;
+            if turns == 5 {
+                lease.store_u32(Adopter::LEASE, 0);
+            }
+            time += 100;
+            time
+        };
+        rig.prepare_beside(&lookup, small, &mut beside).unwrap();
+        rig.fetch(&lookup, None).unwrap();
+        rig.expand(&lookup, small).unwrap();
+        let expected = expect(&world, &batch).by_one_block(&world, small);
+        rig.check_ended(&batch, &lookup, &expected, |_| false).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
