@@ -185,7 +185,7 @@ impl VfioUserFunction {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What power-on and resets leave to be done: an address for BAR0, registers on, interrupts and DMA off.
+    /// What power-on, resets and other clients leave to be done: an address for BAR0, registers on, interrupts and DMA off.
     fn set_up(&self) -> Result<(), FunctionError> {
         let mut bar = [0; 8];
         self.link.load(region::CONFIG, BAR0, &mut bar)?;
@@ -197,7 +197,8 @@ impl VfioUserFunction {
             let bytes = address.to_le_bytes();
             self.link.store(region::CONFIG, BAR0, if wide { &bytes } else { &bytes[..4] })?;
         }
-        self.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)
+        self.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, BUS_MASTER)?;
+        self.set_msix(false)
     }
 
     /// Has the server signal the eventfd for vector 0.
@@ -206,11 +207,12 @@ impl VfioUserFunction {
         let set = IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
         let (what, time) = ("turning an interrupt on", self.link.1.answer);
         self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], &[event.as_fd()], time)?;
-        self.enable_msix()
+        self.set_msix(true)
     }
 
-    /// MSI-X Enable on, Function Mask off (PCI Local Bus 3.0, 6.8.2.3): with an eventfd alone some servers (SPDK's) signal nothing.
-    fn enable_msix(&self) -> Result<(), FunctionError> {
+    /// MSI-X Enable, with Function Mask off (PCI Local Bus 3.0, 6.8.2.3). Some servers (SPDK's) signal nothing without it, and fail with it
+    /// where there is no eventfd: also for the next client, whose configuration space is that of the one before.
+    fn set_msix(&self, enabled: bool) -> Result<(), FunctionError> {
         let mut at = [0];
         self.link.load(region::CONFIG, CAPABILITIES, &mut at)?;
         // A list that goes in circles ends here too.
@@ -223,7 +225,11 @@ impl VfioUserFunction {
             self.link.load(region::CONFIG, place, &mut head)?;
             let [id, next, low, high] = head;
             if id == MSIX {
-                let control = u16::from_le_bytes([low, high]) & !(1 << 14) | 1 << 15;
+                let was = u16::from_le_bytes([low, high]);
+                let control = was & !(3 << 14) | u16::from(enabled) << 15;
+                if control == was {
+                    return Ok(());
+                }
                 return self.link.store(region::CONFIG, place + 2, &control.to_le_bytes());
             }
             at = [next];
@@ -474,6 +480,6 @@ impl PciAccess for VfioUserFunction {
 impl Drop for VfioUserFunction {
     fn drop(&mut self) {
         // A server that is gone has stopped by itself; one that does not answer keeps pages that are nobody else's.
-        let _ = self.change_command(0, BUS_MASTER);
+        let _ = self.change_command(0, BUS_MASTER).and_then(|()| self.set_msix(false));
     }
 }

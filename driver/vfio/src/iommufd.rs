@@ -183,7 +183,7 @@ mod tests {
         let iommufd = |command: u32| nix::request_code_none!(IOMMUFD_TYPE, command);
         let commands =
             [IOMMUFD_CMD_IOAS_ALLOC, IOMMUFD_CMD_IOAS_IOVA_RANGES, IOMMUFD_CMD_IOAS_MAP, IOMMUFD_CMD_IOAS_UNMAP];
-        assert_eq!(commands.map(|command| iommufd(command)), [0x3b81, 0x3b84, 0x3b85, 0x3b86]);
+        assert_eq!(commands.map(iommufd), [0x3b81, 0x3b84, 0x3b85, 0x3b86]);
         let vfio = |number: u32| nix::request_code_none!(VFIO_TYPE, VFIO_BASE + number);
         assert_eq!([18, 19].map(vfio), [0x3b76, 0x3b77]);
         assert_eq!((FIXED_IOVA, WRITEABLE, READABLE), (1, 2, 4));

@@ -155,9 +155,12 @@ impl Host {
 
     /// The next question of the server's, or nothing when it ends.
     fn question(&mut self) -> Option<Message> {
-        let message = self.channel.receive(Instant::now() + TIME, TIME).ok()?;
-        assert!(!message.is_reply());
-        Some(message)
+        loop {
+            let message = self.channel.receive(Instant::now() + TIME, TIME).ok()?;
+            if !message.is_reply() {
+                return Some(message);
+            }
+        }
     }
 
     fn access(message: &Message) -> DmaAccess {
@@ -181,12 +184,16 @@ impl Host {
         self.channel.reply(&message.header, &[access.as_bytes(), &data], &[], TIME).expect("sent");
     }
 
-    /// Identify Controller to the third page, as admin command 0.
-    fn identify(&mut self) {
+    /// Identify Controller to the third page, as admin command 0: the server's first question, which may come before the doorbell's
+    /// answer.
+    fn identify(&mut self) -> Message {
         let mut sqe = Sqe::identify(Cns::CONTROLLER, 0).with_prps(BASE + 2 * PAGE as u64, 0);
         sqe.cdw0.set_cid(0);
         self.memory[..64].copy_from_slice(sqe.as_bytes());
-        self.store(region::BAR0, 0x1000, &1u32.to_le_bytes());
+        let access = RegionAccess { offset: 0x1000, region: region::BAR0, count: 4 };
+        let bell = [access.as_bytes(), &1u32.to_le_bytes()];
+        self.channel.command(9, command::REGION_WRITE, &bell, &[], TIME).expect("sent");
+        self.question().expect("a question")
     }
 
     fn completion(&self) -> Cqe {
@@ -200,7 +207,8 @@ fn data_comes_before_its_completion_in_pieces_of_the_clients_choice() {
     let served = Served::new(drive());
     let mut host = Host::new(&served, 1000);
     host.enable();
-    host.identify();
+    let first = host.identify();
+    host.serve(&first);
     while host.memory[PAGE + 14] & 1 == 0 {
         let message = host.question().expect("a question");
         host.serve(&message);
@@ -227,8 +235,7 @@ fn ends(answer: impl Fn(&mut Host, &Message)) -> (String, Duration) {
     let served = Served::with_time(drive(), Duration::from_millis(300));
     let mut host = Host::new(&served, 1 << 20);
     host.enable();
-    host.identify();
-    let message = host.question().expect("a question");
+    let message = host.identify();
     let begin = Instant::now();
     answer(&mut host, &message);
     let why = served.await_end(0);
@@ -281,8 +288,7 @@ fn questions_may_cross() {
     let served = Served::new(drive());
     let mut host = Host::new(&served, 1 << 20);
     host.enable();
-    host.identify();
-    let message = host.question().expect("a question");
+    let message = host.identify();
     for id in 20..40 {
         host.channel.command(id, command::DEVICE_GET_INFO, &[&[16, 0, 0, 0], &[0; 12]], &[], TIME).expect("sent");
     }
@@ -291,6 +297,7 @@ fn questions_may_cross() {
     while answered.len() < 20 || host.memory[PAGE + 14] & 1 == 0 {
         let message = host.channel.receive(Instant::now() + TIME, TIME).expect("a message");
         match message.is_reply() {
+            true if message.header.id == 9 => {}
             true => answered.push(message.header.id),
             false => host.serve(&message),
         }
@@ -304,7 +311,8 @@ fn refusals_end_commands() {
     let served = Served::new(drive());
     let mut host = Host::new(&served, 1 << 20);
     host.enable();
-    host.identify();
+    let first = host.identify();
+    host.serve(&first);
     while host.memory[PAGE + 14] & 1 == 0 {
         let message = host.question().expect("a question");
         if Host::access(&message).addr == BASE + 2 * PAGE as u64 {
@@ -434,5 +442,6 @@ fn clients_give_what_they_mapped_and_nothing_else() {
     drop(function);
     let (asked, msix) = between.join().expect("no panic");
     assert_eq!(asked, 2);
-    assert!(!msix.is_empty() && msix.iter().all(|&bits| bits == 0b10), "MSI-X is enabled and not masked: {msix:?}");
+    // Twice armed, since somebody else might have been first; off at the end, for the next client.
+    assert_eq!(msix, [0b10, 0b00], "MSI-X is enabled, not masked, and disabled again");
 }
