@@ -13,6 +13,8 @@ mod error;
 mod format;
 mod hugectr;
 mod input;
+#[cfg(feature = "parquet")]
+mod integers;
 mod keys;
 pub mod npy;
 mod npy_header;
@@ -33,6 +35,8 @@ pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};
 pub use format::{Format, RawShape, ReadOptions};
 pub use input::refuse_special;
+#[cfg(feature = "parquet")]
+pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
 pub use keys::{KeyType, Keys};
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use sharded::parse_index;

@@ -10,9 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{DataType, FixedLenByteArrayType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -25,6 +27,13 @@ use crate::format::ReadOptions;
 use crate::input::Input;
 use crate::keys::{KeyStream, KeyType};
 use crate::table::{FileTable, Found, Place, Rows, shape_of_table, stem};
+
+/// Values, or places where there is none, that a page may have: a few bytes can promise any number of them.
+const MAX_PAGE_VALUES: u32 = 1 << 25;
+/// Bytes that a page may be unpacked to.
+const MAX_PAGE_BYTES: u64 = 256 << 20;
+/// Elements that a vector may have here: several at a time are decoded in memory.
+const MAX_DIM: u64 = 1 << 20;
 
 /// Where a table stands in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +88,7 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
         let dim = values.filter(|values| rows > 0 && values.is_multiple_of(rows)).map(|values| values / rows);
         let name = if vectors == 1 { stem(path) } else { name.clone() };
         let shape = match dim {
+            Some(MAX_DIM..) => Err(format!("its vectors have {MAX_DIM} elements or more")),
             Some(dim) => shape_of_table(rows, dim, dtype),
             None => Err(format!("its {rows} vectors are not all of one length")),
         };
@@ -108,16 +118,28 @@ enum Column {
     Vector(DType),
 }
 
-/// What a column can be, or why nothing.
-fn kind_of(column: &ColumnDescriptor) -> Result<Column, &'static str> {
+/// The type of a column's whole numbers, or of those in its lists.
+pub(crate) fn whole(column: &ColumnDescriptor) -> Option<KeyType> {
     let unsigned = match column.logical_type_ref() {
         Some(LogicalType::Integer(integer)) => !integer.is_signed,
-        _ => matches!(column.converted_type(), ConvertedType::UINT_64 | ConvertedType::UINT_32),
+        // Times and decimals are no keys.
+        Some(_) => return None,
+        None => matches!(column.converted_type(), ConvertedType::UINT_64 | ConvertedType::UINT_32),
     };
+    match column.physical_type() {
+        Type::INT64 => Some(if unsigned { KeyType::U64 } else { KeyType::I64 }),
+        Type::INT32 => Some(if unsigned { KeyType::U32 } else { KeyType::I32 }),
+        _ => None,
+    }
+}
+
+/// What a column can be, or why nothing.
+fn kind_of(column: &ColumnDescriptor) -> Result<Column, &'static str> {
     let float16 = matches!(column.logical_type_ref(), Some(LogicalType::Float16));
+    if let (0, Some(width)) = (column.max_rep_level(), whole(column)) {
+        return Ok(Column::Key(width));
+    }
     match (column.max_rep_level(), column.physical_type()) {
-        (0, Type::INT64) => Ok(Column::Key(if unsigned { KeyType::U64 } else { KeyType::I64 })),
-        (0, Type::INT32) => Ok(Column::Key(if unsigned { KeyType::U32 } else { KeyType::I32 })),
         (1, Type::FLOAT) => Ok(Column::Vector(DType::F32)),
         (1, Type::FIXED_LEN_BYTE_ARRAY) if float16 => Ok(Column::Vector(DType::F16)),
         (1, Type::DOUBLE) => Err("vectors of doubles: convert them to float"),
@@ -157,7 +179,7 @@ impl Columns {
 }
 
 /// Calls the library, of which a panic is one more way to say that a file is damaged.
-fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FormatError> {
+pub(crate) fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FormatError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
@@ -168,15 +190,15 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Re
     }
 }
 
-type Reader = SerializedFileReader<Positioned>;
+pub(crate) type Reader = SerializedFileReader<Positioned>;
 
-fn open_reader(input: &Input) -> Result<Reader, FormatError> {
+pub(crate) fn open_reader(input: &Input) -> Result<Reader, FormatError> {
     let file = input.file.try_clone().map_err(|error| FormatError::io(&input.path, "cannot be read", error))?;
     guarded(&input.path, || SerializedFileReader::new(Positioned { file: Arc::new(file), len: input.len }))
 }
 
 /// A file that is read at positions: several readers at a time do not share one.
-struct Positioned {
+pub(crate) struct Positioned {
     file: Arc<File>,
     len: u64,
 }
@@ -191,6 +213,11 @@ impl ChunkReader for Positioned {
     type T = BufReader<At>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        // This is how the header of a page is asked for, and what the page is unpacked to is allocated at once.
+        if let Some(bytes) = self.unpacked(start).filter(|bytes| *bytes > MAX_PAGE_BYTES) {
+            let what = format!("the page at byte {start} unpacks to {bytes} bytes; at most {MAX_PAGE_BYTES} are read");
+            return Err(ParquetError::General(what));
+        }
         Ok(BufReader::with_capacity(64 << 10, At { file: self.file.clone(), at: start }))
     }
 
@@ -205,9 +232,33 @@ impl ChunkReader for Positioned {
     }
 }
 
-struct At {
+pub(crate) struct At {
     file: Arc<File>,
     at: u64,
+}
+
+impl Positioned {
+    /// What the page with a header at `start` says that it unpacks to: the second field of the header, a number.
+    fn unpacked(&self, start: u64) -> Option<u64> {
+        let mut header = [0; 16];
+        let read = self.file.read_at(&mut header, start).ok()?;
+        let mut bytes = header.get(..read)?.iter();
+        // A field of the next number and of type i32 begins with 15h; numbers have seven bits a byte, zigzag.
+        let mut field = || {
+            bytes.next().filter(|byte| **byte == 0x15)?;
+            let mut value = 0;
+            for shift in (0..35).step_by(7) {
+                let byte = *bytes.next()?;
+                value |= u64::from(byte & 0x7f) << shift;
+                if byte < 0x80 {
+                    return Some(value >> 1);
+                }
+            }
+            None
+        };
+        field()?;
+        field()
+    }
 }
 
 impl Read for At {
@@ -218,20 +269,89 @@ impl Read for At {
     }
 }
 
+/// The pages of a column chunk, as long as they have no more values than the chunk, and than were asked for. Where a row
+/// ends, the reader above only sees in the next page: rows that never end would fill the memory.
+struct Pages {
+    inner: Box<dyn PageReader>,
+    /// Values of the chunk that are still to come.
+    left: i64,
+    /// How many values are still asked for, of the pages to come.
+    asked: Arc<AtomicI64>,
+}
+
+impl Pages {
+    fn count(&mut self, page: &Page) -> Result<(), ParquetError> {
+        if page.is_dictionary_page() {
+            return Ok(());
+        }
+        let values = page.num_values();
+        self.left = self.left.saturating_sub(values.into());
+        if values > MAX_PAGE_VALUES || self.left < 0 {
+            return Err(ParquetError::General(match self.left {
+                ..0 => "its pages have more values than their column chunk".into(),
+                _ => format!("a page has {values} values; at most {MAX_PAGE_VALUES} are read: write smaller pages"),
+            }));
+        }
+        self.asked.fetch_sub(values.into(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        if self.asked.load(Ordering::Relaxed) < 0 {
+            return Err(ParquetError::General("a row has more values than rows have".into()));
+        }
+        let page = self.inner.get_next_page()?;
+        page.iter().try_for_each(|page| self.count(page))?;
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.inner.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.inner.at_record_boundary()
+    }
+}
+
 /// The chunks of a column, one after the other.
-struct Chunks {
+pub(crate) struct Chunks {
     path: PathBuf,
     reader: Reader,
     column: usize,
-    /// Values of a row.
+    /// Values of a row; of lists, most values of all rows that are read at once.
     dim: usize,
     group: usize,
+    asked: Arc<AtomicI64>,
 }
 
 impl Chunks {
     fn new(inputs: &[Arc<Input>], column: usize, dim: usize) -> Result<Self, FormatError> {
         let Some(input) = inputs.first() else { return Err(FormatError::damaged(Path::new(""), "no file is open")) };
-        Ok(Self { path: input.path.clone(), reader: open_reader(input)?, column, dim, group: 0 })
+        Self::of(input, column, dim)
+    }
+
+    pub(crate) fn of(input: &Input, column: usize, dim: usize) -> Result<Self, FormatError> {
+        let (path, reader) = (input.path.clone(), open_reader(input)?);
+        Ok(Self { path, reader, column, dim, group: 0, asked: Arc::default() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn next(&mut self) -> Result<Option<ColumnReader>, FormatError> {
@@ -241,7 +361,9 @@ impl Chunks {
         let found = guarded(&self.path, || {
             let group = self.reader.get_row_group(self.group)?;
             let descriptor = self.reader.metadata().file_metadata().schema_descr().column(self.column);
-            Ok(get_column_reader(descriptor, group.get_column_page_reader(self.column)?))
+            let left = group.metadata().columns().get(self.column).map_or(0, |chunk| chunk.num_values());
+            let inner = group.get_column_page_reader(self.column)?;
+            Ok(get_column_reader(descriptor, Box::new(Pages { inner, left, asked: self.asked.clone() })))
         })?;
         self.group += 1;
         Ok(Some(found))
@@ -249,32 +371,42 @@ impl Chunks {
 }
 
 /// The values of a column, `dim` of each row, none of them missing.
-struct Values<T: DataType> {
-    chunks: Chunks,
+pub(crate) struct Values<T: DataType> {
+    pub(crate) chunks: Chunks,
     reader: Option<ColumnReaderImpl<T>>,
-    values: Vec<T::T>,
-    repetition: Vec<i16>,
-    definition: Vec<i16>,
+    pub(crate) values: Vec<T::T>,
+    pub(crate) repetition: Vec<i16>,
+    pub(crate) definition: Vec<i16>,
     /// The row that comes next.
-    row: u64,
+    pub(crate) row: u64,
 }
 
 impl<T: DataType> Values<T> {
-    fn new(chunks: Chunks) -> Self {
+    pub(crate) fn new(chunks: Chunks) -> Self {
         Self { chunks, reader: None, values: Vec::new(), repetition: Vec::new(), definition: Vec::new(), row: 0 }
     }
 
     /// The values of the next rows, at least one and at most `most`.
     fn take(&mut self, most: usize) -> Result<&[T::T], FormatError> {
+        let Some((rows, present, levels)) = self.read(most, most.saturating_mul(self.chunks.dim))? else {
+            return Err(FormatError::damaged(&self.chunks.path, format!("it ends after {} rows", self.row)));
+        };
+        self.check(rows, present, levels)?;
+        self.row += rows as u64;
+        Ok(&self.values)
+    }
+
+    /// Reads the next rows, at least one and at most `most`, which have at most `asked` values: rows, values that are there,
+    /// and levels. `None` behind the last.
+    pub(crate) fn read(&mut self, most: usize, asked: usize) -> Result<Option<(usize, usize, usize)>, FormatError> {
         loop {
             let Some(reader) = &mut self.reader else {
-                let next = self.chunks.next()?;
-                let damaged = |what: String| FormatError::damaged(&self.chunks.path, what);
-                let next = next.ok_or_else(|| damaged(format!("it ends after {} rows", self.row)))?;
-                self.reader =
-                    Some(T::get_column_reader(next).ok_or_else(|| damaged("a column changes its type".into()))?);
+                let Some(next) = self.chunks.next()? else { return Ok(None) };
+                let damaged = |what: &str| FormatError::damaged(&self.chunks.path, what);
+                self.reader = Some(T::get_column_reader(next).ok_or_else(|| damaged("a column changes its type"))?);
                 continue;
             };
+            self.chunks.asked.store(asked as i64, Ordering::Relaxed);
             self.values.clear();
             self.repetition.clear();
             self.definition.clear();
@@ -282,13 +414,10 @@ impl<T: DataType> Values<T> {
             let read =
                 guarded(&self.chunks.path, || reader.read_records(most, Some(definition), Some(repetition), values))?;
             let (rows, present, levels) = read;
-            if rows == 0 {
-                self.reader = None;
-                continue;
+            if rows > 0 {
+                return Ok(Some((rows, present, levels)));
             }
-            self.check(rows, present, levels)?;
-            self.row += rows as u64;
-            return Ok(&self.values);
+            self.reader = None;
         }
     }
 
@@ -343,8 +472,9 @@ impl<T: DataType> Vectors<T> {
     }
 }
 
-/// Rows that are decoded at once.
+/// Rows that are decoded at once, and elements.
 const ROWS: usize = 4096;
+const ELEMENTS: usize = 1 << 20;
 
 impl<T: DataType> Rows for Vectors<T>
 where
@@ -357,7 +487,7 @@ where
         let size = if T::get_physical_type() == Type::FLOAT { 4 } else { 2 };
         let row_bytes = dim * size;
         while !rows.is_empty() {
-            let most = (rows.len() / row_bytes.max(1)).clamp(1, ROWS);
+            let most = (rows.len() / row_bytes.max(1)).min(ELEMENTS / dim.max(1)).clamp(1, ROWS);
             let values = self.values.take(most)?;
             let count = values.len() * size;
             let Some((now, rest)) = rows.split_at_mut_checked(count) else {

@@ -1,0 +1,177 @@
+//! Columns of whole numbers in Parquet files, or of lists of them: what traces of look-ups are made of.
+
+use std::path::Path;
+
+use parquet::basic::Repetition;
+use parquet::data_type::{DataType, Int32Type, Int64Type};
+use parquet::file::reader::FileReader;
+
+use crate::error::{FormatError, Kind};
+use crate::input::Input;
+use crate::keys::KeyType;
+use crate::parquet::{Chunks, Values, open_reader, whole};
+
+/// A Parquet file, for its columns of whole numbers.
+#[derive(Debug)]
+pub struct IntegerFile {
+    input: Input,
+    rows: u64,
+    columns: Vec<IntegerColumn>,
+    others: Vec<String>,
+}
+
+/// A column of whole numbers, or of lists of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IntegerColumn {
+    /// Its name.
+    pub name: String,
+    /// The type of the numbers.
+    pub keys: KeyType,
+    /// Whether rows have lists, rather than one number each.
+    pub is_list: bool,
+    leaf: usize,
+    /// The definition levels of an empty list and of a number.
+    empty: i16,
+    present: i16,
+}
+
+/// The numbers of a column, row by row.
+pub struct IntegerReader {
+    rows: Box<dyn Lists>,
+}
+
+/// Numbers that the rows read at once may have.
+const MOST: usize = 1 << 24;
+
+impl IntegerFile {
+    /// Opens it and reads its footer.
+    pub fn open(path: &Path) -> Result<Self, FormatError> {
+        let input = Input::open(path)?;
+        let reader = open_reader(&input)?;
+        let metadata = reader.metadata().file_metadata();
+        let rows = u64::try_from(metadata.num_rows()).map_err(|_| input.damaged("it has a negative number of rows"))?;
+        let (mut columns, mut others) = (Vec::new(), Vec::new());
+        for (leaf, column) in metadata.schema_descr().columns().iter().enumerate() {
+            let name = column.path().parts().first().cloned().unwrap_or_default();
+            let (Some(keys), depth @ 0..=1) = (whole(column), column.max_rep_level()) else {
+                others.push(name);
+                continue;
+            };
+            let info = column.self_type().get_basic_info();
+            let optional = i16::from(info.has_repetition() && info.repetition() == Repetition::OPTIONAL);
+            let present = column.max_def_level();
+            columns.push(IntegerColumn {
+                name,
+                keys,
+                is_list: depth == 1,
+                leaf,
+                empty: present - optional - 1,
+                present,
+            });
+        }
+        Ok(Self { input, rows, columns, others })
+    }
+
+    /// Its rows.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Its columns of whole numbers.
+    pub fn columns(&self) -> &[IntegerColumn] {
+        &self.columns
+    }
+
+    /// The names of its other columns.
+    pub fn others(&self) -> &[String] {
+        &self.others
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.input.len
+    }
+
+    /// The numbers of `column`, one of this file's.
+    pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FormatError> {
+        let chunks = Chunks::of(&self.input, column.leaf, MOST)?;
+        let column = column.clone();
+        Ok(IntegerReader {
+            rows: match column.keys {
+                KeyType::I64 | KeyType::U64 => {
+                    Box::new(Column { values: Values::<Int64Type>::new(chunks), column, to_bits: |key| *key as u64 })
+                }
+                KeyType::U32 => {
+                    let to_bits = |key: &i32| u64::from(*key as u32);
+                    Box::new(Column { values: Values::<Int32Type>::new(chunks), column, to_bits })
+                }
+                KeyType::I32 => {
+                    let to_bits = |key: &i32| i64::from(*key) as u64;
+                    Box::new(Column { values: Values::<Int32Type>::new(chunks), column, to_bits })
+                }
+            },
+        })
+    }
+}
+
+impl IntegerReader {
+    /// Appends the numbers of the next rows, at least one row and at most `most`, to `keys`, and to `lengths` how many each row
+    /// has. Returns how many rows; 0 behind the last.
+    pub fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError> {
+        self.rows.next(most, keys, lengths)
+    }
+}
+
+impl std::fmt::Debug for IntegerReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IntegerReader").finish_non_exhaustive()
+    }
+}
+
+trait Lists: Send {
+    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError>;
+}
+
+struct Column<T: DataType> {
+    values: Values<T>,
+    column: IntegerColumn,
+    to_bits: fn(&T::T) -> u64,
+}
+
+impl<T: DataType> Lists for Column<T>
+where
+    parquet::column::reader::ColumnReaderImpl<T>: Send,
+{
+    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError> {
+        let Some((rows, present, levels)) = self.values.read(most, MOST)? else { return Ok(0) };
+        let Values { values, repetition, definition, row, chunks, .. } = &mut self.values;
+        let IntegerColumn { name, is_list, empty, present: whole, .. } = &self.column;
+        let refuse = |row: u64, what: &str| {
+            let what = format!("column {name}: row {row} {what}");
+            FormatError::new(Kind::Unsupported, chunks.path(), what, "leave out or fill in such rows")
+        };
+        let first = lengths.len();
+        for level in 0..levels {
+            let definition = definition.get(level).copied().unwrap_or(*whole);
+            let begins = repetition.get(level).is_none_or(|&level| level == 0);
+            let at = *row + (lengths.len() - first) as u64;
+            if begins {
+                lengths.push(0);
+            } else if definition < *whole {
+                return Err(refuse(at.saturating_sub(1), "lacks a value in its list"));
+            }
+            if definition == *whole {
+                let length = lengths.last_mut().ok_or_else(|| refuse(at, "goes on before it begins"))?;
+                *length += 1;
+            } else if !*is_list || definition != *empty {
+                return Err(refuse(at, "lacks a value"));
+            }
+        }
+        if lengths.len() - first != rows || values.len() != present {
+            return Err(refuse(*row, "has not as many values as it says"));
+        }
+        *row += rows as u64;
+        keys.extend(values.iter().map(self.to_bits));
+        Ok(rows)
+    }
+}

@@ -1,0 +1,208 @@
+//! Text in columns.
+
+use std::fs::File;
+use std::io::{self, Read, Take};
+
+use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
+use warprow_formats::{FormatError, Kind, refuse_special};
+
+use crate::block::{Block, Source};
+use crate::spec::{Query, TraceSpec};
+use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
+
+struct Csv {
+    spec: TraceSpec,
+    reader: Reader<Lines>,
+    len: u64,
+    columns: Vec<Column>,
+    /// The column that says which lines belong together.
+    query: Option<usize>,
+    record: ByteRecord,
+    /// Whether `record` is a line that belongs to the next sample.
+    waiting: bool,
+}
+
+/// A file, as long as its lines are not so long that they fill the memory.
+struct Lines {
+    file: Take<File>,
+    /// Bytes since the last line was done.
+    line: usize,
+}
+
+impl Read for Lines {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.line > MAX_LINE {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a line has more than 16 MiB"));
+        }
+        let read = self.file.read(buf)?;
+        self.line += read;
+        Ok(read)
+    }
+}
+
+struct Column {
+    name: String,
+    index: usize,
+    negative: bool,
+    /// Whether a key from 2⁶³ on was seen.
+    vast: bool,
+    /// Keys of the sample that is being read.
+    keys: Vec<u64>,
+}
+
+/// The longest cell that is a number.
+const MAX_CELL: usize = 64;
+/// The longest line.
+const MAX_LINE: usize = 16 << 20;
+
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+    let path = &spec.path;
+    let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+    refuse_special(path)?;
+    let file = File::open(path).map_err(cannot)?;
+    let len = file.metadata().map_err(cannot)?.len();
+    let separator = if spec.ending() == "tsv" { b'\t' } else { b',' };
+    let lines = Lines { file: file.take(len), line: 0 };
+    let mut reader =
+        ReaderBuilder::new().delimiter(separator).trim(Trim::All).buffer_capacity(1 << 18).from_reader(lines);
+    let header = reader.byte_headers().map_err(|error| wrong(spec, &error))?;
+    // Tables written by other programs may begin with a byte order mark.
+    let names: Vec<String> =
+        header.iter().map(|name| String::from_utf8_lossy(name).trim_start_matches('\u{feff}').to_owned()).collect();
+    let refuse = |what: String, remedy: &str| FormatError::new(Kind::Unclear, path, what, remedy);
+    let find = |wanted: &str| {
+        names.iter().position(|name| name == wanted).ok_or_else(|| {
+            refuse(format!("there is no column {wanted:?}; its columns are: {}", shown(&names)), "name one of these")
+        })
+    };
+    let indices = match (&*spec.columns, &*names) {
+        ([], [only]) if only.parse::<i128>().is_ok() => {
+            let what = format!("it has no header line: its first line is the number {only}");
+            return Err(refuse(what, "put the column's name in front, as a line of its own"));
+        }
+        ([], [_]) => vec![0],
+        ([], _) => {
+            let what = format!("it has several columns: {}", shown(&names));
+            return Err(refuse(what, "name the column of ids: FILE:COLUMN"));
+        }
+        (columns, _) => columns.iter().map(|wanted| find(wanted)).collect::<Result<_, _>>()?,
+    };
+    let query = match &spec.query {
+        Some(Query::Column(name)) => Some(find(name)?),
+        _ => None,
+    };
+    let column = |index: usize| Column {
+        name: names.get(index).cloned().unwrap_or_default(),
+        index,
+        negative: false,
+        vast: false,
+        keys: Vec::new(),
+    };
+    let columns: Vec<Column> = indices.into_iter().map(column).collect();
+    let slots = columns.iter().map(|column| Slot { name: column.name.clone(), signed: false }).collect();
+    let record = ByteRecord::new();
+    let source = Csv { spec: spec.clone(), reader, len, columns, query, record, waiting: false };
+    Ok(Opened { slots, source: Box::new(source) })
+}
+
+/// The first columns, by name.
+fn shown(names: &[String]) -> String {
+    let more = if names.len() > 20 { ", .." } else { "" };
+    format!(
+        "{}{more}",
+        names.iter().take(20).map(|name| name.chars().take(40).collect()).collect::<Vec<String>>().join(", ")
+    )
+}
+
+fn wrong(spec: &TraceSpec, error: &csv::Error) -> FormatError {
+    match error.kind() {
+        csv::ErrorKind::Io(io) => {
+            FormatError::io(&spec.path, "cannot be read", io::Error::new(io.kind(), io.to_string()))
+        }
+        _ => FormatError::new(Kind::Damaged, &spec.path, error.to_string(), "mend the line"),
+    }
+}
+
+impl Column {
+    /// Takes the key in `cell`.
+    fn take(&mut self, cell: &[u8]) -> Result<(), &'static str> {
+        let text = std::str::from_utf8(cell).ok().filter(|text| text.len() <= MAX_CELL);
+        let text = text.ok_or("is no integer")?;
+        let key = match text.parse::<i64>() {
+            Ok(key) => {
+                self.negative |= key < 0;
+                key as u64
+            }
+            Err(_) => {
+                let key = text.parse::<u64>().map_err(|_| "is no integer of 64 bits")?;
+                self.vast |= key > i64::MAX as u64;
+                key
+            }
+        };
+        if self.negative && self.vast {
+            return Err("does not fit beside the other keys: a column has negative keys or keys from 2⁶³ on, not both");
+        }
+        if self.keys.len() >= MAX_SAMPLE_KEYS {
+            return Err("is one too many for a sample");
+        }
+        self.keys.push(key);
+        Ok(())
+    }
+}
+
+impl Csv {
+    /// Reads the next line; `false` behind the last.
+    fn read(&mut self) -> Result<bool, FormatError> {
+        if self.waiting {
+            self.waiting = false;
+            return Ok(true);
+        }
+        self.reader.get_mut().line = 0;
+        self.reader.read_byte_record(&mut self.record).map_err(|error| wrong(&self.spec, &error))
+    }
+
+    fn refuse(&self, what: String) -> FormatError {
+        let line = self.record.position().map_or(0, csv::Position::line);
+        FormatError::new(Kind::Damaged, &self.spec.path, format!("line {line} {what}"), "mend or leave out the line")
+    }
+
+    /// Takes the keys of the line that was read.
+    fn take(&mut self) -> Result<(), FormatError> {
+        let wrong = self.columns.iter_mut().find_map(|column| {
+            let cell = self.record.get(column.index).unwrap_or_default();
+            column.take(cell).err().map(|what| {
+                let text: String = String::from_utf8_lossy(cell).chars().take(40).collect();
+                format!("column {}: {text:?} {what}", column.name)
+            })
+        });
+        wrong.map_or(Ok(()), |what| Err(self.refuse(what)))
+    }
+}
+
+impl Source for Csv {
+    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+        while !block.is_full() && self.read()? {
+            self.take()?;
+            if let Some(query) = self.query {
+                let of = self.record.get(query).unwrap_or_default().to_vec();
+                while self.read()? {
+                    if self.record.get(query).unwrap_or_default() != of {
+                        self.waiting = true;
+                        break;
+                    }
+                    self.take()?;
+                }
+            }
+            self.columns.iter_mut().for_each(|column| block.push(column.keys.drain(..)));
+        }
+        Ok(())
+    }
+
+    fn signed(&self) -> Vec<bool> {
+        self.columns.iter().map(|column| column.negative).collect()
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        (self.reader.position().byte().min(self.len), self.len)
+    }
+}

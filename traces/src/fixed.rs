@@ -1,0 +1,122 @@
+//! Samples that all have the same size: bare integers, arrays, and HugeCTR's Raw.
+
+use warprow_formats::{FormatError, KeyType, Kind};
+
+use crate::block::{Block, Source};
+use crate::spec::{Query, TraceSpec, key_type};
+use crate::stream::{Stream, numbers, stem};
+use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
+
+/// Samples one after another.
+pub(crate) struct Fixed {
+    stream: Stream,
+    /// Bytes of a sample before its keys.
+    before: usize,
+    /// Keys in each slot.
+    hotness: Vec<u32>,
+    width: KeyType,
+}
+
+/// Bare integers, `ids=` of them a sample.
+pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FormatError> {
+    let stream = Stream::open(&spec.path)?;
+    let ending = spec.ending();
+    let named = key_type(&ending);
+    let width = match (named, spec.keys) {
+        (Some(named), Some(said)) if named != said => {
+            let what = format!("its name says that it holds {ending}");
+            return Err(stream.error(Kind::Unclear, what, "leave the type out"));
+        }
+        (_, Some(width)) | (Some(width), None) => width,
+        (None, None) => {
+            let what = "nothing says how wide its integers are";
+            return Err(stream.error(Kind::Unclear, what, "add :u32, :u64, :i32 or :i64"));
+        }
+    };
+    let each = match spec.query {
+        Some(Query::Ids(each)) => each,
+        _ => 1,
+    };
+    let (len, size) = (stream.len, width.size());
+    if !len.is_multiple_of(size) {
+        let what = format!(
+            "its {len} bytes are not a whole number of {size}-byte integers: it is cut off, or of another type"
+        );
+        return Err(stream.damaged(what));
+    }
+    opened(stream, 0, vec![each], width)
+}
+
+/// HugeCTR's Raw: words of four bytes, labels, dense features and keys.
+pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FormatError> {
+    let stream = Stream::open(&spec.path)?;
+    if spec.hotness.is_empty() {
+        let what = "nothing says how many keys a sample has";
+        let remedy = "add :labels=1,dense=13,slots=26, or hotness=1/3/1 where slots have several keys";
+        return Err(stream.error(Kind::Unclear, what, remedy));
+    }
+    let width = spec.keys.unwrap_or(KeyType::U32);
+    let before = u64::from(spec.labels) * 4 + u64::from(spec.dense) * 4;
+    let keys = spec.hotness.iter().map(|&keys| u64::from(keys)).sum::<u64>();
+    let sample = before + keys * width.size();
+    if keys == 0 || keys > MAX_SAMPLE_KEYS as u64 || before > 1 << 30 {
+        let what = format!("samples of {keys} keys after {before} bytes are not read");
+        return Err(stream.error(
+            Kind::Unsupported,
+            what,
+            format!("look at the numbers; at most {MAX_SAMPLE_KEYS} keys"),
+        ));
+    }
+    if !stream.len.is_multiple_of(sample) {
+        let what = format!(
+            "its {} bytes are not a whole number of samples of {sample} bytes: {before} before {keys} keys of {}",
+            stream.len,
+            width.size()
+        );
+        return Err(stream.error(
+            Kind::Damaged,
+            what,
+            "look at labels=, dense=, slots= and keys=, and whether it is whole",
+        ));
+    }
+    opened(stream, before as usize, spec.hotness.clone(), width)
+}
+
+/// `stream` from where it is, as samples.
+pub(crate) fn opened(stream: Stream, before: usize, hotness: Vec<u32>, width: KeyType) -> Result<Opened, FormatError> {
+    if hotness.iter().map(|&keys| u64::from(keys)).sum::<u64>() > MAX_SAMPLE_KEYS as u64 {
+        let what = format!("samples have more than {MAX_SAMPLE_KEYS} keys");
+        return Err(stream.error(Kind::Unsupported, what, "make smaller samples of it"));
+    }
+    let name = |slot: usize| if hotness.len() == 1 && before == 0 { stem(&stream.path) } else { slot.to_string() };
+    let slots = (0..hotness.len()).map(|slot| Slot { name: name(slot), signed: width.is_signed() }).collect();
+    Ok(Opened { slots, source: Box::new(Fixed { stream, before, hotness, width }) })
+}
+
+impl Source for Fixed {
+    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+        let size = self.width.size() as usize;
+        if let (0, &[each]) = (self.before, &*self.hotness) {
+            let each = (each as usize).max(1);
+            let most = block.room().next_multiple_of(each) as u64 * size as u64;
+            let bytes = self.stream.take(most.min(self.stream.left()) as usize)?;
+            block.push_even(numbers(bytes, self.width), each);
+            return Ok(());
+        }
+        let keys: usize = self.hotness.iter().map(|&keys| keys as usize).sum();
+        while self.stream.left() > 0 && !block.is_full() {
+            let sample = self.stream.take(self.before + keys * size)?;
+            let mut rest = sample.get(self.before..).unwrap_or_default();
+            for &keys in &self.hotness {
+                let (now, later) = rest.split_at(keys as usize * size);
+                block.push(numbers(now, self.width));
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        (self.stream.at, self.stream.len)
+    }
+}

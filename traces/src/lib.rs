@@ -1,0 +1,50 @@
+//! Recorded look-ups, read as a stream: for each *sample* (a query, a line of a data set) the keys that it looks up in each
+//! *slot* (a feature, a table). What others write is never believed before it was checked, and memory is bounded whatever
+//! a file says.
+//!
+//! ```no_run
+//! use warprow_traces::{Block, Trace, TraceSpec};
+//!
+//! let spec: TraceSpec = "norm:train/file_list.txt:i64".parse()?;
+//! let mut trace = Trace::open(&spec)?;
+//! let mut counts = vec![0u64; trace.slots().len()];
+//! let mut block = Block::default();
+//! while trace.next_block(&mut block)? {          // whole samples, about 65,536 keys at a time
+//!     for sample in block.samples() {
+//!         for (slot, keys) in sample.slots().enumerate() {
+//!             counts[slot] += keys.len() as u64;
+//!         }
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | `KIND:` | what | samples |
+//! |---|---|---|
+//! | `ids` | `*.u32`, `*.u64`, `*.i32`, `*.i64`, or any file with `keys=`: bare integers; a HugeCTR keyset | one key each, or `ids=N` |
+//! | `npy` | `*.npy`: an array of `<i4`, `<i8`, `<u4`, `<u8` | its rows; of a list one key each, or `ids=N` |
+//! | `csv` | `*.csv`, `*.txt`, `*.tsv`: text with a header line; a slot for each column named | lines, or lines alike in `query=COLUMN` |
+//! | `norm` | a HugeCTR file list of Norm data files, or one of these; `keys=u32` (default) or `i64` | its samples |
+//! | `raw` | HugeCTR Raw: `labels=`, `dense=`, `slots=` or `hotness=1/3/..`, `keys=u32` (default) or `i64` | its samples |
+//! | `parquet` | `*.parquet`, a folder of them, a file list, `_metadata.json`; columns of integers or of lists of them | rows |
+//!
+//! `sizes=A/B/..` (HugeCTR's `slot_size_array`) adds to the keys of each slot the sizes of those before it.
+#![forbid(unsafe_code)]
+
+mod block;
+mod csv;
+mod fixed;
+mod list;
+mod norm;
+mod npy;
+mod parquet;
+mod scores;
+mod spec;
+mod stream;
+mod trace;
+
+pub use block::{Block, Sample};
+pub use scores::Scores;
+pub use spec::{Query, SpecError, TraceFormat, TraceSpec};
+pub use trace::{MAX_SAMPLE_KEYS, Slot, Trace};
+pub use warprow_formats::{FormatError, KeyType, Kind};

@@ -1,0 +1,238 @@
+//! HugeCTR's Norm: a header, then samples of labels, dense features and, for each slot, how many keys and the keys. With
+//! `error_check` every unit, the header and each sample, stands between its length and the sum of its bytes.
+
+use std::path::PathBuf;
+
+use warprow_formats::{FormatError, KeyType, Kind};
+
+use crate::block::{Block, Source};
+use crate::list;
+use crate::spec::TraceSpec;
+use crate::stream::{Stream, numbers};
+use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
+
+/// Bytes of the header.
+const HEADER: usize = 64;
+/// The longest unit that is read, and the longest labels and dense features.
+const MAX_UNIT: usize = MAX_SAMPLE_KEYS * 8 + (64 << 20);
+/// As many slots as are believed.
+const MAX_SLOTS: i64 = 1 << 16;
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Header {
+    framed: bool,
+    samples: u64,
+    /// Bytes of labels and dense features.
+    before: usize,
+    labels: i64,
+    dense: i64,
+    slots: usize,
+}
+
+struct Norm {
+    files: std::vec::IntoIter<PathBuf>,
+    first: PathBuf,
+    header: Header,
+    stream: Stream,
+    /// Samples of this file that are still to come.
+    left: u64,
+    width: KeyType,
+    /// Bytes of the files that were read, and of all.
+    before: u64,
+    bytes: u64,
+}
+
+/// Whether a file begins as these do.
+pub(crate) fn is(stream: &mut Stream) -> bool {
+    stream.len >= HEADER as u64 && framing(stream).is_ok() && header(stream).is_ok()
+}
+
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+    let files = list::files(&spec.path)?;
+    let bytes = list::bytes(&files);
+    let mut files = files.into_iter();
+    let Some(first) = files.next() else {
+        return Err(FormatError::new(Kind::Missing, &spec.path, "lists no file", "look at the list"));
+    };
+    let mut stream = Stream::open(&first)?;
+    let header = header(&mut stream)?;
+    let width = spec.keys.unwrap_or(KeyType::U32);
+    let slots = (0..header.slots).map(|slot| Slot { name: slot.to_string(), signed: width.is_signed() }).collect();
+    let left = header.samples;
+    Ok(Opened { slots, source: Box::new(Norm { files, first, header, stream, left, width, before: 0, bytes }) })
+}
+
+/// Whether units are framed.
+fn framing(stream: &mut Stream) -> Result<bool, FormatError> {
+    let start = stream.peek(12)?;
+    let unit = start.first_chunk().map(|&bytes| i32::from_le_bytes(bytes));
+    let unframed = start.first_chunk().map(|&bytes| i64::from_le_bytes(bytes));
+    let framed = start.last_chunk().map(|&bytes| i64::from_le_bytes(bytes));
+    match (unframed, unit, framed) {
+        (Some(0), ..) => Ok(false),
+        (_, Some(64), Some(1)) => Ok(true),
+        _ => Err(stream.damaged("it begins with no header of a Norm data file").at(0)),
+    }
+}
+
+fn header(stream: &mut Stream) -> Result<Header, FormatError> {
+    let framed = framing(stream)?;
+    let mut bytes = [0; HEADER];
+    if framed {
+        let unit = unit(stream)?;
+        bytes.copy_from_slice(unit.get(..HEADER).unwrap_or(&[0; HEADER]));
+    } else {
+        bytes = stream.array()?;
+    }
+    let number =
+        |index: usize| bytes.get(index * 8..).and_then(|rest| rest.first_chunk()).map(|&it| i64::from_le_bytes(it));
+    let [samples, labels, dense, slots] = [1, 2, 3, 4].map(|index| number(index).unwrap_or(-1));
+    let wrong = |what: String| stream.damaged(what).at(0);
+    let limits = [(samples, i64::MAX, "samples"), (labels, 1 << 22, "labels"), (dense, 1 << 22, "dense features")];
+    for (value, most, what) in limits {
+        if !(0..=most).contains(&value) {
+            return Err(wrong(format!("its header says {value} {what}")));
+        }
+    }
+    if !(1..=MAX_SLOTS).contains(&slots) {
+        return Err(wrong(format!("its header says {slots} slots; 1 to {MAX_SLOTS} are read")));
+    }
+    // Each sample has at least its labels, dense features and the number of keys of each slot.
+    let before = (labels + dense) as usize * 4;
+    let least = before as u64 + slots as u64 * 4 + if framed { 5 } else { 0 };
+    if (samples as u64).checked_mul(least).is_none_or(|bytes| bytes > stream.left()) {
+        let what =
+            format!("its header says {samples} samples of at least {least} bytes, {} bytes follow", stream.left());
+        return Err(wrong(what));
+    }
+    Ok(Header { framed, samples: samples as u64, before, labels, dense, slots: slots as usize })
+}
+
+/// The next unit, if its sum is right.
+fn unit(stream: &mut Stream) -> Result<&[u8], FormatError> {
+    let at = stream.at;
+    let stated = i32::from_le_bytes(stream.array()?);
+    let length = usize::try_from(stated).ok().filter(|&length| (1..=MAX_UNIT).contains(&length));
+    let Some(length) = length.filter(|&length| (length as u64) < stream.left()) else {
+        let what = format!("a unit says that it has {stated} bytes, {} follow", stream.left());
+        return Err(stream.damaged(what).at(at));
+    };
+    let framed = stream.peek(length + 1)?;
+    let (sum, bytes) = framed.split_last().unwrap_or((&0, &[]));
+    let found = bytes.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+    if found != *sum {
+        let what = format!("the sum of a unit's bytes is {found}, and {sum} stands behind it");
+        return Err(stream.damaged(what).at(at));
+    }
+    let framed = stream.take(length + 1)?;
+    Ok(&framed[..length])
+}
+
+/// The length of a slot's list.
+fn count(bytes: &[u8]) -> Option<i32> {
+    bytes.first_chunk().map(|&bytes| i32::from_le_bytes(bytes))
+}
+
+impl Norm {
+    /// A sample that stands in a unit of its own.
+    fn framed(&mut self, block: &mut Block) -> Result<(), FormatError> {
+        let at = self.stream.at;
+        let damaged = |stream: &Stream, what: String| Err(stream.damaged(what).at(at));
+        let (before, slots, width) = (self.header.before, self.header.slots, self.width);
+        let size = width.size() as usize;
+        let bytes = unit(&mut self.stream)?;
+        let length = bytes.len();
+        let mut rest = bytes.get(before..).unwrap_or_default();
+        let mut wrong = None;
+        for slot in 0..slots {
+            let Some(stated) = count(rest) else {
+                wrong = Some(format!("a sample of {length} bytes ends before slot {slot}"));
+                break;
+            };
+            let keys = usize::try_from(stated).ok().and_then(|keys| keys.checked_mul(size));
+            let list = keys.and_then(|bytes| rest.get(4..)?.split_at_checked(bytes));
+            let Some((keys, later)) = list else {
+                wrong = Some(format!("a sample of {length} bytes has {stated} keys in slot {slot}"));
+                break;
+            };
+            block.push(numbers(keys, width));
+            rest = later;
+        }
+        let left = rest.len();
+        match wrong {
+            Some(what) => damaged(&self.stream, what),
+            None if left > 0 => damaged(&self.stream, format!("{left} bytes follow in the unit of a sample")),
+            None => Ok(()),
+        }
+    }
+
+    fn unframed(&mut self, block: &mut Block) -> Result<(), FormatError> {
+        let size = self.width.size();
+        self.stream.take(self.header.before)?;
+        let mut all = 0;
+        for slot in 0..self.header.slots {
+            let at = self.stream.at;
+            let stated = i32::from_le_bytes(self.stream.array()?);
+            let keys = u64::try_from(stated).ok().filter(|keys| keys * size <= self.stream.left());
+            let Some(keys) = keys else {
+                let what = format!("a sample has {stated} keys in slot {slot}, {} bytes follow", self.stream.left());
+                return Err(self.stream.damaged(what).at(at));
+            };
+            all += keys;
+            if all > MAX_SAMPLE_KEYS as u64 {
+                let what = format!("a sample has more than {MAX_SAMPLE_KEYS} keys");
+                return Err(self.stream.damaged(what).at(at));
+            }
+            block.push(numbers(self.stream.take((keys * size) as usize)?, self.width));
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next file; `false` if there is none.
+    fn next_file(&mut self) -> Result<bool, FormatError> {
+        if self.stream.left() > 0 {
+            let what = format!("{} bytes follow the last of the samples that its header counts", self.stream.left());
+            return Err(self.stream.damaged(what).at(self.stream.at));
+        }
+        let Some(path) = self.files.next() else { return Ok(false) };
+        let mut stream = Stream::open(&path)?;
+        let header = header(&mut stream)?;
+        let shape = |header: &Header| (header.labels, header.dense, header.slots);
+        if shape(&header) != shape(&self.header) {
+            let what = format!(
+                "labels, dense features and slots are {:?} in it, {:?} in {}",
+                shape(&header),
+                shape(&self.header),
+                self.first.display()
+            );
+            return Err(FormatError::new(Kind::Disagree, &path, what, "list only files of one data set"));
+        }
+        self.before += self.stream.len;
+        (self.left, self.header, self.stream) = (header.samples, header, stream);
+        Ok(true)
+    }
+}
+
+impl Source for Norm {
+    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+        while !block.is_full() {
+            if self.left == 0 {
+                if !self.next_file()? {
+                    break;
+                }
+                continue;
+            }
+            match self.header.framed {
+                true => self.framed(block)?,
+                false => self.unframed(block)?,
+            }
+            self.left -= 1;
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        (self.before + self.stream.at, self.bytes)
+    }
+}

@@ -1,0 +1,197 @@
+//! How a trace is named: `[KIND:]PATH[:SETTINGS]`.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use warprow_formats::KeyType;
+
+/// What a trace is, and how it is to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TraceSpec {
+    /// A file, a file list or a folder.
+    pub path: PathBuf,
+    /// What it is; `None`: told by its name.
+    pub format: Option<TraceFormat>,
+    /// The type of the keys, where the file does not say.
+    pub keys: Option<KeyType>,
+    /// The columns that are slots, of text and Parquet. None: the only one; of Parquet all of integers.
+    pub columns: Vec<String>,
+    /// What makes a sample, where the format does not say.
+    pub query: Option<Query>,
+    /// Label words of a Raw sample.
+    pub labels: u32,
+    /// Dense words of a Raw sample.
+    pub dense: u32,
+    /// Keys in each slot of a Raw sample.
+    pub hotness: Vec<u32>,
+    /// How many keys each slot has: HugeCTR's `slot_size_array`. Keys of a slot have those of the slots before it added.
+    pub sizes: Vec<u64>,
+}
+
+/// What a trace is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TraceFormat {
+    /// Bare integers, such as a HugeCTR keyset.
+    Ids,
+    /// An array of NumPy's.
+    Npy,
+    /// Text with a header line, separated by commas, or in `*.tsv` by tabs.
+    Csv,
+    /// HugeCTR's Norm.
+    Norm,
+    /// HugeCTR's Raw.
+    Raw,
+    /// HugeCTR's Parquet, or any other with columns of integers.
+    Parquet,
+}
+
+/// What makes a sample of keys that a file only lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Query {
+    /// Lines that follow each other with the same text in this column.
+    Column(String),
+    /// So many keys.
+    Ids(u32),
+}
+
+/// A trace is named in a way that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting:?}: {what}")]
+pub struct SpecError {
+    /// The part of the name.
+    pub setting: String,
+    /// What is wrong with it, and what it may be.
+    pub what: &'static str,
+}
+
+/// The integer type that a name stands for: `u32`, `u64`, `i32` or `i64`.
+pub(crate) fn key_type(name: &str) -> Option<KeyType> {
+    Some(match name {
+        "u32" => KeyType::U32,
+        "i32" => KeyType::I32,
+        "u64" => KeyType::U64,
+        "i64" => KeyType::I64,
+        _ => return None,
+    })
+}
+
+impl TraceFormat {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "ids" | "keyset" => Self::Ids,
+            "npy" => Self::Npy,
+            "csv" => Self::Csv,
+            "norm" => Self::Norm,
+            "raw" => Self::Raw,
+            "parquet" => Self::Parquet,
+            _ => return None,
+        })
+    }
+}
+
+impl TraceSpec {
+    /// One that its name tells all about.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), ..Self::default() }
+    }
+
+    /// The path's ending, in small letters.
+    pub(crate) fn ending(&self) -> String {
+        self.path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
+    }
+
+    fn set(&mut self, setting: &str) -> Result<(), SpecError> {
+        let wrong = |what| SpecError { setting: setting.to_owned(), what };
+        let Some((name, value)) = setting.split_once('=') else {
+            match key_type(setting) {
+                Some(keys) => self.keys = Some(keys),
+                None => self.columns.push(setting.to_owned()),
+            }
+            return Ok(());
+        };
+        let number = || value.parse().map_err(|_| wrong("a number from 0 to 4294967295 belongs here"));
+        match name {
+            "column" => self.columns.push(value.to_owned()),
+            "keys" => self.keys = Some(key_type(value).ok_or(wrong("keys are u32, i32, u64 or i64"))?),
+            "query" => self.query = Some(Query::Column(value.to_owned())),
+            "ids" => match number()? {
+                0 => return Err(wrong("a sample has at least one id")),
+                ids => self.query = Some(Query::Ids(ids)),
+            },
+            "labels" => self.labels = number()?,
+            "dense" => self.dense = number()?,
+            "slots" => match number()? {
+                slots @ 1..=65536 => self.hotness = vec![1; slots as usize],
+                _ => return Err(wrong("there are 1 to 65536 slots")),
+            },
+            "hotness" => self.hotness = list(value).ok_or(wrong("write numbers with / between them: 1/3/1"))?,
+            "sizes" => self.sizes = list(value).ok_or(wrong("write numbers with / between them: 100/20/3000"))?,
+            _ => {
+                return Err(wrong(
+                    "settings are column=, keys=, query=, ids=, labels=, dense=, slots=, hotness= and sizes=",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+    text.split('/').map(|number| number.parse().ok()).collect()
+}
+
+impl FromStr for TraceSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (format, text) = match text.split_once(':') {
+            // A path may contain colons: a file that is there is meant as it stands.
+            Some((kind, rest)) if !Path::new(text).exists() && TraceFormat::named(kind).is_some() => {
+                (TraceFormat::named(kind), rest)
+            }
+            _ => (None, text),
+        };
+        let (path, settings) = match text.rsplit_once(':') {
+            Some((path, settings)) if !path.is_empty() && !settings.is_empty() && !Path::new(text).exists() => {
+                (path, settings)
+            }
+            _ => (text, ""),
+        };
+        let mut spec = Self { format, ..Self::new(path) };
+        settings.split(',').filter(|setting| !setting.is_empty()).try_for_each(|setting| spec.set(setting))?;
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> TraceSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn kind_path_and_settings_are_told_apart() {
+        assert_eq!(parse("t.u32"), TraceSpec::new("t.u32"));
+        assert_eq!(parse("t.csv:Id").columns, ["Id"]);
+        assert_eq!(parse("other:t.csv:Id").path, Path::new("other:t.csv"));
+        let norm = parse("norm:a/list.txt:i64,sizes=1/20");
+        assert_eq!((norm.format, norm.keys), (Some(TraceFormat::Norm), Some(KeyType::I64)));
+        assert_eq!((norm.path, norm.sizes), ("a/list.txt".into(), vec![1, 20]));
+        let raw = parse("raw:t.bin:labels=1,dense=13,hotness=1/3,keys=u32");
+        assert_eq!((raw.labels, raw.dense, raw.hotness), (1, 13, vec![1, 3]));
+        assert_eq!(parse("raw:t:slots=3").hotness, [1; 3]);
+        assert_eq!(parse("r.csv:movieId,query=userId").query, Some(Query::Column("userId".into())));
+        assert_eq!(parse("keyset:t.u64:ids=7").query, Some(Query::Ids(7)));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named() {
+        for text in ["t:ids=0", "t:ids=x", "t:slots=65537", "t:sizes=1//2", "t:keys=f32", "t:colour=red"] {
+            let error = text.parse::<TraceSpec>().unwrap_err();
+            assert_eq!(error.setting, text[2..]);
+        }
+    }
+}

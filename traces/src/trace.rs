@@ -1,0 +1,212 @@
+//! A trace, whatever its format.
+
+use warprow_formats::{FormatError, KeyType, Kind};
+
+use crate::block::{Block, Source};
+use crate::spec::{TraceFormat, TraceSpec};
+use crate::stream::Stream;
+use crate::{csv, fixed, list, norm, npy, parquet};
+
+/// Keys that a sample may have, in all slots together: what a block holds at most beyond some 65,536.
+pub const MAX_SAMPLE_KEYS: usize = 1 << 24;
+
+/// A list of keys in each sample: what one feature looks up in one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// The column's name; where slots have none, their number from 0; of a bare list the file's name without its ending.
+    pub name: String,
+    /// Whether keys are `i64`, in two's complement, rather than `u64`. Text tells with the first key below zero; until then
+    /// it is `false`.
+    pub signed: bool,
+}
+
+/// Recorded look-ups. Ends with the last sample, or with the first error.
+pub struct Trace {
+    spec: TraceSpec,
+    format: TraceFormat,
+    slots: Vec<Slot>,
+    source: Box<dyn Source>,
+    /// Of each slot, how many keys those before it have, and how many it has.
+    sizes: Vec<(u64, u64)>,
+    samples: u64,
+    ended: bool,
+}
+
+/// What a format's reader is at its beginning.
+pub(crate) struct Opened {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) source: Box<dyn Source>,
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace").field("spec", &self.spec).field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+impl Trace {
+    /// Opens it and reads its headers.
+    pub fn open(spec: &TraceSpec) -> Result<Self, FormatError> {
+        let format = format_of(spec)?;
+        refuse_settings(spec, format)?;
+        let Opened { slots, source } = match format {
+            TraceFormat::Ids => fixed::ids(spec)?,
+            TraceFormat::Raw => fixed::raw(spec)?,
+            TraceFormat::Npy => npy::open(spec)?,
+            TraceFormat::Csv => csv::open(spec)?,
+            TraceFormat::Norm => norm::open(spec)?,
+            TraceFormat::Parquet => parquet::open(spec)?,
+        };
+        let sizes = prefixes(spec, slots.len())?;
+        Ok(Self { spec: spec.clone(), format, slots, source, sizes, samples: 0, ended: false })
+    }
+
+    /// What it was read as.
+    pub fn format(&self) -> TraceFormat {
+        self.format
+    }
+
+    /// The slots of each sample: at least one.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The slot of a name, or of a number from 0.
+    pub fn slot(&self, name: &str) -> Option<usize> {
+        let named = self.slots.iter().position(|slot| slot.name == name);
+        named.or_else(|| name.parse().ok().filter(|&slot| slot < self.slots.len()))
+    }
+
+    /// Samples read so far.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Bytes read so far, and bytes of all files; of compressed ones, about.
+    pub fn progress(&self) -> (u64, u64) {
+        self.source.progress()
+    }
+
+    /// Replaces what is in `block` by the next samples; `false` if there are no more.
+    pub fn next_block(&mut self, block: &mut Block) -> Result<bool, FormatError> {
+        block.reset(self.slots.len());
+        if self.ended {
+            return Ok(false);
+        }
+        let filled = self.source.fill(block).and_then(|()| self.shift(block));
+        self.ended = filled.is_err() || block.is_empty();
+        if let Err(error) = filled {
+            block.reset(self.slots.len());
+            return Err(error);
+        }
+        self.samples += block.len() as u64;
+        for (slot, known) in self.slots.iter_mut().zip(self.source.signed()) {
+            slot.signed |= known;
+        }
+        Ok(!self.ended)
+    }
+
+    fn shift(&self, block: &mut Block) -> Result<(), FormatError> {
+        block.shift(&self.sizes).map_err(|(sample, slot, key)| {
+            let size = self.sizes.get(slot).map_or(0, |(_, size)| *size);
+            let name = self.slots.get(slot).map_or("", |slot| &slot.name);
+            let sample = self.samples + sample as u64;
+            let what = format!(
+                "sample {sample} has the key {key} in slot {name}, of which the sizes say that it has {size} keys"
+            );
+            FormatError::new(
+                Kind::Disagree,
+                &self.spec.path,
+                what,
+                "look at the order of the sizes, and at the data set",
+            )
+        })
+    }
+}
+
+/// The blocks of a trace, each in memory of its own.
+impl Iterator for Trace {
+    type Item = Result<Block, FormatError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut block = Block::default();
+        match self.next_block(&mut block) {
+            Ok(true) => Some(Ok(block)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Where the keys of each slot begin among all, if sizes are given.
+fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FormatError> {
+    let refuse = |what: String| FormatError::new(Kind::Unclear, &spec.path, what, "give one size for each slot");
+    if !spec.sizes.is_empty() && spec.sizes.len() != slots {
+        return Err(refuse(format!("it has {slots} slots, and {} sizes are given", spec.sizes.len())));
+    }
+    let mut before = 0u64;
+    let mut prefixes = Vec::new();
+    for &size in &spec.sizes {
+        prefixes.push((before, size));
+        before = before.checked_add(size).ok_or_else(|| refuse("the sizes of its slots pass 2⁶⁴".into()))?;
+    }
+    Ok(prefixes)
+}
+
+fn format_of(spec: &TraceSpec) -> Result<TraceFormat, FormatError> {
+    if let Some(format) = spec.format {
+        return Ok(format);
+    }
+    if spec.path.is_dir() {
+        return Ok(TraceFormat::Parquet);
+    }
+    Ok(match &*spec.ending() {
+        "u32" | "u64" | "i32" | "i64" => TraceFormat::Ids,
+        "npy" => TraceFormat::Npy,
+        "csv" | "tsv" => TraceFormat::Csv,
+        "parquet" => TraceFormat::Parquet,
+        "txt" => match list::of(&spec.path)? {
+            Some(files) if files.iter().all(|file| file.extension().is_some_and(|it| it == "parquet")) => {
+                TraceFormat::Parquet
+            }
+            Some(_) => TraceFormat::Norm,
+            None => TraceFormat::Csv,
+        },
+        "json" if spec.path.ends_with("_metadata.json") => TraceFormat::Parquet,
+        _ if Stream::open(&spec.path).is_ok_and(|mut stream| norm::is(&mut stream)) => TraceFormat::Norm,
+        _ if spec.keys.is_some() => TraceFormat::Ids,
+        _ => {
+            let what = "its name does not tell what kind of trace it is";
+            let remedy = "end it in .csv, .npy, .parquet, .u32 or .i64; or say norm:PATH, raw:PATH:labels=1,dense=13,slots=26 \
+                          or PATH:u64 for bare integers";
+            // That it is not there is told first.
+            drop(Stream::open(&spec.path)?);
+            return Err(FormatError::new(Kind::Name, &spec.path, what, remedy));
+        }
+    })
+}
+
+/// Settings that say nothing about such a trace would be lost.
+fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FormatError> {
+    let is = |formats: &[TraceFormat]| formats.contains(&format);
+    use TraceFormat::{Csv, Ids, Norm, Npy, Parquet, Raw};
+    let lost = [
+        ("a column", !spec.columns.is_empty() && !is(&[Csv, Parquet])),
+        ("query=COLUMN", matches!(spec.query, Some(crate::Query::Column(_))) && !is(&[Csv])),
+        ("ids=", matches!(spec.query, Some(crate::Query::Ids(_))) && !is(&[Ids, Npy])),
+        ("labels=, dense=, slots= or hotness=", spec.labels + spec.dense > 0 && format != Raw),
+        ("slots= or hotness=", !spec.hotness.is_empty() && format != Raw),
+        ("a type of keys", spec.keys.is_some() && is(&[Npy, Csv, Parquet])),
+        (
+            "a type of 32-bit signed or 64-bit unsigned keys",
+            matches!(spec.keys, Some(KeyType::I32 | KeyType::U64)) && is(&[Norm, Raw]),
+        ),
+    ];
+    match lost.iter().find(|(_, lost)| *lost) {
+        None => Ok(()),
+        Some((setting, _)) => {
+            let what = format!("{setting} does not belong to such a trace");
+            Err(FormatError::new(Kind::Unclear, &spec.path, what, "leave it out, or say what kind it is: KIND:PATH"))
+        }
+    }
+}
