@@ -8,7 +8,7 @@ use warprow_layout::DType;
 use crate::error::{FormatError, Kind};
 use crate::hugectr::{beside, disagree};
 use crate::input::{Input, i32_at, u64_at};
-use crate::keys::KeyType;
+use crate::keys::{KeyPlace, KeyType};
 use crate::table::{FileTable, Found, Part, Place, shape_of_table};
 
 /// The file that says which tables there are.
@@ -133,7 +133,7 @@ fn collection(folder: &Path, prefix: &str, found: &mut Found) -> Result<(), Form
             dtype: values,
             keys: Some(key_type),
             place: Place::Flat(vec![Part { input, at: HEAD, first: 0, rows }]),
-            key_parts: vec![Part { input: input + 1, at: HEAD, first: 0, rows }],
+            key_place: KeyPlace::Flat(vec![Part { input: input + 1, at: HEAD, first: 0, rows }]),
         });
     }
     Ok(())

@@ -208,6 +208,10 @@ impl RowSource for Converted<'_> {
         Ok(())
     }
 
+    fn unchanged(&self) -> io::Result<()> {
+        self.rows.unchanged()
+    }
+
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
         let (expected, given) = (u64::from(table.row_bytes()), self.to.row_bytes(self.dim).map_or(0, u64::from));
         if expected != given {

@@ -9,7 +9,7 @@ use crate::error::{FormatError, Kind};
 use crate::format::ReadOptions;
 use crate::hugectr::{beside, dim, disagree, whole};
 use crate::input::Input;
-use crate::keys::KeyType;
+use crate::keys::{KeyPlace, KeyType};
 use crate::table::{FileTable, Found, Part, Place, shape_of_table};
 
 /// What stands between a table's name and its rank, in files of keys and of vectors.
@@ -85,7 +85,7 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
                 dtype: DType::F32,
                 keys: Some(KeyType::I64),
                 place: Place::Flat(parts),
-                key_parts,
+                key_place: KeyPlace::Flat(key_parts),
             }),
             Err(reason) => found.skipped.push((name, reason)),
         }

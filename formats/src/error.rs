@@ -27,6 +27,10 @@ pub enum Kind {
     Name,
     /// It exists already.
     Exists,
+    /// It was written to, or replaced, while it was read.
+    Changed,
+    /// It says that it is larger than the memory there is.
+    Memory,
 }
 
 /// Something is wrong with a file: which, where in it, what, and what to do.

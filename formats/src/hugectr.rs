@@ -7,7 +7,7 @@ use warprow_layout::DType;
 use crate::error::{FormatError, Kind};
 use crate::format::ReadOptions;
 use crate::input::Input;
-use crate::keys::KeyType;
+use crate::keys::{KeyPlace, KeyType};
 use crate::table::{FileTable, Found, Part, shape_of_table, stem};
 
 /// Whether a folder is one.
@@ -31,7 +31,7 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
     let name = folder.canonicalize().ok().and_then(|it| Some(it.file_name()?.to_string_lossy().into_owned()));
     let mut table = FileTable::flat(name.unwrap_or_else(|| stem(folder)), rows, dim, DType::F32, 0);
     table.keys = Some(KeyType::I64);
-    table.key_parts = vec![Part { input: 1, at: 0, first: 0, rows }];
+    table.key_place = KeyPlace::Flat(vec![Part { input: 1, at: 0, first: 0, rows }]);
     Ok(Found { inputs: vec![vectors, keys], tables: vec![table], ..Found::default() })
 }
 

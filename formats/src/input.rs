@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{FormatError, Kind};
@@ -14,6 +14,28 @@ pub(crate) struct Input {
     pub(crate) file: File,
     /// Its length when it was opened.
     pub(crate) len: u64,
+    /// What it was when it was opened.
+    identity: Identity,
+}
+
+/// What a change of a file changes: device, inode, size, times of change of its content and of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            inode: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
 impl Input {
@@ -21,8 +43,28 @@ impl Input {
         let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
         refuse_special(path)?;
         let file = File::open(path).map_err(cannot)?;
-        let len = file.metadata().map_err(cannot)?.len();
-        Ok(Self { path: path.to_owned(), file, len })
+        let metadata = file.metadata().map_err(cannot)?;
+        Ok(Self { path: path.to_owned(), file, len: metadata.len(), identity: Identity::of(&metadata) })
+    }
+
+    /// Refuses a file that has been written to, or replaced, since it was opened.
+    pub(crate) fn unchanged(&self) -> Result<(), FormatError> {
+        let now = std::fs::metadata(&self.path).map_err(|error| FormatError::io(&self.path, "is gone", error))?;
+        let now = Identity::of(&now);
+        let what = match &self.identity {
+            before if *before == now => return Ok(()),
+            before if before.inode != now.inode => "was replaced by another file while it was read".to_owned(),
+            before if before.size != now.size => {
+                format!("had {} bytes when it was opened, and now has {}", before.size, now.size)
+            }
+            _ => "was changed while it was read".to_owned(),
+        };
+        Err(self.error(Kind::Changed, what, "let nobody write to it meanwhile, and try again"))
+    }
+
+    /// What tells it from others, and from itself after a change.
+    pub(crate) fn identity(&self) -> String {
+        format!("{:?} {:?}", self.path.canonicalize().unwrap_or_default(), self.identity)
     }
 
     /// Fills `buf` from byte `at` on.
@@ -56,9 +98,14 @@ impl Input {
             let what = format!("it has {} bytes, more than the {most} that such a file may have", self.len);
             return Err(self.error(Kind::Damaged, what, "look whether it is the right file"));
         }
-        let mut bytes = vec![0; self.len as usize];
+        let mut bytes = self.room(self.len)?;
         self.read(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Zeros of a number that the file gives: there may not be so much memory.
+    pub(crate) fn room(&self, bytes: u64) -> Result<Vec<u8>, FormatError> {
+        room(&self.path, bytes)
     }
 
     pub(crate) fn error(&self, kind: Kind, what: impl Into<String>, remedy: impl Into<String>) -> FormatError {
@@ -81,6 +128,21 @@ pub fn refuse_special(path: &Path) -> Result<(), FormatError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// `count` zeros, of a number that the file at `path` gives: there may not be so much memory.
+pub(crate) fn room<T: Clone + Default>(path: &Path, count: u64) -> Result<Vec<T>, FormatError> {
+    let mut room = Vec::new();
+    let count = usize::try_from(count).ok().filter(|&count| room.try_reserve_exact(count).is_ok());
+    let count = count.ok_or_else(|| no_memory(path))?;
+    room.resize(count, T::default());
+    Ok(room)
+}
+
+/// What a file asks for is more than there is.
+pub(crate) fn no_memory(path: &Path) -> FormatError {
+    let what = "needs more memory than there is, by what it says of its size";
+    FormatError::new(Kind::Memory, path, what, "look whether it is the right file; then free memory, or split it")
 }
 
 /// The little-endian numbers of `bytes`.

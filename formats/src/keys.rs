@@ -1,12 +1,17 @@
 //! The keys that say which row is whose.
 
+use std::io::BufReader;
+use std::path::Path;
 use std::sync::Arc;
 
 use warprow_layout::Ranks;
 
 use crate::error::{FormatError, Kind};
-use crate::input::Input;
-use crate::table::{FileTable, Part, Place, TableFile, read_parts};
+use crate::input::{Input, no_memory, room};
+use crate::npy;
+use crate::npz::{Deflated, Inflated};
+use crate::safetensors::Tensor;
+use crate::table::{FileTable, Part, Place, Rows, TableFile, read_parts};
 
 /// The type of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +46,61 @@ impl KeyType {
     }
 }
 
+/// A list of whole numbers beside tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyArray {
+    /// Its name.
+    pub name: String,
+    /// How many numbers.
+    pub rows: u64,
+    /// Their type.
+    pub keys: KeyType,
+    pub(crate) place: KeyPlace,
+}
+
+/// Where keys stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyPlace {
+    /// There are none, or they are in a column beside the rows.
+    Nowhere,
+    /// One after another, in pieces that hold them in their order.
+    Flat(Vec<Part>),
+    /// In a deflated member of a zip archive.
+    Deflated(Deflated),
+}
+
+impl KeyArray {
+    /// The tensor of input number `input` as keys, if it is a list of whole numbers.
+    pub(crate) fn of_tensor(tensor: &Tensor, input: usize) -> Option<Self> {
+        let keys = match &*tensor.dtype {
+            "I64" => KeyType::I64,
+            "U64" => KeyType::U64,
+            "I32" => KeyType::I32,
+            "U32" => KeyType::U32,
+            _ => return None,
+        };
+        let (&[rows] | &[rows, 1]) = &*tensor.shape else { return None };
+        let place = KeyPlace::Flat(vec![Part { input, at: tensor.at, first: 0, rows }]);
+        Some(Self { name: tensor.name.clone(), rows, keys, place })
+    }
+}
+
+/// What the keys of a table are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// The numbers from 0 to the rows less one, in this order, or there are none.
+    InOrder,
+    /// These numbers in another: entry i is the key of row i.
+    Dense(Ranks),
+    /// Others: the first that is none of these numbers.
+    Sparse {
+        /// Its row.
+        row: u64,
+        /// The key, of a signed one its two's complement.
+        key: u64,
+    },
+}
+
 /// The keys of a table, in the order of its rows: 64 bits each, of signed ones the two's complement.
 pub struct Keys<'a> {
     next: Chunks<'a>,
@@ -56,14 +116,8 @@ pub(crate) trait KeyStream {
 }
 
 enum Chunks<'a> {
-    Flat {
-        inputs: &'a [Arc<Input>],
-        parts: &'a [Part],
-        width: KeyType,
-        row: u64,
-    },
-    #[cfg(feature = "parquet")]
-    Stream(Box<dyn KeyStream>),
+    Flat { inputs: &'a [Arc<Input>], parts: &'a [Part], width: KeyType, row: u64 },
+    Stream(Box<dyn KeyStream + 'a>),
 }
 
 /// Keys read at once.
@@ -75,39 +129,101 @@ impl TableFile {
         let Some(width) = table.keys else { return Ok(None) };
         let next = match &table.place {
             #[cfg(feature = "parquet")]
-            Place::Parquet(columns) => match columns.key_reader(&self.inputs, table)? {
-                Some(reader) => Chunks::Stream(reader),
-                None => return Ok(None),
-            },
-            Place::Flat(_) | Place::Deflated(_) => {
-                Chunks::Flat { inputs: &self.inputs, parts: &table.key_parts, width, row: 0 }
+            Place::Parquet(columns) if table.key_place == KeyPlace::Nowhere => {
+                match columns.key_reader(&self.inputs, table)? {
+                    Some(reader) => Chunks::Stream(reader),
+                    None => return Ok(None),
+                }
             }
+            _ => match &table.key_place {
+                KeyPlace::Nowhere => return Ok(None),
+                KeyPlace::Flat(parts) => Chunks::Flat { inputs: &self.inputs, parts, width, row: 0 },
+                KeyPlace::Deflated(place) => {
+                    Chunks::Stream(Box::new(Unpacked { rows: place.reader(&self.inputs)?, width }))
+                }
+            },
         };
         Ok(Some(Keys { next, chunk: Vec::new(), at: 0, left: table.rows }))
+    }
+
+    /// Says that the keys of the table `table` are the list called `keys` in these files, or in the `.npy` file of that name.
+    pub fn with_keys(&mut self, table: &str, keys: &str) -> Result<(), FormatError> {
+        let array = match self.key_arrays.iter().find(|array| array.name == keys) {
+            Some(array) => array.clone(),
+            None => self.key_file(keys)?,
+        };
+        let path = self.path.clone();
+        let Some(found) = self.tables.iter_mut().find(|it| it.name == table) else {
+            let what = format!("it has no table {table:?}");
+            return Err(FormatError::new(Kind::Unclear, &path, what, "name one of its tables"));
+        };
+        if array.rows != found.rows {
+            let what = format!("{keys} has {} keys, table {table:?} has {} rows", array.rows, found.rows);
+            return Err(FormatError::new(Kind::Disagree, &path, what, "name the keys of these rows"));
+        }
+        (found.keys, found.key_place) = (Some(array.keys), array.place);
+        Ok(())
+    }
+
+    /// The keys in a file of their own.
+    fn key_file(&mut self, name: &str) -> Result<KeyArray, FormatError> {
+        let path = Path::new(name);
+        let beside = self.key_arrays.iter().map(|array| &*array.name).collect::<Vec<_>>().join(", ");
+        if !path.exists() {
+            let what = format!("it has no list of whole numbers {name:?}, and there is no such file; it has: {beside}");
+            return Err(FormatError::new(Kind::Missing, &self.path, what, "name one of these, or a .npy file of keys"));
+        }
+        let input = Input::open(path)?;
+        let reader = BufReader::with_capacity(4096, npy::From { input: &input, at: 0 });
+        let Some((rows, keys, at)) = npy::list(reader, input.len) else {
+            let what = "is no whole .npy file of a list of <i8, <u8, <i4 or <u4";
+            return Err(input.error(Kind::Unsupported, what, "save the keys with numpy.save, as int64"));
+        };
+        let place = KeyPlace::Flat(vec![Part { input: self.inputs.len(), at, first: 0, rows }]);
+        self.inputs.push(Arc::new(input));
+        Ok(KeyArray { name: name.to_owned(), rows, keys, place })
+    }
+
+    /// Fills `out` with the keys of the rows of `table` from `first` on, if they stand where each can be read; `None` if they
+    /// can only be read from the first to the last.
+    pub fn fill_keys(&self, table: &FileTable, first: u64, out: &mut [u64]) -> Option<Result<(), FormatError>> {
+        let (KeyPlace::Flat(parts), Some(width)) = (&table.key_place, table.keys) else { return None };
+        let mut bytes = vec![0; out.len() * width.size() as usize];
+        let read = read_parts(&self.inputs, parts, first, width.size() as usize, &mut bytes);
+        out.iter_mut().zip(numbers(&bytes, width)).for_each(|(out, key)| *out = key);
+        Some(read)
     }
 
     /// Where the rows of `table` belong: entry i is the id of row i as it stands in the file. `None` if that is i for all.
     ///
     /// Ids are numbers from 0 to the rows less one, each once: keys that are anything else are refused, named.
     pub fn order(&self, table: &FileTable) -> Result<Option<Ranks>, FormatError> {
-        let (Some(keys), Some(width)) = (self.keys(table)?, table.keys) else { return Ok(None) };
+        match self.key_order(table)? {
+            KeyOrder::InOrder => Ok(None),
+            KeyOrder::Dense(order) => Ok(Some(order)),
+            KeyOrder::Sparse { row, key } => {
+                let key = table.keys.map_or_else(String::new, |width| width.show(key));
+                let what = format!("table {:?} has {} rows, and row {row} has the key {key}", table.name, table.rows);
+                let remedy = "keys have to be the numbers from 0 to the rows less one, in any order; renumber them, \
+                              and the ids that are looked up";
+                Err(FormatError::new(Kind::Unsupported, &self.path, what, remedy))
+            }
+        }
+    }
+
+    /// Whether the keys of `table` are the numbers from 0 to the rows less one, each once, and in which order. A key that comes
+    /// twice among such is refused, named; where there are others, it may not have been seen.
+    pub fn key_order(&self, table: &FileTable) -> Result<KeyOrder, FormatError> {
+        let (Some(keys), Some(width)) = (self.keys(table)?, table.keys) else { return Ok(KeyOrder::InOrder) };
         let refuse = |kind, what: String, remedy: &str| FormatError::new(kind, &self.path, what, remedy);
         let rows = table.rows;
-        let vast =
-            || refuse(Kind::Unsupported, format!("table {:?} is too large for its keys", table.name), "split it");
-        let mut seen = vec![0u64; usize::try_from(rows.div_ceil(64)).map_err(|_| vast())?];
-        let mut order = Order::new(rows);
+        let mut seen: Vec<u64> = room(&self.path, rows.div_ceil(64))?;
+        let mut order = Order::new(rows).ok_or_else(|| no_memory(&self.path))?;
         let mut in_order = true;
         for (row, key) in (0..).zip(keys) {
             let key = key?;
             let word = usize::try_from(key / 64).ok().filter(|_| key < rows).and_then(|word| seen.get_mut(word));
-            let Some(word) = word else {
-                let key = width.show(key);
-                let what = format!("table {:?} has {rows} rows, and row {row} has the key {key}", table.name);
-                let remedy = "keys have to be the numbers from 0 to the rows less one, in any order; renumber them, \
-                              and the ids that are looked up";
-                return Err(refuse(Kind::Unsupported, what, remedy));
-            };
+            let Some(word) = word else { return Ok(KeyOrder::Sparse { row, key }) };
             if *word >> (key % 64) & 1 == 1 {
                 let earlier = order.iter().position(|earlier| earlier == key).unwrap_or_default();
                 let key = width.show(key);
@@ -118,7 +234,7 @@ impl TableFile {
             in_order &= key == row;
             order.push(key);
         }
-        if in_order { Ok(None) } else { Ok(Some(order.into())) }
+        Ok(if in_order { KeyOrder::InOrder } else { KeyOrder::Dense(order.into()) })
     }
 }
 
@@ -129,8 +245,16 @@ enum Order {
 }
 
 impl Order {
-    fn new(rows: u64) -> Self {
-        if rows <= 1 << 32 { Self::U32(Vec::new()) } else { Self::U64(Vec::new()) }
+    /// `None` if there is no memory for so many.
+    fn new(rows: u64) -> Option<Self> {
+        let count = usize::try_from(rows).ok()?;
+        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+        if rows <= 1 << 32 {
+            narrow.try_reserve_exact(count).ok()?;
+            return Some(Self::U32(narrow));
+        }
+        wide.try_reserve_exact(count).ok()?;
+        Some(Self::U64(wide))
     }
 
     fn push(&mut self, key: u64) {
@@ -168,11 +292,24 @@ impl Keys<'_> {
                 *row += most as u64;
                 numbers(&bytes, *width)
             }
-            #[cfg(feature = "parquet")]
             Chunks::Stream(stream) => stream.next(most)?,
         };
         self.at = 0;
         Ok(())
+    }
+}
+
+/// Keys that are compressed.
+struct Unpacked {
+    rows: Inflated,
+    width: KeyType,
+}
+
+impl KeyStream for Unpacked {
+    fn next(&mut self, most: usize) -> Result<Vec<u64>, FormatError> {
+        let mut bytes = vec![0; most * self.width.size() as usize];
+        self.rows.next(&mut bytes)?;
+        Ok(numbers(&bytes, self.width))
     }
 }
 

@@ -37,7 +37,7 @@ pub use format::{Format, RawShape, ReadOptions};
 pub use input::refuse_special;
 #[cfg(feature = "parquet")]
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
-pub use keys::{KeyType, Keys};
+pub use keys::{KeyArray, KeyOrder, KeyType, Keys};
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use sharded::parse_index;
 pub use spool::AnyOrder;

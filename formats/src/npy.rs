@@ -8,6 +8,7 @@ use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
+use crate::keys::KeyType;
 use crate::npy_header::{NpyHeader, NpyHeaderError};
 use crate::table::{FileTable, Found, shape_of_table, stem};
 
@@ -49,6 +50,22 @@ pub(crate) fn array(input: &Input, mut reader: impl Read, len: u64) -> Result<(u
         return Err(input.damaged(what).remedy(AGAIN));
     }
     Ok((rows, dim, dtype, header.data_at))
+}
+
+/// Numbers, type and first byte of the list of whole numbers that `reader` gives, if it is one: of one dimension, or of columns
+/// of one.
+pub(crate) fn list(mut reader: impl Read, len: u64) -> Option<(u64, KeyType, u64)> {
+    let header = NpyHeader::read(&mut reader).ok()?;
+    let keys = match &*header.descr {
+        "<i8" => KeyType::I64,
+        "<u8" => KeyType::U64,
+        "<i4" => KeyType::I32,
+        "<u4" => KeyType::U32,
+        _ => return None,
+    };
+    let (&[rows] | &[rows, 1]) = &*header.shape else { return None };
+    let whole = rows.checked_mul(keys.size())? == len.checked_sub(header.data_at)?;
+    (whole && rows > 0).then_some((rows, keys, header.data_at))
 }
 
 /// A file's bytes from a position on.

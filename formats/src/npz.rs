@@ -9,8 +9,9 @@ use flate2::read::DeflateDecoder;
 
 use crate::error::FormatError;
 use crate::input::Input;
-use crate::npy::{From, array};
-use crate::table::{FileTable, Found, Place, Rows};
+use crate::keys::{KeyArray, KeyPlace};
+use crate::npy::{self, From, array};
+use crate::table::{FileTable, Found, Part, Place, Rows};
 use crate::zip::{self, Member, Packing};
 
 /// A member of an archive that is compressed, and an array.
@@ -36,6 +37,22 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
             }
             Packing::Deflated => array(&input, inflate(&input, &member), member.bytes),
         };
+        let list = match member.packing {
+            Packing::Stored => {
+                npy::list(BufReader::with_capacity(4096, From { input: &input, at: member.at }), member.bytes)
+            }
+            Packing::Deflated => npy::list(inflate(&input, &member), member.bytes),
+        };
+        if let Some((rows, keys, head)) = list {
+            let place = match member.packing {
+                Packing::Stored => {
+                    let part = Part { input: 0, at: member.at.saturating_add(head), first: 0, rows };
+                    KeyPlace::Flat(vec![part])
+                }
+                Packing::Deflated => KeyPlace::Deflated(Deflated { member: member.clone(), head }),
+            };
+            found.key_arrays.push(KeyArray { name: name.to_owned(), rows, keys, place });
+        }
         match table {
             Ok((rows, dim, dtype, head)) => {
                 let mut table = FileTable::flat(name, rows, dim, dtype, member.at.saturating_add(head));

@@ -25,7 +25,7 @@ use warprow_layout::DType;
 use crate::error::{FormatError, Kind};
 use crate::format::ReadOptions;
 use crate::input::Input;
-use crate::keys::{KeyStream, KeyType};
+use crate::keys::{KeyPlace, KeyStream, KeyType};
 use crate::table::{FileTable, Found, Place, Rows, shape_of_table, stem};
 
 /// Values, or places where there is none, that a page may have: a few bytes can promise any number of them.
@@ -100,7 +100,7 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 dtype,
                 keys: keys.map(|(.., width)| width),
                 place: Place::Parquet(Columns { vectors: index, keys: keys.map(|(index, ..)| index) }),
-                key_parts: Vec::new(),
+                key_place: KeyPlace::Nowhere,
             }),
             Err(reason) => found.skipped.push((name, reason)),
         }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
+use crate::keys::KeyArray;
 use crate::table::{Found, table_of};
 
 /// The longest header that is read, the reference implementation's limit.
@@ -123,6 +124,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
     let mut found = Found::default();
     for tensor in tensors(&input)? {
+        found.key_arrays.extend(KeyArray::of_tensor(&tensor, 0));
         match table_of(&tensor) {
             Ok(table) => found.tables.push(table),
             Err(reason) => found.skipped.push((tensor.name, reason)),

@@ -1,6 +1,6 @@
 //! Safetensors in several files, with an index that says which tensor is in which.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -8,6 +8,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
+use crate::keys::KeyArray;
 use crate::safetensors;
 use crate::table::{Found, Place, table_of};
 
@@ -86,11 +87,11 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let index = Input::open(&path)?;
     let map = parse_index(&index.whole(MAX_INDEX)?).map_err(|what| index.damaged(what))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut files: Vec<&String> = map.values().collect();
-    files.sort();
-    files.dedup();
+    // Which tensors the index lists in each file.
+    let mut files: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
+    map.iter().for_each(|(name, file)| files.entry(file).or_default().push(name));
     let mut found = Found::default();
-    for (input, file) in files.into_iter().enumerate() {
+    for (input, (file, listed)) in files.into_iter().enumerate() {
         let shard = folder.join(file);
         if !shard.exists() {
             let what = format!("{} lists it, and it is missing", path.display());
@@ -112,6 +113,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
                     return Err(disagree(format!("it holds tensor {:?}, which the index does not list", tensor.name)));
                 }
             }
+            found.key_arrays.extend(KeyArray::of_tensor(tensor, input));
             match table_of(tensor) {
                 Ok(mut table) => {
                     if let Place::Flat(parts) = &mut table.place {
@@ -122,10 +124,8 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
                 Err(reason) => found.skipped.push((tensor.name.clone(), reason)),
             }
         }
-        let lacks = |name: &&String| !tensors.iter().any(|tensor| tensor.name == **name);
-        if tensors.len() != map.values().filter(|listed| *listed == file).count()
-            && let Some(name) = map.iter().filter(|(_, listed)| *listed == file).map(|(name, _)| name).find(lacks)
-        {
+        let there: HashSet<&str> = tensors.iter().map(|tensor| &*tensor.name).collect();
+        if let Some(name) = listed.into_iter().find(|name| !there.contains(&***name)) {
             return Err(disagree(format!("the index lists tensor {name:?} in it, and it is not there")));
         }
         found.inputs.push(shard);

@@ -8,6 +8,7 @@ use std::path::Path;
 use warprow_layout::{RowSource, Table, VolumeError};
 
 use crate::error::FormatError;
+use crate::input::room;
 use crate::table::{FileRows, FileTable, TableFile};
 
 /// Bytes that are moved at once.
@@ -44,7 +45,7 @@ impl TableFile {
         let file = tempfile::tempfile_in(folder).map_err(cannot)?;
         let row_bytes = table.row_bytes().max(1);
         let at_once = (RUN / row_bytes).max(1) as u64;
-        let mut buf = vec![0; at_once as usize * row_bytes];
+        let mut buf: Vec<u8> = room(&self.path, at_once.min(table.rows) * row_bytes as u64)?;
         let mut first = 0;
         while first < table.rows {
             let count = at_once.min(table.rows - first);
@@ -64,6 +65,11 @@ impl RowSource for AnyOrder<'_> {
             Self::There(rows) => rows.read(first, row_bytes, out),
             Self::Copied { file, .. } => file.read_exact_at(out, first * row_bytes as u64),
         }
+    }
+
+    fn unchanged(&self) -> io::Result<()> {
+        let (Self::There(rows) | Self::Copied { rows, .. }) = self;
+        rows.unchanged()
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

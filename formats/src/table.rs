@@ -8,8 +8,8 @@ use warprow_layout::{DType, RowSource, Table, VolumeError};
 
 use crate::error::FormatError;
 use crate::format::{Format, ReadOptions};
-use crate::input::Input;
-use crate::keys::KeyType;
+use crate::input::{Input, room};
+use crate::keys::{KeyArray, KeyPlace, KeyType};
 use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
 
 /// Files with tables in them: one, or several that belong together.
@@ -23,6 +23,8 @@ pub struct TableFile {
     pub tables: Vec<FileTable>,
     /// What cannot, by name, and why not.
     pub skipped: Vec<(String, String)>,
+    /// Lists of whole numbers, which may be the keys of its tables: see [`with_keys`](Self::with_keys).
+    pub key_arrays: Vec<KeyArray>,
     pub(crate) inputs: Vec<Arc<Input>>,
 }
 
@@ -41,8 +43,8 @@ pub struct FileTable {
     pub keys: Option<KeyType>,
     /// Where the rows stand.
     pub(crate) place: Place,
-    /// Where the keys stand; empty without keys, and where they are not in an array.
-    pub(crate) key_parts: Vec<Part>,
+    /// Where the keys stand.
+    pub(crate) key_place: KeyPlace,
 }
 
 /// Where rows stand.
@@ -76,6 +78,7 @@ pub(crate) struct Found {
     pub(crate) inputs: Vec<Input>,
     pub(crate) tables: Vec<FileTable>,
     pub(crate) skipped: Vec<(String, String)>,
+    pub(crate) key_arrays: Vec<KeyArray>,
 }
 
 impl FileTable {
@@ -93,7 +96,7 @@ impl FileTable {
     /// A table of an array that stands at `at` of the only input.
     pub(crate) fn flat(name: impl Into<String>, rows: u64, dim: u32, dtype: DType, at: u64) -> Self {
         let place = Place::Flat(vec![Part { input: 0, at, first: 0, rows }]);
-        Self { name: name.into(), rows, dim, dtype, keys: None, place, key_parts: Vec::new() }
+        Self { name: name.into(), rows, dim, dtype, keys: None, place, key_place: KeyPlace::Nowhere }
     }
 }
 
@@ -126,19 +129,19 @@ impl TableFile {
         };
         found.tables.sort_by(|a, b| a.name.cmp(&b.name));
         found.skipped.sort();
-        let Found { inputs, tables, skipped } = found;
+        let Found { inputs, tables, skipped, key_arrays } = found;
         let inputs = inputs.into_iter().map(Arc::new).collect();
-        Ok(Self { path: path.to_owned(), format, tables, skipped, inputs })
+        Ok(Self { path: path.to_owned(), format, tables, skipped, key_arrays, inputs })
     }
 
-    /// What tells these files from others, and from themselves after a change: paths, sizes, times.
+    /// What tells these files from others, and from themselves after a change: paths, inodes, sizes, times.
     pub fn identity(&self) -> String {
-        let of = |input: &Arc<Input>| {
-            let modified = input.file.metadata().and_then(|it| it.modified()).ok();
-            let modified = modified.and_then(|it| it.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
-            format!("{:?} {} {}", input.path.canonicalize().unwrap_or_default(), input.len, modified.as_nanos())
-        };
-        self.inputs.iter().map(of).collect::<Vec<_>>().join("; ")
+        self.inputs.iter().map(|input| input.identity()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Refuses files that have been written to, or replaced, since they were opened: what was read of them may be of both.
+    pub fn unchanged(&self) -> Result<(), FormatError> {
+        self.inputs.iter().try_for_each(|input| input.unchanged())
     }
 
     /// The rows of `table`, one of this file's, as they stand there: row i of them is that of the i-th key, if there are keys.
@@ -196,7 +199,8 @@ impl FileRows<'_> {
             _ => (0, self.reader()?),
         };
         // What lies between is read past.
-        let mut skipped = vec![0; ((first - next) as usize).min(((64 << 10) / row_bytes).max(1)) * row_bytes];
+        let at_once = (first - next).min(((64 << 10) / row_bytes as u64).max(1));
+        let mut skipped = room(&self.source.path, at_once * row_bytes as u64)?;
         while next < first {
             let count = (first - next).min((skipped.len() / row_bytes) as u64);
             reader.next(skipped.get_mut(..count as usize * row_bytes).unwrap_or_default())?;
@@ -246,6 +250,10 @@ impl RowSource for FileRows<'_> {
             return Err(io::Error::other("rows of another size were asked for"));
         }
         Ok(self.fill(first, rows)?)
+    }
+
+    fn unchanged(&self) -> io::Result<()> {
+        Ok(self.source.unchanged()?)
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

@@ -39,6 +39,9 @@ const END: usize = 22;
 const MAX_COMMENT: u64 = 65535;
 /// The longest directory that is read.
 const MAX_DIRECTORY: u64 = 64 << 20;
+/// Bytes that a deflated byte can stand for (RFC 1951), and some for a block's end.
+const MAX_RATIO: u64 = 1032;
+const SLACK: u64 = 64;
 
 /// The members of an archive in the order of their data, which lies in the file and does not overlap.
 pub(crate) fn read(input: &Input) -> Result<Vec<Member>, FormatError> {
@@ -77,6 +80,11 @@ pub(crate) fn read(input: &Input) -> Result<Vec<Member>, FormatError> {
             damaged(&format!("{:?} has {} bytes and reaches into the directory", member.name, member.packed))
                 .at(member.at)
         })?;
+        // At best, two bits stand for 258 bytes.
+        if member.packing == Packing::Deflated && member.bytes > member.packed.saturating_mul(MAX_RATIO) + SLACK {
+            let what = format!("{:?} cannot be {} bytes: {} are packed", member.name, member.bytes, member.packed);
+            return Err(damaged(&what).at(member.at));
+        }
         if member.packing == Packing::Stored && member.packed != member.bytes {
             return Err(damaged(&format!("{:?} is stored in another length than it has", member.name)).at(member.at));
         }

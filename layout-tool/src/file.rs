@@ -66,7 +66,15 @@ pub struct ById<'a> {
 impl<'a> ById<'a> {
     /// Those of `table`, one of `file`'s.
     pub fn new(file: &'a TableFile, table: &'a FileTable) -> Result<Self, FormatError> {
-        let places = file.order(table)?.as_ref().map(Ranks::inverse);
+        Self::of(file, table, file.order(table)?.as_ref().map(Ranks::inverse))
+    }
+
+    /// Those of `table` by other numbers: `places` says where the row of each stands.
+    pub fn placed(file: &'a TableFile, table: &'a FileTable, places: Ranks) -> Result<Self, FormatError> {
+        Self::of(file, table, Some(places))
+    }
+
+    fn of(file: &'a TableFile, table: &'a FileTable, places: Option<Ranks>) -> Result<Self, FormatError> {
         let rows = file.rows_in_any_order(table, &std::env::temp_dir(), &mut |_| Ok::<_, FormatError>(()))?;
         Ok(Self { rows, places })
     }

@@ -2,37 +2,52 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use warprow_formats::refuse_special;
+use warprow_keys::{KeyIndex, KeyKind, KeySource};
 use warprow_layout::Ranks;
-use warprow_workload::{Keys, NpyHeader, TraceFile, TraceProblem, counts};
+use warprow_traces::{Block, Scores, Trace, TraceSpec};
+use warprow_workload::{Keys, NpyHeader, TraceFile, TraceProblem};
 
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
+use crate::keyed::of_keys;
 use crate::units;
 
-/// A `--hotness` argument: `[TABLE=][trace:]FILE[:COLUMN]`.
+/// A `--hotness` argument: `[TABLE=][KIND:]PATH[:SETTINGS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotnessFile {
     /// The table it is for; `None`: the only one.
     pub table: Option<String>,
-    /// Whether it is a trace of ids, to be counted, rather than one count for each row.
-    pub trace: bool,
-    /// The file.
-    pub file: TraceFile,
+    /// What tells how hot rows are.
+    pub source: Source,
 }
 
-/// What a `--hotness` argument came to.
+/// What tells how hot rows are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// One count for each row.
+    Counts(TraceFile),
+    /// A trace of look-ups, to be counted.
+    Trace(TraceSpec),
+    /// A folder of keys and their scores.
+    Scores(PathBuf),
+}
+
+/// The kinds that may stand before a path: traces, but for `trace`, which is told by its name.
+const TRACES: [&str; 7] = ["ids:", "keyset:", "npy:", "csv:", "norm:", "raw:", "parquet:"];
+
+/// What `--hotness` arguments came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hotness {
     /// The hottest row first.
     pub ranks: Ranks,
-    /// Of a trace: how much of it speaks of the table.
+    /// Of traces and scores: how much of them speaks of the table.
     pub trace: Option<Share>,
 }
 
-/// How many ids of a trace the table does not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How many keys of a trace the table does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
     /// Those.
     pub missing: u64,
@@ -40,9 +55,55 @@ pub struct Share {
     pub ids: u64,
 }
 
+/// Which row is whose.
+#[derive(Clone, Copy)]
+pub enum Rows<'a> {
+    /// So many, by ids from 0 on.
+    Ids(u64),
+    /// By keys: their index, and the keys in the order of the rows.
+    Keys(&'a KeyIndex, &'a dyn KeySource),
+}
+
+impl Rows<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Ids(rows) => *rows,
+            Self::Keys(index, _) => index.len(),
+        }
+    }
+
+    /// Replaces keys by where they are counted; `u64::MAX` for those that the table does not have.
+    fn place(&self, keys: &[u64], signed: bool, places: &mut Vec<u64>) {
+        places.clear();
+        match self {
+            Self::Ids(rows) => {
+                let below = |key: u64| if key < *rows && !(signed && key > i64::MAX as u64) { key } else { u64::MAX };
+                places.extend(keys.iter().map(|&key| below(key)));
+            }
+            Self::Keys(index, _) => {
+                places.resize(keys.len(), u64::MAX);
+                index.slots(keys, places);
+                // The same bits are another number where only one side has a sign.
+                if signed != (index.kind() == KeyKind::I64) {
+                    for (place, _) in places.iter_mut().zip(keys).filter(|(_, key)| **key > i64::MAX as u64) {
+                        *place = u64::MAX;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts by row, of those where [`place`](Self::place) counts.
+    fn by_row(&self, table: &str, counts: Vec<u64>) -> Result<Vec<u64>, Failure> {
+        let Self::Keys(index, keys) = self else { return Ok(counts) };
+        let slots: Vec<u64> = index.place(*keys, 0).map_err(|error| of_keys(table, &error))?;
+        Ok(slots.into_iter().map(|slot| counts.get(slot as usize).copied().unwrap_or(0)).collect())
+    }
+}
+
 impl HotnessFile {
     /// Reads the argument; `tables` are the names that may stand before the equals sign.
-    pub fn parse(argument: &str, tables: &[&str]) -> Self {
+    pub fn parse(argument: &str, tables: &[&str]) -> Result<Self, Failure> {
         // A table's name may itself contain an equals sign.
         let splits = argument.match_indices('=').filter_map(|(at, _)| argument.split_at_checked(at));
         let named = splits
@@ -52,54 +113,159 @@ impl HotnessFile {
             Some((name, rest)) => (Some(name.to_owned()), rest),
             None => (None, argument),
         };
-        let (trace, file) = match rest.strip_prefix("trace:") {
-            Some(file) => (true, file),
-            None => (false, rest),
+        let trace = |text: &str| {
+            let spec = text.parse::<TraceSpec>().map(Source::Trace);
+            spec.map_err(|error| Failure::usage(argument, error.to_string()).remedy("see `warprow load --help`"))
         };
-        let Ok(file) = file.parse();
-        Self { table, trace, file }
+        let source = match rest.split_once(':') {
+            _ if Path::new(rest).exists() => None,
+            Some(("trace", rest)) => Some(trace(rest)?),
+            Some(("scores", folder)) => Some(Source::Scores(folder.into())),
+            _ if TRACES.iter().any(|kind| rest.starts_with(kind)) => Some(trace(rest)?),
+            _ => None,
+        };
+        let source = source.unwrap_or_else(|| {
+            let Ok(file) = rest.parse();
+            Source::Counts(file)
+        });
+        Ok(Self { table, source })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match &self.source {
+            Source::Counts(file) => &file.path,
+            Source::Trace(spec) => &spec.path,
+            Source::Scores(folder) => folder,
+        }
     }
 
     /// The table that the argument seems to name, although there is none of that name: what stands before an equals sign
     /// in a path that leads nowhere.
     pub fn stranger(&self) -> Option<&str> {
-        let (name, _) = self.file.path.to_str()?.split_once('=')?;
-        (self.table.is_none() && !self.file.path.exists()).then_some(name)
+        let (name, _) = self.path().to_str()?.split_once('=')?;
+        (self.table.is_none() && !self.path().exists()).then_some(name)
     }
 
-    /// The ranks that put the hottest of `rows` rows first.
-    pub fn ranks(&self, rows: u64) -> Result<Hotness, Failure> {
-        let subject = self.file.path.display().to_string();
-        let mut trace = None;
-        let counts = if self.trace {
-            let counted =
-                usize::try_from(rows).map_err(|_| Failure::input(&subject, "the table is too large to be ranked"))?;
-            let mapped = read_keys(&self.file)?.map(warprow_workload::Mapping::Strict, rows);
-            let ids = mapped.ids;
-            trace = Some(Share { missing: mapped.missing, ids: ids.len() as u64 });
-            let counts = counts(&ids, counted);
-            if counts.iter().all(|&count| count == 0) {
-                return Err(Failure::input(&subject, "none of its ids is in the table")
-                    .remedy("check the column, and the table"));
-            }
-            counts
-        } else {
-            let counts = read_counts(&self.file)?;
-            if counts.len() as u64 != rows {
-                return Err(Failure::input(
-                    &subject,
-                    format!(
+    /// Adds what it says of each row, or of each slot, to `counts`.
+    fn count(
+        &self,
+        table: &str,
+        rows: Rows<'_>,
+        counts: &mut [u64],
+        told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+    ) -> Result<Share, Failure> {
+        let mut share = Share::default();
+        let mut places = Vec::new();
+        match &self.source {
+            Source::Counts(file) => {
+                let theirs = read_counts(file)?;
+                if theirs.len() != counts.len() {
+                    let what = format!(
                         "it has {}, the table {}",
-                        units::plural(counts.len() as u64, "count"),
-                        units::plural(rows, "row")
-                    ),
-                )
-                .remedy("give one count for each row, in the order of the ids; a list of ids is given as trace:FILE"));
+                        units::plural(theirs.len() as u64, "count"),
+                        units::plural(counts.len() as u64, "row")
+                    );
+                    let remedy = "give one count for each row, in their order; a list of ids is given as trace:FILE";
+                    return Err(Failure::input(file.path.display().to_string(), what).remedy(remedy));
+                }
+                counts.copy_from_slice(&theirs);
             }
-            counts
-        };
-        Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace })
+            Source::Scores(folder) => {
+                let mut scores = Scores::open(folder)?;
+                let total = scores.rows();
+                loop {
+                    let block: Vec<(u64, u64)> = scores.by_ref().take(1 << 12).collect::<Result<_, _>>()?;
+                    if block.is_empty() {
+                        break;
+                    }
+                    let keys: Vec<u64> = block.iter().map(|(key, _)| *key).collect();
+                    rows.place(&keys, true, &mut places);
+                    for (&place, (_, score)) in places.iter().zip(&block) {
+                        match counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
+                            Some(count) => *count = (*count).max(*score),
+                            None => share.missing += 1,
+                        }
+                    }
+                    share.ids += block.len() as u64;
+                    told(share.ids, total)?;
+                }
+            }
+            Source::Trace(spec) => {
+                let mut trace = Trace::open(&chosen_slot(spec, table)?)?;
+                let mut block = Block::default();
+                while trace.next_block(&mut block)? {
+                    // Slots agree: one was chosen, or all are of one table.
+                    let signed = trace.slots().iter().any(|slot| slot.signed);
+                    rows.place(block.keys(), signed, &mut places);
+                    for &place in &places {
+                        match counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
+                            Some(count) => *count = count.saturating_add(1),
+                            None => share.missing += 1,
+                        }
+                    }
+                    share.ids += places.len() as u64;
+                    let (read, bytes) = trace.progress();
+                    told(read, bytes)?;
+                }
+                if share.ids == 0 {
+                    let what = "it holds no ids";
+                    return Err(Failure::input(spec.path.display().to_string(), what).remedy("look at the file"));
+                }
+            }
+        }
+        Ok(share)
     }
+}
+
+/// The slot of a trace that speaks of `table`: the one that was named, or that is called like it, or the only one; all of them if
+/// sizes say that they look up one table.
+fn chosen_slot(spec: &TraceSpec, table: &str) -> Result<TraceSpec, Failure> {
+    if spec.slot.is_some() || !spec.sizes.is_empty() {
+        return Ok(spec.clone());
+    }
+    let trace = Trace::open(spec)?;
+    let slots = trace.slots();
+    if slots.len() == 1 {
+        return Ok(spec.clone());
+    }
+    if slots.iter().any(|slot| slot.name == table) {
+        return Ok(TraceSpec { slot: Some(table.to_owned()), ..spec.clone() });
+    }
+    let names: Vec<&str> = slots.iter().map(|slot| &*slot.name).take(40).collect();
+    let what = format!("it has {} slots, and none is called {table:?}: {}", slots.len(), names.join(", "));
+    Err(Failure::usage(spec.path.display().to_string(), what)
+        .remedy("say which looks it up: add :slot=NAME; or the sizes of all, if all do: :sizes=A/B/.."))
+}
+
+/// The ranks that put the hottest of a table's rows first, by what `files` say, counts of traces added up. `told` hears how far
+/// each is, of how much, and may end it.
+pub fn rank(
+    files: &[&HotnessFile],
+    table: &str,
+    rows: Rows<'_>,
+    told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+) -> Result<Hotness, Failure> {
+    let mut counts: Vec<u64> = Vec::new();
+    let count = usize::try_from(rows.len()).ok().filter(|&count| counts.try_reserve_exact(count).is_ok());
+    let count = count.ok_or_else(|| {
+        let what = format!("there is no memory to count the look-ups of {} rows, 8 bytes each", rows.len());
+        Failure::new(Class::Resources, table, what).remedy("free some, or rank the table elsewhere")
+    })?;
+    counts.resize(count, 0);
+    let mut all = Share::default();
+    for file in files {
+        let share = file.count(table, rows, &mut counts, told)?;
+        (all.ids, all.missing) = (all.ids + share.ids, all.missing + share.missing);
+    }
+    if all.ids > 0 && all.ids == all.missing {
+        let path = files.first().map(|file| file.path().display().to_string()).unwrap_or_default();
+        let what = "none of its ids is in the table";
+        return Err(Failure::input(path, what).remedy("check the column or slot, and the table"));
+    }
+    let by_row = files.iter().any(|file| matches!(file.source, Source::Counts(_)));
+    let counts = if by_row { counts } else { rows.by_row(table, counts)? };
+    Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace: (all.ids > 0).then_some(all) })
 }
 
 /// The ids in a file, at least one.
@@ -209,21 +375,32 @@ mod tests {
 
     #[test]
     fn arguments_name_table_kind_file_and_column() {
-        let parse = |argument| HotnessFile::parse(argument, &["user", "a=b"]);
+        let parse = |argument| HotnessFile::parse(argument, &["user", "a=b"]).unwrap();
         let want = |table: Option<&str>, trace, path: &str, column: Option<&str>| HotnessFile {
             table: table.map(str::to_owned),
-            trace,
-            file: TraceFile { path: path.into(), column: column.map(str::to_owned) },
+            source: match trace {
+                true => {
+                    let columns = column.into_iter().map(str::to_owned).collect();
+                    Source::Trace(TraceSpec { columns, ..TraceSpec::new(path) })
+                }
+                false => Source::Counts(TraceFile { path: path.into(), column: column.map(str::to_owned) }),
+            },
         };
         assert_eq!(parse("c.npy"), want(None, false, "c.npy", None));
         assert_eq!(parse("user=trace:t.csv:Id"), want(Some("user"), true, "t.csv", Some("Id")));
         assert_eq!(parse("other=c.npy"), want(None, false, "other=c.npy", None));
         assert_eq!(parse("a=b=c.npy"), want(Some("a=b"), false, "c.npy", None));
         assert_eq!(parse("trace:t.u64"), want(None, true, "t.u64", None));
+        assert_eq!(parse("user=scores:dump").source, Source::Scores("dump".into()));
+        let Source::Trace(norm) = parse("norm:list.txt:i64,slot=3").source else { panic!() };
+        assert_eq!((norm.path, norm.slot), ("list.txt".into(), Some("3".into())));
+        assert!(HotnessFile::parse("trace:t.csv:ids=0", &[]).unwrap_err().message.contains("at least one"));
     }
 
     fn hotness(path: &Path, trace: bool, rows: u64) -> Result<Hotness, Failure> {
-        HotnessFile { table: None, trace, file: TraceFile { path: path.into(), column: None } }.ranks(rows)
+        let counts = || Source::Counts(TraceFile { path: path.into(), column: None });
+        let source = if trace { Source::Trace(TraceSpec::new(path)) } else { counts() };
+        rank(&[&HotnessFile { table: None, source }], "t", Rows::Ids(rows), &mut |_, _| Ok(()))
     }
 
     fn ranks(path: &Path, trace: bool, rows: u64) -> Result<Ranks, Failure> {

@@ -19,6 +19,7 @@ pub mod failure;
 pub mod file;
 pub mod hotness;
 pub mod interrupt;
+pub mod keyed;
 pub mod probe;
 pub mod report;
 pub mod rows;

@@ -16,6 +16,11 @@ pub trait RowSource: Sync {
     /// An error ends the load: nothing of it is committed.
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()>;
 
+    /// Refuses rows that may have changed since the first was read. Asked behind the last, before anything is committed.
+    fn unchanged(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Refuses to be the source of `table`, if it does not have its rows.
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
         let _ = table;
@@ -26,6 +31,10 @@ pub trait RowSource: Sync {
 impl<S: RowSource + ?Sized> RowSource for &S {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         (**self).read(first, row_bytes, rows)
+    }
+
+    fn unchanged(&self) -> std::io::Result<()> {
+        (**self).unchanged()
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

@@ -93,6 +93,22 @@ impl Block {
         self.offsets.extend(ends.filter(|&end| end > first).map(|end| end as u32));
     }
 
+    /// Leaves only the keys of one slot.
+    pub(crate) fn keep(&mut self, slot: usize) {
+        let (mut keys, mut lists) = (0, 0);
+        for sample in 0..self.len() {
+            let at = sample * self.slots + slot;
+            let (begin, end) = (self.offsets[at] as usize, self.offsets[at + 1] as usize);
+            self.keys.copy_within(begin..end, keys);
+            keys += end - begin;
+            lists += 1;
+            self.offsets[lists] = keys as u32;
+        }
+        self.keys.truncate(keys);
+        self.offsets.truncate(lists + 1);
+        self.slots = 1;
+    }
+
     /// Adds to the keys of each slot what `sizes` say of those before it. A key beyond its slot's size is an error by
     /// sample, slot and key.
     pub(crate) fn shift(&mut self, sizes: &[(u64, u64)]) -> Result<(), (usize, usize, u64)> {

@@ -26,6 +26,8 @@ pub struct TraceSpec {
     pub hotness: Vec<u32>,
     /// How many keys each slot has: HugeCTR's `slot_size_array`. Keys of a slot have those of the slots before it added.
     pub sizes: Vec<u64>,
+    /// The only slot that is wanted, by name or by number from 0; `None`: all.
+    pub slot: Option<String>,
 }
 
 /// What a trace is.
@@ -114,6 +116,7 @@ impl TraceSpec {
         match name {
             "column" => self.columns.push(value.to_owned()),
             "keys" => self.keys = Some(key_type(value).ok_or(wrong("keys are u32, i32, u64 or i64"))?),
+            "slot" => self.slot = Some(value.to_owned()),
             "query" => self.query = Some(Query::Column(value.to_owned())),
             "ids" => match number()? {
                 0 => return Err(wrong("a sample has at least one id")),
@@ -129,7 +132,7 @@ impl TraceSpec {
             "sizes" => self.sizes = list(value).ok_or(wrong("write numbers with / between them: 100/20/3000"))?,
             _ => {
                 return Err(wrong(
-                    "settings are column=, keys=, query=, ids=, labels=, dense=, slots=, hotness= and sizes=",
+                    "settings are slot=, column=, keys=, query=, ids=, labels=, dense=, slots=, hotness= and sizes=",
                 ));
             }
         }

@@ -28,6 +28,9 @@ pub struct Trace {
     source: Box<dyn Source>,
     /// Of each slot, how many keys those before it have, and how many it has.
     sizes: Vec<(u64, u64)>,
+    /// How many slots the source has, and which of them is wanted, if not all.
+    all: usize,
+    only: Option<usize>,
     samples: u64,
     ended: bool,
 }
@@ -58,7 +61,13 @@ impl Trace {
             TraceFormat::Parquet => parquet::open(spec)?,
         };
         let sizes = prefixes(spec, slots.len())?;
-        Ok(Self { spec: spec.clone(), format, slots, source, sizes, samples: 0, ended: false })
+        let (all, mut slots) = (slots.len(), slots);
+        let only = spec.slot.as_ref().map(|name| find(&slots, name).ok_or_else(|| no_slot(spec, &slots, name)));
+        let only = only.transpose()?;
+        if let Some(only) = only {
+            slots = vec![slots.swap_remove(only)];
+        }
+        Ok(Self { spec: spec.clone(), format, slots, source, sizes, all, only, samples: 0, ended: false })
     }
 
     /// What it was read as.
@@ -73,8 +82,7 @@ impl Trace {
 
     /// The slot of a name, or of a number from 0.
     pub fn slot(&self, name: &str) -> Option<usize> {
-        let named = self.slots.iter().position(|slot| slot.name == name);
-        named.or_else(|| name.parse().ok().filter(|&slot| slot < self.slots.len()))
+        find(&self.slots, name)
     }
 
     /// Samples read so far.
@@ -89,7 +97,7 @@ impl Trace {
 
     /// Replaces what is in `block` by the next samples; `false` if there are no more.
     pub fn next_block(&mut self, block: &mut Block) -> Result<bool, FormatError> {
-        block.reset(self.slots.len());
+        block.reset(self.all);
         if self.ended {
             return Ok(false);
         }
@@ -100,8 +108,12 @@ impl Trace {
             return Err(error);
         }
         self.samples += block.len() as u64;
-        for (slot, known) in self.slots.iter_mut().zip(self.source.signed()) {
+        let signed = self.source.signed();
+        for (slot, known) in self.slots.iter_mut().zip(signed.iter().skip(self.only.unwrap_or(0))) {
             slot.signed |= known;
+        }
+        if let Some(only) = self.only {
+            block.keep(only);
         }
         Ok(!self.ended)
     }
@@ -109,10 +121,9 @@ impl Trace {
     fn shift(&self, block: &mut Block) -> Result<(), FormatError> {
         block.shift(&self.sizes).map_err(|(sample, slot, key)| {
             let size = self.sizes.get(slot).map_or(0, |(_, size)| *size);
-            let name = self.slots.get(slot).map_or("", |slot| &slot.name);
             let sample = self.samples + sample as u64;
             let what = format!(
-                "sample {sample} has the key {key} in slot {name}, of which the sizes say that it has {size} keys"
+                "sample {sample} has the key {key} in slot {slot}, of which the sizes say that it has {size} keys"
             );
             FormatError::new(
                 Kind::Disagree,
@@ -136,6 +147,17 @@ impl Iterator for Trace {
             Err(error) => Some(Err(error)),
         }
     }
+}
+
+fn find(slots: &[Slot], name: &str) -> Option<usize> {
+    let named = slots.iter().position(|slot| slot.name == name);
+    named.or_else(|| name.parse().ok().filter(|&slot| slot < slots.len()))
+}
+
+fn no_slot(spec: &TraceSpec, slots: &[Slot], name: &str) -> FormatError {
+    let names: Vec<&str> = slots.iter().map(|slot| &*slot.name).take(40).collect();
+    let what = format!("it has no slot {name:?}; its {} slots are: {}", slots.len(), names.join(", "));
+    FormatError::new(Kind::Unclear, &spec.path, what, "name one of these")
 }
 
 /// Where the keys of each slot begin among all, if sizes are given.

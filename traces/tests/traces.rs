@@ -299,6 +299,10 @@ fn keys_are_shifted_by_the_sizes_of_the_slots_before() {
     fs::write(path("t"), norm(&samples, 3, 1, 0, KeyType::U32, true)).unwrap();
     let shifted = vec![vec![vec![0, 9], vec![], vec![17]], vec![vec![3], vec![14], vec![15]]];
     assert_eq!(read(&format!("{}:sizes=10/5/3", path("t"))).unwrap(), shifted);
+    let only = [vec![vec![17]], vec![vec![15]]];
+    assert_eq!(read(&format!("{}:sizes=10/5/3,slot=2", path("t"))).unwrap(), only);
+    assert_eq!(read(&format!("{}:slot=0", path("t"))).unwrap(), [vec![vec![0, 9]], vec![vec![3]]]);
+    assert!(fails(&format!("{}:slot=3", path("t"))).1.contains("no slot \"3\""));
     let (kind, what) = fails(&format!("{}:sizes=10/4/3", path("t")));
     assert!(kind == Kind::Disagree && what.contains("sample 1") && what.contains("key 4 in slot 1"), "{what}");
     assert!(fails(&format!("{}:sizes=10/4", path("t"))).1.contains("3 slots, and 2 sizes"));

@@ -1,11 +1,12 @@
 //! `warprow export`.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::{TableWriter, widen};
+use warprow_formats::{TableWriter, directory, followed, widen};
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{OpenOptions, Store, TableInfo};
 
@@ -51,6 +52,7 @@ pub struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    refuse_same_file(args)?;
     let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
     let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, dtype)?;
     let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
@@ -97,19 +99,43 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     }
     scanned.map_err(Failure::from)?;
     run.flush()?;
-    writer.finish()?;
+    // Who sees the rows under their name may take it that the keys are there.
     if let Some(keys) = keys {
         keys.finish()?;
     }
+    writer.finish()?;
     let keys_out = args.keys_out.as_ref().map(|path| path.display().to_string());
     let (path, bytes) = (args.out.display().to_string(), rows * u64::from(dtype.row_bytes(table.dim).unwrap_or(0)));
-    let text =
-        format!("Wrote {} of table {:?}, {}, to {path}", units::plural(rows, "row"), table.name, units::bytes(bytes));
+    let order = if table.keys.is_some() { "rank" } else { "id" };
+    let text = format!(
+        "Wrote {} of table {:?}, {}, to {path}, {}",
+        units::plural(rows, "row"),
+        table.name,
+        units::bytes(bytes),
+        match &keys_out {
+            Some(keys) => format!("in the order of their ranks, and their keys in the same order to {keys}"),
+            None => format!("in the order of their {order}s"),
+        }
+    );
     let object = json!({
         "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": dtype.name(), "bytes": bytes,
-        "keys_out": keys_out, "checked": crcs.is_some(),
+        "keys_out": keys_out, "order": order, "checked": crcs.is_some(),
     });
     Done::new(text, object)
+}
+
+/// One of the two would replace the other.
+fn refuse_same_file(args: &ExportArgs) -> Result<(), Failure> {
+    let Some(keys) = &args.keys_out else { return Ok(()) };
+    let place = |path: &Path| {
+        let path = followed(path);
+        (directory(&path).canonicalize().ok(), path.file_name().map(OsStr::to_owned))
+    };
+    if place(keys) == place(&args.out) {
+        let what = format!("{} is where the rows are written to", keys.display());
+        return Err(Failure::usage("--keys-out", what).remedy("give the keys a file of their own"));
+    }
+    Ok(())
 }
 
 /// The file of keys, written but not there yet; `None`: there are none.

@@ -7,14 +7,16 @@ use serde_json::json;
 use warprow_formats::{
     Converted, FileRows, Format, FormatError, Lost, RawShape, ReadOptions, TableFile, npy, refuse_special,
 };
-use warprow_layout::{DType, MAX_NAME, RankWidth, Ranks, RowSource, TableSpec};
+use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
+use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
-use crate::hotness::{HotnessFile, Share};
+use crate::hotness::{self, HotnessFile, Rows, Share, Source};
+use crate::keyed::{FileKeys, Index, Whose, of_keys};
 use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
@@ -28,10 +30,12 @@ use crate::units;
 /// (--shape). If a file holds several, choose with --tensor or take --all. The rows keep their bits, NaN included, unless
 /// --to says otherwise.
 ///
-/// Where a format has keys, row i of the table is that of key i: keys are the numbers from 0 on, in any order.
+/// Where a format has keys, or --keys names them, row i of the file is that of key i. Keys that are the numbers from 0 on, in any
+/// order, become ids; any other 64-bit keys get an index, by which they are looked up (--key-index). Each key comes once.
 ///
-/// Which rows are hot decides how fast look-ups are: the hottest are kept in memory. Tell with --hotness, either by a count for
-/// each row, or by a trace of ids to be counted. Without it, the first ids count as the hottest.
+/// Which rows are hot decides how fast look-ups are: the hottest are kept in memory. Tell with --hotness, by a count for
+/// each row, by recorded look-ups to be counted (several add up), or by the scores of a HugeCTR dump. Without it, the first rows
+/// count as the hottest.
 ///
 /// Nothing is visible before everything is written, and an interrupted load leaves the store as it was.
 #[derive(Debug, Args)]
@@ -41,6 +45,8 @@ Examples:
   warprow load -d emulated:a.drive model.safetensors --tensor 'emb.*' --strip-prefix emb.
   warprow load -d emulated:a.drive model.safetensors --tensor item=emb.items.weight \\
       --hotness trace:clicks.csv:item
+  warprow load -d emulated:a.drive users/ --hotness norm:train/file_list.txt:i64,slot=3
+  warprow load -d emulated:a.drive users.npz --tensor vectors --keys ids
   warprow load -d emulated:a.drive model.safetensors --all --dry-run
   warprow load -d emulated:a.drive dump/ --all --to f16
   warprow load -d emulated:a.drive rows.bin --shape 1000000x64:f32")]
@@ -62,6 +68,18 @@ pub struct LoadArgs {
     /// The column of ids of Parquet files, if several are of whole numbers
     #[arg(long, value_name = "COLUMN")]
     key_column: Option<String>,
+    /// The keys of the rows: a list of whole numbers of the same .npz or safetensors file, or a .npy file of them
+    #[arg(long, value_name = "[TABLE=]NAME")]
+    keys: Vec<String>,
+    /// Whether keys get an index, or become ids; ids are the numbers from 0 on
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    key_index: Index,
+    /// Bits by which the index tells other keys: one in 2^BITS gets a row of the table, rather than the default
+    #[arg(long, value_name = "8|16|32", default_value = "16", value_parser = fingerprint)]
+    fingerprint: Fingerprint,
+    /// Store the index of keys alone, which takes 8 bytes a row less: keys can then not be exported, nor compared in look-ups
+    #[arg(long)]
+    forget_keys: bool,
     /// Convert the rows to this type, and say what that loses: f32, f16, bf16, f8e4m3, f8e5m2, or q8 or q4,
     /// bytes or halves of bytes with a scale and a bias for each row, in the layout of FBGEMM
     #[arg(long, value_name = "TYPE", value_parser = target_type)]
@@ -75,8 +93,10 @@ pub struct LoadArgs {
     /// Cut this from the names of tables
     #[arg(long, value_name = "PREFIX")]
     strip_prefix: Option<String>,
-    /// How hot each row is: a count a row (.npy, .csv, .u32, .u64), or ids to be counted with trace: before the file
-    #[arg(long, value_name = "[TABLE=][trace:]FILE[:COLUMN]")]
+    /// How hot each row is: a count a row (.npy, .csv, .u32, .u64). Or recorded look-ups to be counted, with trace: before the
+    /// file, or one of ids:, keyset:, npy:, csv:, norm:, raw:, parquet:, and behind it settings such as COLUMN, i64, slot=NAME,
+    /// labels=1,dense=13,slots=26, sizes=A/B/... Or scores:FOLDER of a HugeCTR dump
+    #[arg(long, value_name = "[TABLE=][KIND:]FILE[:SETTINGS]")]
     hotness: Vec<String>,
     /// The row that stands for ids a table does not have: zeros, a row of the table, or a file of one row
     #[arg(long, value_name = "zeros|id:N|FILE.npy", default_value = "zeros")]
@@ -108,6 +128,10 @@ struct Prepared<'a> {
     /// Whose the file's rows are, if not those of the ids in their order, or if they can only be read in theirs.
     order: Option<Ranks>,
     ranks: Option<Ranks>,
+    /// Its keys, if it is looked up by keys.
+    keyed: Option<Keyed<'a>>,
+    /// Whether its hotness was told.
+    ranked: bool,
     /// How much of the trace that ranked it speaks of it.
     trace: Option<Share>,
 }
@@ -116,7 +140,9 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let reading =
         ReadOptions { format: args.format, shape: args.shape, dim: args.dim, key_column: args.key_column.clone() };
     let files = args.files.iter().map(|path| TableFile::open_with(path, &reading));
-    let files = files.collect::<Result<Vec<_>, FormatError>>()?;
+    let mut files = files.collect::<Result<Vec<_>, FormatError>>()?;
+    args.keys.iter().try_for_each(|argument| name_keys(&mut files, argument))?;
+    let files = files;
     let selection = Selection { tensors: args.tensor.clone(), all: args.all, strip_prefix: args.strip_prefix.clone() };
     let command = format!("warprow load {}", args.drives.pasteable());
     let chosen = selection.choose(&files, &command)?;
@@ -125,7 +151,8 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         let what = format!("its name has {} bytes, the most are {MAX_NAME}", name.len());
         return Err(Failure::input(*name, what).remedy("give it another: --tensor NAME=GLOB"));
     }
-    let hotness: Vec<HotnessFile> = args.hotness.iter().map(|argument| HotnessFile::parse(argument, &names)).collect();
+    let hotness = args.hotness.iter().map(|argument| HotnessFile::parse(argument, &names));
+    let hotness = hotness.collect::<Result<Vec<_>, _>>()?;
     check_hotness(&hotness, &names)?;
 
     let options = OpenOptions::default();
@@ -145,12 +172,17 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         None => options,
     };
     // Whether there is room is said before keys are read and ids counted, which may take minutes.
-    let outlines = chosen.iter().map(|it| outline(args, it, hotness_of(&hotness, &it.name).is_some()));
+    let outlines = chosen.iter().map(|it| outline(args, it, !hotness_of(&hotness, &it.name).is_empty()));
     store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
     context.interrupt.check()?;
+    let mut whose = Vec::with_capacity(chosen.len());
+    for chosen in &chosen {
+        whose.push(read_keys(args, chosen, context)?);
+        context.interrupt.check()?;
+    }
     let mut prepared = Vec::with_capacity(chosen.len());
-    for chosen in chosen {
-        prepared.push(prepare(args, chosen, &hotness, context)?);
+    for (chosen, whose) in chosen.into_iter().zip(&whose) {
+        prepared.push(prepare(args, chosen, whose, &hotness, context)?);
     }
     let (rows, bytes) = prepared.iter().fold((0u64, 0u64), |(rows, bytes), it| {
         (
@@ -218,7 +250,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
                 units::count(it.spec.rows),
                 it.spec.dim.to_string(),
                 it.spec.dtype.to_string(),
-                if it.ranks.is_some() { "by --hotness" } else { "the first ids" }.to_owned(),
+                if it.ranked { "by --hotness" } else { "the first ids" }.to_owned(),
             ]
         }),
     );
@@ -234,9 +266,21 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             text += &format!("; {} WERE TOO LARGE for it", units::plural(lost.overflowed, "number"));
         }
     }
+    for (it, keyed) in prepared.iter().filter_map(|it| Some((it, it.keyed.as_ref()?))) {
+        let index = keyed.index();
+        text += &format!(
+            "\n{}: looked up by {} keys{}, {:.2} bits each and {} of fingerprint: other keys are missing, but for one in {}",
+            printable(&it.spec.name),
+            if index.kind() == KeyKind::I64 { "i64" } else { "u64" },
+            if args.forget_keys { ", not stored" } else { ", stored" },
+            index.bits_per_key(),
+            index.fingerprint().bits(),
+            units::count(1 << index.fingerprint().bits())
+        );
+    }
     for (it, share) in prepared.iter().filter_map(|it| Some((it, it.trace?))).filter(|(_, share)| share.missing > 0) {
         text += &format!(
-            "\nhotness: {} of {} of the trace ({:.1}%) are not in {}",
+            "\nhotness: {} of {} ({:.1}%) are not in {}",
             units::count(share.missing),
             units::plural(share.ids, "id"),
             100.0 * share.missing as f64 / share.ids as f64,
@@ -257,7 +301,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     for (name, reason) in skipped.iter().filter(|_| args.all) {
         text += &format!("\nskipped: {}: {reason}", printable(name));
     }
-    if prepared.iter().any(|it| it.ranks.is_none()) {
+    if prepared.iter().any(|it| !it.ranked) {
         text += "\nidentity: hot tier = first ids; tell which rows are hot with --hotness";
     }
     Done::new(text, report)
@@ -265,7 +309,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
 
 fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure> {
     for (index, file) in hotness.iter().enumerate() {
-        let subject = || file.file.path.display().to_string();
+        let subject = || file.path().display().to_string();
         if let Some(name) = file.stranger() {
             let what = format!("there is no such file, and no table {name:?} is loaded");
             return Err(Failure::input(subject(), what).remedy(format!("the tables are {}", names.join(", "))));
@@ -278,7 +322,9 @@ fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure>
             .remedy(format!("name it: --hotness {}=...", names.first().unwrap_or(&"TABLE"))));
         }
         let of = |file: &HotnessFile| file.table.clone().or_else(|| names.first().map(|&name| name.to_owned()));
-        if hotness.iter().take(index).any(|other| of(other) == of(file)) {
+        // Traces add up; counts of rows leave nothing to be added.
+        let alone = |file: &HotnessFile| matches!(file.source, Source::Counts(_));
+        if hotness.iter().take(index).any(|other| of(other) == of(file) && (alone(other) || alone(file))) {
             return Err(Failure::usage(
                 subject(),
                 format!("table {:?} is given two hotnesses", of(file).unwrap_or_default()),
@@ -297,8 +343,60 @@ fn refuse_existing(store: &Store, names: &[&str], replace: bool) -> Result<(), F
     }
 }
 
-fn hotness_of<'a>(hotness: &'a [HotnessFile], name: &str) -> Option<&'a HotnessFile> {
-    hotness.iter().find(|file| file.table.as_ref().is_none_or(|it| it == name))
+fn hotness_of<'a>(hotness: &'a [HotnessFile], name: &str) -> Vec<&'a HotnessFile> {
+    hotness.iter().filter(|file| file.table.as_ref().is_none_or(|it| it == name)).collect()
+}
+
+fn fingerprint(bits: &str) -> Result<Fingerprint, String> {
+    match bits {
+        "8" => Ok(Fingerprint::Bits8),
+        "16" => Ok(Fingerprint::Bits16),
+        "32" => Ok(Fingerprint::Bits32),
+        _ => Err("fingerprints have 8, 16 or 32 bits".to_owned()),
+    }
+}
+
+/// Says which keys a table has: `[TABLE=]NAME`.
+pub(crate) fn name_keys(files: &mut [TableFile], argument: &str) -> Result<(), Failure> {
+    // Both names may contain an equals sign.
+    let splits = argument.match_indices('=').filter_map(|(at, _)| argument.split_at_checked(at));
+    let mut named = splits.map(|(table, rest)| (table, rest.strip_prefix('=').unwrap_or(rest)));
+    let has = |file: &TableFile, name: &str| file.tables.iter().any(|table| table.name == name);
+    let found = named.find(|(table, _)| files.iter().any(|file| has(file, table)));
+    if let Some((table, keys)) = found {
+        for file in files.iter_mut().filter(|file| has(file, table)) {
+            file.with_keys(table, keys)?;
+        }
+        return Ok(());
+    }
+    // Without a name they are those of all tables that have as many rows.
+    let mut rows = 0;
+    for file in files.iter_mut() {
+        let only: Vec<String> = match &file.tables[..] {
+            [table] => vec![table.name.clone()],
+            tables => {
+                let count = file.key_arrays.iter().find(|array| array.name == argument).map(|array| array.rows);
+                tables.iter().filter(|table| Some(table.rows) == count).map(|table| table.name.clone()).collect()
+            }
+        };
+        rows += only.len();
+        only.iter().try_for_each(|table| file.with_keys(table, argument))?;
+    }
+    if rows == 0 {
+        let what = format!("{argument:?} is no list of keys for any table");
+        return Err(Failure::input("--keys", what).remedy("name the table too: --keys TABLE=NAME"));
+    }
+    Ok(())
+}
+
+/// How the rows of a table are found.
+fn read_keys<'a>(args: &LoadArgs, chosen: &Chosen<'a>, context: &Context) -> Result<Whose<'a>, Failure> {
+    let spinner = chosen.table.keys.map(|_| context.screen.spinner(format!("reading the keys of {}", chosen.name)));
+    let whose = Whose::of(chosen.file, chosen.table, args.key_index);
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    whose
 }
 
 fn target_type(name: &str) -> Result<DType, String> {
@@ -332,31 +430,86 @@ fn converted<'a>(
 fn prepare<'a>(
     args: &LoadArgs,
     chosen: Chosen<'a>,
+    whose: &'a Whose<'a>,
     hotness: &[HotnessFile],
     context: &Context,
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
-    let (ranks, trace) = match hotness_of(hotness, &chosen.name) {
-        Some(file) => {
-            let spinner = context.screen.spinner(format!("ranking {}", chosen.name));
-            let hotness = file.ranks(table.rows)?;
+    let (index, order) = match whose {
+        Whose::Keys(keys) => {
+            let spinner = context.screen.spinner(format!("indexing the keys of {}", chosen.name));
+            let index = keys.index(args.fingerprint, &mut || context.interrupt.check());
             spinner.finish_and_clear();
+            (Some((index?, keys)), None)
+        }
+        Whose::Ids(order) => (None, order.clone()),
+    };
+    let hotness = hotness_of(hotness, &chosen.name);
+    let (ranks, trace) = match hotness.is_empty() {
+        false => {
+            let bar = context.screen.bar(format!("ranking {}", chosen.name), 0, Unit::Bytes);
+            let rows = index.as_ref().map_or(Rows::Ids(table.rows), |(index, keys)| Rows::Keys(index, *keys));
+            let hotness = hotness::rank(&hotness, &chosen.name, rows, &mut |read, bytes| {
+                bar.set_length(bytes);
+                bar.set_position(read);
+                context.interrupt.check()
+            });
+            bar.finish_and_clear();
+            let hotness = hotness?;
             (Some(hotness.ranks), hotness.trace)
         }
-        None => (None, None),
+        true => (None, None),
     };
     context.interrupt.check()?;
-    let spinner = table.keys.map(|_| context.screen.spinner(format!("reading the keys of {}", chosen.name)));
-    let order = chosen.file.order(table)?;
-    if let Some(spinner) = spinner {
-        spinner.finish_and_clear();
-    }
-    let spec = outline(args, &chosen, ranks.is_some())?;
-    let spec = TableSpec { default_row: default_row(&args.default, &chosen, &spec, order.as_ref())?, ..spec };
+    let ranked = ranks.is_some();
+    let spec = outline(args, &chosen, ranked && index.is_none())?;
+    let place = |id: &str| match whose {
+        Whose::Keys(keys) => keyed_place(keys, id, &chosen),
+        Whose::Ids(order) => dense_place(order.as_ref(), id, &chosen),
+    };
+    let spec = TableSpec { default_row: default_row(&args.default, &chosen, &spec, &place)?, ..spec };
+    let (spec, keyed, ranks) = match index {
+        None => (spec, None, ranks),
+        Some((index, keys)) => {
+            let order = ranks.map_or(RowOrder::Given, RowOrder::Ranks);
+            let keyed = Keyed::new(index, keys, order, !args.forget_keys).map_err(|error| match error {
+                KeyedError::Build(error) => of_keys(&chosen.name, &error),
+                error => Failure::input(&chosen.name, error.to_string())
+                    .remedy("the file changed while it was read: let nobody write to it, and try again"),
+            })?;
+            (spec.keyed(&keyed), Some(keyed), None)
+        }
+    };
     // Rows that can only be read from the first to the last are put where they belong as they come.
     let order = if table.is_sequential() { order.or_else(|| Some(in_order(table.rows))) } else { order };
     context.interrupt.check()?;
-    Ok(Prepared { chosen, spec, order, ranks, trace })
+    Ok(Prepared { chosen, spec, order, ranks, keyed, ranked, trace })
+}
+
+/// The row of an id.
+fn dense_place(order: Option<&Ranks>, id: &str, chosen: &Chosen<'_>) -> Result<u64, Failure> {
+    let argument = format!("id:{id}");
+    let id: u64 = id
+        .parse()
+        .map_err(|_| Failure::usage(&argument, format!("{id:?} is no id")).remedy("give zeros, id:N or FILE.npy"))?;
+    let rows = chosen.table.rows;
+    let place = order.map_or(Some(id), |order| (0..rows).find(|&row| order.get(row) == Some(id)));
+    place.filter(|_| id < rows).ok_or_else(|| {
+        let what = format!("{} has {}; there is no row {id}", chosen.name, units::plural(rows, "row"));
+        Failure::input(&argument, what).remedy("give an id that the table has")
+    })
+}
+
+/// The row of a key.
+fn keyed_place(keys: &FileKeys<'_>, key: &str, chosen: &Chosen<'_>) -> Result<u64, Failure> {
+    let argument = format!("id:{key}");
+    let number: i128 = key.parse().map_err(|_| {
+        Failure::usage(&argument, format!("{key:?} is no key")).remedy("give zeros, id:KEY or FILE.npy")
+    })?;
+    keys.position(number)?.ok_or_else(|| {
+        let what = format!("{} has no key {number}", chosen.name);
+        Failure::input(&argument, what).remedy("give a key that the table has")
+    })
 }
 
 /// The order of rows that are in the order of their ids.
@@ -371,7 +524,7 @@ fn default_row(
     argument: &str,
     chosen: &Chosen<'_>,
     spec: &TableSpec,
-    order: Option<&Ranks>,
+    place: &dyn Fn(&str) -> Result<u64, Failure>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let (file, table) = (chosen.file, chosen.table);
     if argument == "zeros" {
@@ -387,16 +540,9 @@ fn default_row(
         })
     };
     if let Some(id) = argument.strip_prefix("id:") {
-        let id: u64 = id
-            .parse()
-            .map_err(|_| Failure::usage(argument, format!("{id:?} is no id")).remedy("give zeros, id:N or FILE.npy"))?;
-        if id >= table.rows {
-            let what = format!("{} has {}; there is no row {id}", chosen.name, units::plural(table.rows, "row"));
-            return Err(Failure::input(argument, what).remedy("give an id that the table has"));
-        }
-        let place = order.map_or(Some(id), |order| (0..table.rows).find(|&row| order.get(row) == Some(id)));
+        let place = place(id)?;
         let mut row = vec![0; table.row_bytes()];
-        rows.fill(place.unwrap_or(id), &mut row)?;
+        rows.fill(place, &mut row)?;
         return convert(row).map(Some);
     }
     refuse_special(Path::new(argument))?;
@@ -426,7 +572,8 @@ fn default_row(
 }
 
 fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
-    let Prepared { chosen, spec, ranks, trace, .. } = prepared;
+    let Prepared { chosen, spec, keyed, ranked, trace, .. } = prepared;
+    let index = keyed.as_ref().map(Keyed::index);
     json!({
         "name": spec.name,
         "tensor": chosen.table.name,
@@ -436,11 +583,22 @@ fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
         "rows": spec.rows,
         "dim": spec.dim,
         "dtype": spec.dtype.name(),
-        "order": if ranks.is_some() { "hotness" } else { "identity" },
+        "key_index": index.map(|index| key_index(index, prepared.spec.keys.is_some_and(|keys| keys.stored))),
+        "order": if *ranked { "hotness" } else { "identity" },
         "trace_ids": trace.map(|share| share.ids),
         "trace_ids_missing": trace.map(|share| share.missing),
         "row_crc": spec.row_crc,
         "default_row": spec.default_row.is_some(),
+    })
+}
+
+fn key_index(index: &KeyIndex, stored: bool) -> serde_json::Value {
+    json!({
+        "signed": index.kind() == KeyKind::I64,
+        "bits_per_key": index.bits_per_key(),
+        "fingerprint_bits": index.fingerprint().bits(),
+        "bytes": index.as_bytes().len(),
+        "stored": stored,
     })
 }
 
@@ -491,6 +649,7 @@ fn load(
             };
             let load = TableLoad::new(&it.spec, source);
             let load = it.ranks.iter().fold(load, TableLoad::with_ranks);
+            let load = it.keyed.iter().fold(load, TableLoad::with_keys);
             it.order.iter().fold(load, TableLoad::with_order)
         })
         .collect();

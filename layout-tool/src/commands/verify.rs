@@ -7,9 +7,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{Ranks, RowSource};
-use warprow_store::{BadUnit, OpenOptions, Store, StoreError, TableInfo};
+use warprow_store::{BadUnit, KeyKind, OpenOptions, Store, StoreError, TableInfo};
 use wildmatch::WildMatch;
 
+use super::load::name_keys;
 use super::{Context, Done};
 use crate::damage;
 use crate::drives::{self, DriveArgs};
@@ -35,6 +36,7 @@ const LISTED: usize = 10;
 Examples:
   warprow verify -d emulated:a.drive
   warprow verify -d emulated:a.drive --table items --against items.npy
+  warprow verify -d emulated:a.drive --table users --against users.npy --keys keys.npy
 
 Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata
 are damaged; 7 a drive cannot read some of it. All are in `warprow --help`.")]
@@ -47,6 +49,9 @@ pub struct VerifyArgs {
     /// Compare with the tables in this file, bit for bit
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    /// The keys of the rows in that file, if they are a list beside them, or a .npy file
+    #[arg(long, value_name = "[TABLE=]NAME", requires = "against")]
+    keys: Vec<String>,
     /// The tensor in that file, where its name is not the table's nor ends like it
     #[arg(long, value_name = "GLOB", requires = "against", requires = "table")]
     tensor: Option<String>,
@@ -84,12 +89,15 @@ impl Finding {
 
     /// What `first` are.
     fn kind(&self) -> &'static str {
-        if self.against_file { "ids" } else { "ranks" }
+        if self.against_file && self.table.keys.is_none() { "ids" } else { "ranks" }
     }
 }
 
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
-    let file = args.against.as_deref().map(TableFile::open).transpose()?;
+    let mut file = args.against.as_deref().map(TableFile::open).transpose()?;
+    if let Some(file) = &mut file {
+        args.keys.iter().try_for_each(|argument| name_keys(std::slice::from_mut(file), argument))?;
+    }
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let tables = chosen(&store, &args.table, file.is_some())?;
     let several = tables.len() > 1;
@@ -168,16 +176,12 @@ fn compare(
     wanted: Counterpart<'_>,
     context: &Context,
 ) -> Result<Finding, Failure> {
-    if table.keys.is_some() {
-        let what =
-            format!("the rows of table {:?} are found by keys, of which a file of rows tells nothing", table.name);
-        return Err(
-            Failure::input(&table.name, what).remedy("verify it without --against, or export it and compare files")
-        );
-    }
     let theirs = wanted.find(&table, file)?;
     let failed = |error| Failure::from(error);
-    let ids = store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse);
+    let ids = match table.keys {
+        None => store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse),
+        Some(_) => None,
+    };
     let path = file.path.display().to_string();
     let row_bytes = theirs.row_bytes();
     if (theirs.rows, theirs.dim, theirs.dtype) != (table.rows, table.dim, table.dtype) {
@@ -188,7 +192,10 @@ fn compare(
         return Err(Failure::new(Class::Mismatch, table.name, what));
     }
     let bar = context.screen.bar(format!("comparing {}", table.name), table.rows, Unit::Things);
-    let source = ById::new(file, theirs)?;
+    let source = match table.keys {
+        None => ById::new(file, theirs)?,
+        Some(keys) => ById::placed(file, theirs, by_rank(store, &table, keys.kind, file, theirs, context)?)?,
+    };
     let mut finding = Finding {
         against: Some(path.clone()),
         against_file: true,
@@ -233,6 +240,58 @@ fn compare(
     context.interrupt.check()?;
     keep_first(&mut finding.first);
     Ok(finding)
+}
+
+/// Where in the file the row of each rank of a table with keys stands.
+fn by_rank(
+    store: &Store,
+    table: &TableInfo,
+    kind: KeyKind,
+    file: &TableFile,
+    theirs: &FileTable,
+    context: &Context,
+) -> Result<Ranks, Failure> {
+    let name = &table.name;
+    let differs = |what: String| Failure::new(Class::Mismatch, name, what);
+    let (Some(keys), Some(width)) = (file.keys(theirs)?, theirs.keys) else {
+        let what = format!("the rows of table {name:?} are found by keys, and {} has none", file.path.display());
+        return Err(Failure::input(name, what).remedy("name the list of keys, or a .npy file of them, with --keys"));
+    };
+    let index = store.key_index(name)?.ok_or_else(|| Failure::new(Class::Bug, name, "a table of keys has no index"))?;
+    let (stored, ranks) = (store.keys(name)?, store.ranks(name)?);
+    let no_memory = |_| {
+        let what = format!("there is no memory for the places of {} rows", table.rows);
+        Failure::new(Class::Resources, name, what).remedy("free some, or verify without --against")
+    };
+    let mut places: Vec<u64> = Vec::new();
+    places.try_reserve_exact(table.rows as usize).map_err(no_memory)?;
+    places.resize(table.rows as usize, u64::MAX);
+    for (row, key) in (0..).zip(keys) {
+        let key = key?;
+        // The same bits are another number where only one side has a sign.
+        let same = width.is_signed() == (kind == KeyKind::I64) || key <= i64::MAX as u64;
+        let rank = index.slot(key).filter(|_| same);
+        let rank = rank.and_then(|slot| ranks.as_ref().map_or(Some(slot), |ranks| ranks.get(slot)));
+        let rank = rank.and_then(|rank| usize::try_from(rank).ok());
+        let known = |rank: &usize| stored.as_ref().is_none_or(|stored| stored.get(*rank) == Some(&key));
+        let Some(place) = rank.filter(known).and_then(|rank| places.get_mut(rank)) else {
+            let what = format!(
+                "row {row} of {} has the key {}, which table {name:?} does not have",
+                theirs.name,
+                width.show(key)
+            );
+            return Err(differs(what));
+        };
+        if *place != u64::MAX {
+            let what = format!("the key {} comes twice in {}, or passes for another", width.show(key), theirs.name);
+            return Err(differs(what));
+        }
+        *place = row;
+        if row.is_multiple_of(1 << 16) {
+            context.interrupt.check()?;
+        }
+    }
+    Ranks::from_u64(places).map_err(|_| differs(format!("{} does not have all keys of table {name:?}", theirs.name)))
 }
 
 fn keep_first(ids: &mut Vec<u64>) {

@@ -1,5 +1,6 @@
 //! Tables whose rows are looked up by keys, as the commands show them.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,6 +9,8 @@ use serde_json::json;
 use warprow_keys::{KeyIndex, Options};
 use warprow_layout::{DType, Keyed, Ranks, RowOrder, TableSpec};
 use warprow_store::{Device, LoadOptions, Store, TableLoad};
+
+use proptest::prelude::*;
 
 use crate::rig::Rig;
 
@@ -73,11 +76,33 @@ fn a_table_with_keys_is_looked_up_checked_and_exported() {
     );
     let file = rig.npy("rows.npy", 6, 2, |r, c| (r * c) as f32);
     rig.fails(&["verify", "-d", &drive, "--table", "t", "--against", &file], 3);
+    let file = rig.npy("rows.npy", 6, 2, |r, c| if c == 0 { r as f32 } else { -(r as f32) });
+    let against = |keys: &[i64]| {
+        fs::write(rig.path("of.npy"), list("<i8", keys.iter().flat_map(|key| key.to_le_bytes()).collect())).unwrap();
+        rig.json(&["verify", "-d", &drive, "--table", "t", "--against", &file, "--keys", "of.npy"])
+    };
+    let (same, exit) = against(&KEYS);
+    assert_eq!((exit, &same["differing"], &same["tables"][0]["rows"]), (0, &json!(0), &json!(6)));
+    let mut other = KEYS;
+    other.swap(1, 4);
+    let (differs, exit) = against(&other);
+    assert_eq!((exit, &differs["differing"]), (5, &json!(2)));
+    other[2] = 5;
+    let (stranger, exit) = against(&other);
+    assert!(exit == 5 && stranger.to_string().contains("row 2 of rows has the key 5"), "{stranger}");
+    other[2] = -7;
+    let (twice, exit) = against(&other);
+    assert!(exit == 5 && twice.to_string().contains("the key -7 comes twice"), "{twice}");
 
     fn export_of<'a>(drive: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         [&["export", "-d", drive, "--table"], more].concat()
     }
     rig.fails(&export_of(&drive, &["t", "--out", "t.npy"]), 2);
+    std::os::unix::fs::symlink("t.npy", rig.path("link.npy")).unwrap();
+    for same in ["t.npy", "./t.npy", "link.npy"] {
+        let refused = rig.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", same, "--force"]), 2);
+        assert!(refused["message"].as_str().unwrap().contains("where the rows are written"), "{refused}");
+    }
     rig.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", "k.csv"]), 2);
     rig.fails(&export_of(&drive, &["bare", "--out", "t.npy", "--keys-out", "k.npy"]), 3);
     assert!(!rig.path("t.npy").exists() && !rig.path("k.npy").exists());
@@ -91,4 +116,163 @@ fn a_table_with_keys_is_looked_up_checked_and_exported() {
     assert_eq!(keys, order.map(|at| KEYS[at]));
     assert_eq!(rows, order.iter().flat_map(|&at| [at as f32, -(at as f32)]).collect::<Vec<_>>());
     assert_eq!(fs::read(rig.path("t.npy")).unwrap(), fs::read(rig.path("bare.npy")).unwrap());
+}
+
+/// A `.npy` file of a list.
+fn list(descr: &str, data: Vec<u8>) -> Vec<u8> {
+    let width = descr[2..].parse::<usize>().unwrap();
+    let mut file = warprow_formats::npy::head_of_list(descr, (data.len() / width) as u64);
+    file.extend(data);
+    file
+}
+
+fn bytes<const N: usize, T: Copy>(of: impl Fn(T) -> [u8; N], values: &[T]) -> Vec<u8> {
+    values.iter().flat_map(|&value| of(value)).collect()
+}
+
+/// A safetensors file of a table "rows" and a list of keys "ids".
+fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
+    use safetensors::tensor::TensorView;
+    use safetensors::{Dtype, serialize};
+    let (rows, ids) = (bytes(f32::to_le_bytes, rows), bytes(i64::to_le_bytes, keys));
+    let views = [
+        ("rows", TensorView::new(Dtype::F32, vec![keys.len(), dim], &rows).unwrap()),
+        ("ids", TensorView::new(Dtype::I64, vec![keys.len()], &ids).unwrap()),
+    ];
+    serialize(views, None).unwrap()
+}
+
+/// Writes the same keys and rows, row i all of value i, in every format that has keys; the arguments that load each.
+fn in_every_format(rig: &Rig, keys: &[i64], dim: usize) -> Vec<Vec<String>> {
+    let rows: Vec<f32> = (0..keys.len()).flat_map(|row| vec![row as f32; dim]).collect();
+    let (key_bytes, row_bytes) = (bytes(i64::to_le_bytes, keys), bytes(f32::to_le_bytes, &rows));
+    let write = |name: &str, content: &[u8]| {
+        fs::create_dir_all(rig.path(name).parent().unwrap()).unwrap();
+        fs::write(rig.path(name), content).unwrap();
+    };
+    write("t/key", &key_bytes);
+    write("t/emb_vector", &row_bytes);
+    let (first, rest) = (keys.len() / 3 * 8, keys.len() / 3 * 4 * dim);
+    write("d/t_emb_keys.rank_0.world_size_2", &key_bytes[..first]);
+    write("d/t_emb_values.rank_0.world_size_2", &row_bytes[..rest]);
+    write("d/t_emb_keys.rank_1.world_size_2", &key_bytes[first..]);
+    write("d/t_emb_values.rank_1.world_size_2", &row_bytes[rest..]);
+    let words = |words: &[i32]| bytes(i32::to_le_bytes, words);
+    let head = |kind: i32| [words(&[kind, 0]), vec![0; 120]].concat();
+    let meta = [words(&[1, 1, 0, 0, dim as i32, 0]), (keys.len() as u64).to_le_bytes().to_vec(), words(&[dim as i32])];
+    write("c/meta_data", &meta.concat());
+    write("c/key0", &[head(1), key_bytes.clone()].concat());
+    write("c/weight0", &[head(2), row_bytes.clone()].concat());
+    write("t.safetensors", &safetensors(&rows, dim, keys));
+    let mut npy = warprow_formats::npy::head("<f4", keys.len() as u64, dim as u64);
+    npy.extend(&row_bytes);
+    write("t.npy", &npy);
+    write("k.npy", &list("<i8", key_bytes.clone()));
+    let args = |args: &[&str]| args.iter().map(|it| it.to_string()).collect::<Vec<_>>();
+    vec![
+        args(&["t"]),
+        args(&["d"]),
+        args(&["c", "--tensor", "t=table0"]),
+        args(&["t.safetensors", "--tensor", "t=rows", "--keys", "ids"]),
+        args(&["t.safetensors", "--tensor", "t=rows", "--keys", "rows=k.npy"]),
+        args(&["t.npy", "--keys", "k.npy", "--forget-keys", "--fingerprint", "32"]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_format_with_keys_is_found_by_its_keys(
+        keys in prop::collection::hash_set(any::<i64>(), 1..60),
+        dim in 1usize..40,
+        hot in any::<prop::sample::Index>(),
+    ) {
+        let keys: Vec<i64> = keys.into_iter().collect();
+        let rig = Rig::new();
+        let drive = rig.drive("a.drive", "32M");
+        let hottest = hot.index(keys.len());
+        let trace: Vec<i64> = [keys[hottest]; 3].into_iter().chain(keys.iter().copied()).collect();
+        fs::write(rig.path("trace.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
+        for (number, args) in in_every_format(&rig, &keys, dim).into_iter().enumerate() {
+            let mut load = vec!["load", "-d", &drive, "--replace", "--row-crc", "--key-index", "always"];
+            load.extend(args.iter().map(String::as_str));
+            if number % 2 == 1 {
+                load.extend(["--hotness", "trace:trace.i64"]);
+            }
+            let loaded = rig.ok(&load);
+            prop_assert_eq!(&loaded["tables"][0]["key_index"]["signed"], &json!(true));
+            let stored = !args.contains(&"--forget-keys".to_owned());
+            let text: Vec<String> = keys.iter().map(i64::to_string).collect();
+            let ids = format!("--ids={}", text.join(","));
+            let mut lookup = vec!["lookup", "-d", &drive, "--table", "t", &ids];
+            if stored {
+                lookup.push("--check-keys");
+            }
+            let found = rig.ok(&lookup);
+            for row in 0..keys.len() {
+                prop_assert_eq!(&found["rows"][row], &json!(vec![row as f64; dim]), "{:?} row {}", &args, row);
+            }
+            prop_assert_eq!(&found["missing"], &json!(0));
+            let verified = rig.ok(&["verify", "-d", &drive, "--table", "t"]);
+            prop_assert_eq!(&verified["tables"][0]["keys_checked"], &json!(if stored { keys.len() } else { 0 }));
+            let same = rig.ok(&["verify", "-d", &drive, "--table", "t", "--against", "t"]);
+            prop_assert_eq!(&same["differing"], &json!(0));
+            if stored {
+                let out = ["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy", "--force"];
+                prop_assert_eq!(&rig.ok(&out)["order"], &json!("rank"));
+                let read = |name: &str| fs::read(rig.path(name)).unwrap();
+                let theirs = npyz::NpyFile::new(&read("o.keys.npy")[..]).unwrap().into_vec::<i64>().unwrap();
+                let rows = npyz::NpyFile::new(&read("o.npy")[..]).unwrap().into_vec::<f32>().unwrap();
+                let first = if number % 2 == 1 { hottest } else { 0 };
+                prop_assert_eq!(theirs[0], keys[first]);
+                prop_assert_eq!(theirs.iter().collect::<HashSet<_>>().len(), keys.len());
+                for (key, row) in theirs.iter().zip(rows.chunks(dim)) {
+                    let at = keys.iter().position(|it| it == key).unwrap();
+                    prop_assert_eq!(row, &vec![at as f32; dim]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_refused_by_name() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    in_every_format(&rig, &[1 << 40, -5, 1 << 50, 1 << 40], 2);
+    for (args, says) in [
+        (&["t"][..], "has the key 1099511627776 twice, in rows 0 and 3"),
+        (&["d"], "has the key 1099511627776 twice, in rows 0 and 3"),
+        (&["t", "--key-index", "never"], "row 0 has the key 1099511627776"),
+        (&["t.npy", "--keys", "gone"], "no list of whole numbers \"gone\""),
+        (&["t.npy", "--keys", "t.npy"], "no whole .npy file of a list"),
+        (&["t.npy", "--key-index", "always"], "has no keys"),
+    ] {
+        let refused = rig.fails(&[&["load", "-d", &drive], args].concat(), 3);
+        assert!(refused["message"].as_str().unwrap().contains(says), "{says}: {refused}");
+    }
+    fs::write(rig.path("k.npy"), list("<i8", vec![0; 24])).unwrap();
+    let refused = rig.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy"], 3);
+    assert!(refused["message"].as_str().unwrap().contains("has 3 keys, table \"t\" has 4 rows"), "{refused}");
+    assert!(rig.ok(&["inspect", "-d", &drive])["store"]["generations"].as_array().unwrap().is_empty());
+
+    // Of unsigned keys, as a default row, and in a trace of look-ups that others wrote with a sign.
+    let keys = [u64::MAX, 7, 1 << 63, 12];
+    fs::write(rig.path("k.npy"), list("<u8", bytes(u64::to_le_bytes, &keys))).unwrap();
+    fs::write(rig.path("t.i64"), bytes(i64::to_le_bytes, &[-1, 12, 12, 7])).unwrap();
+    let default = format!("id:{}", u64::MAX);
+    let load = ["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", &default, "--hotness", "trace:t.i64"];
+    let loaded = rig.ok(&load);
+    let table = &loaded["tables"][0];
+    assert_eq!((&table["key_index"]["signed"], &table["trace_ids_missing"]), (&json!(false), &json!(1)));
+    let found =
+        rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "18446744073709551615,9223372036854775808,-1"]);
+    assert_eq!(found["rows"], json!([[0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]));
+    assert_eq!(found["found"], json!([true, true, false]));
+    rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
+    let order = npyz::NpyFile::new(&fs::read(rig.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<u64>().unwrap();
+    assert_eq!(order, [12, 7, u64::MAX, 1 << 63]);
+    let default = rig.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", "id:5", "--replace"], 3);
+    assert!(default["message"].as_str().unwrap().contains("has no key 5"), "{default}");
 }

@@ -297,6 +297,8 @@ impl Store {
                 };
                 bulk.run(extents, Job::Write(&mut fill))?;
             }
+            let unchanged = load.source.unchanged();
+            unchanged.map_err(|source| VolumeError::Source { table: table.name.clone(), source })?;
         }
         Ok(())
     }
