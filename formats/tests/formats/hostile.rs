@@ -81,6 +81,15 @@ fn archives() {
         refused(&write(dir.path(), "t.npz", &sound[..sound.len() - 3]), Kind::Damaged, "no sound archive");
         refused(&write(dir.path(), "t.npz", &sound[5..]), Kind::Damaged, "no sound archive");
     }
+    // What deflate cannot have made.
+    let mut sound = zip(&[("a.npy", &array, true)]);
+    let entry = sound.windows(4).position(|it| it == b"PK\x01\x02").unwrap();
+    sound[entry + 24..entry + 28].copy_from_slice(&u32::MAX.wrapping_sub(1).to_le_bytes());
+    refused(&write(dir.path(), "t.npz", sound), Kind::Damaged, "\"a.npy\" cannot be 4294967294 bytes");
+    let zeros = vec![0; 10 << 20];
+    let sound = zip(&[("a.npy", &npy_bytes("<f4", 10 << 10, 256, &zeros), true)]);
+    assert!(sound.len() < 12 << 10, "packed as tightly as can be: {}", sound.len());
+    read_all(&write(dir.path(), "t.npz", sound), &ReadOptions::default()).unwrap();
     // A bit of the packed data.
     let mut sound = zip(&[("a.npy", &array, true)]);
     sound[400] ^= 4;
@@ -101,6 +110,16 @@ fn shards() {
     refused(&index, Kind::Disagree, "which the index does not list");
     map(r#""a":"1.safetensors","a":"1.safetensors""#);
     refused(&index, Kind::Damaged, "\"a\" is listed twice");
+    // In time that grows as the list does.
+    let names: Vec<String> = (0..80_000).map(|it| format!("t{it}")).collect();
+    let tensors: Vec<_> = names[1..].iter().map(|name| (&**name, "U8", &[0u64, 1][..], &[][..])).collect();
+    write(dir.path(), "1.safetensors", safetensors(&tensors));
+    map(&names.iter().map(|name| format!(r#""{name}":"1.safetensors""#)).collect::<Vec<_>>().join(","));
+    let began = std::time::Instant::now();
+    refused(&index, Kind::Disagree, "lists tensor \"t0\" in it, and it is not there");
+    map(&names.iter().rev().map(|name| format!(r#""{name}":"1.safetensors""#)).collect::<Vec<_>>().join(","));
+    refused(&index, Kind::Disagree, "lists tensor \"t0\" in it, and it is not there");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     for outside in ["../1.safetensors", "/etc/passwd", "x/1.safetensors", "..", "", "a\\\\b"] {
         map(&format!(r#""a":"{outside}""#));
         refused(&index, Kind::Damaged, "no plain file name");

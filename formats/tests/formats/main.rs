@@ -2,5 +2,7 @@
 
 mod build;
 mod hostile;
+#[cfg(feature = "parquet")]
+mod pages;
 mod public;
 mod read;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use warprow_formats::{Format, KeyType, Kind, RawShape, ReadOptions, TableFile, TableWriter};
+use warprow_formats::{Format, KeyOrder, KeyType, Kind, RawShape, ReadOptions, TableFile, TableWriter};
 use warprow_layout::{DType, Ranks, RowSource};
 
 use crate::build::*;
@@ -206,6 +206,77 @@ fn a_file_that_became_shorter() {
     std::fs::File::options().write(true).open(&path).unwrap().set_len(128 + 20).unwrap();
     let error = file.rows(&file.tables[0]).fill(2, &mut [0; 12]).unwrap_err();
     assert!(error.what.contains("became shorter"), "{error}");
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = npy_bytes("<f2", 4, 3, &data(24, 1));
+    let path = write(dir.path(), "t.npy", &bytes);
+    let open = || {
+        let file = TableFile::open(&path).unwrap();
+        file.unchanged().unwrap();
+        // The kernel's clock for files goes on in steps of some milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        file
+    };
+    let changed = |file: &TableFile, says: &str| {
+        let error = file.rows(&file.tables[0]).unchanged().unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(file.unchanged().unwrap_err().kind, Kind::Changed);
+    };
+    let file = open();
+    // The same length, and the same content, which nobody knows.
+    std::fs::write(&path, &bytes).unwrap();
+    changed(&file, "was changed while it was read");
+    let file = open();
+    std::fs::write(&path, &bytes[..130]).unwrap();
+    changed(&file, "had 152 bytes when it was opened, and now has 130");
+    std::fs::write(&path, &bytes).unwrap();
+    let file = open();
+    std::fs::rename(write(dir.path(), "u.npy", &bytes), &path).unwrap();
+    changed(&file, "was replaced by another file");
+    let file = open();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(file.unchanged().unwrap_err().kind, Kind::Io);
+}
+
+#[test]
+fn keys_may_be_lists_beside_the_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = [5i64, -1, 1 << 40];
+    let list = |descr: &str, data: &[u8]| {
+        let mut bytes = warprow_formats::npy::head_of_list(descr, 3);
+        bytes.extend(data);
+        bytes
+    };
+    let rows = npy_bytes("<f4", 3, 2, &data(24, 1));
+    let ids = list("<i8", &i64s(keys));
+    let narrow = list("<u4", &[7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0]);
+    for deflated in [false, true] {
+        let members = [("rows.npy", &*rows, deflated), ("ids.npy", &*ids, deflated), ("n.npy", &*narrow, deflated)];
+        let path = write(dir.path(), "t.npz", zip(&members));
+        let mut file = TableFile::open(&path).unwrap();
+        let names: Vec<_> = file.key_arrays.iter().map(|it| (&*it.name, it.rows, it.keys)).collect();
+        assert_eq!(names, [("ids", 3, KeyType::I64), ("n", 3, KeyType::U32)]);
+        file.with_keys("rows", "ids").unwrap();
+        let read = |file: &TableFile| {
+            let keys = file.keys(&file.tables[0]).unwrap().unwrap();
+            keys.map(Result::unwrap).collect::<Vec<_>>()
+        };
+        assert_eq!(read(&file), keys.map(|key| key as u64));
+        assert_eq!(file.key_order(&file.tables[0]).unwrap(), KeyOrder::Sparse { row: 0, key: 5 });
+        file.with_keys("rows", "n").unwrap();
+        assert_eq!(read(&file), [7, u32::MAX.into(), 1]);
+        let apart = write(dir.path(), "k.npy", &ids);
+        file.with_keys("rows", apart.to_str().unwrap()).unwrap();
+        let mut out = [0; 2];
+        file.fill_keys(&file.tables[0], 1, &mut out).unwrap().unwrap();
+        assert_eq!(out, [u64::MAX, 1 << 40]);
+        assert_eq!(file.with_keys("rows", "gone").unwrap_err().kind, Kind::Missing);
+        let short = write(dir.path(), "s.npy", &ids[..ids.len() - 1]);
+        assert_eq!(file.with_keys("rows", short.to_str().unwrap()).unwrap_err().kind, Kind::Unsupported);
+    }
 }
 
 fn arrays() -> impl Strategy<Value = (usize, u64, u32, u64)> {
