@@ -113,6 +113,10 @@ impl<'a> Converted<'a> {
 
 /// Elements that are converted at once.
 const BLOCK: usize = 1 << 12;
+/// Bytes of rows that are worth a thread.
+const SHARE: usize = 128 << 10;
+/// Threads, at most: memory is busy with fewer.
+const THREADS: usize = 8;
 
 /// The elements of type `dtype` in `bytes`, exactly. Where rows have a scale, `bytes` are one row.
 pub fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
@@ -186,9 +190,54 @@ impl RowSource for Converted<'_> {
             return self.rows.read(first, row_bytes, rows);
         }
         let (from_row, to_row) = (from_row as usize, to_row as usize);
-        let count = rows.len() / to_row;
+        let count = rows.len() / to_row.max(1);
         let mut before = vec![0; count * from_row];
         self.rows.read(first, from_row, &mut before)?;
+        let useful = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let threads = useful.min(before.len() / SHARE).max(1);
+        if threads == 1 {
+            return self.convert(first, &before, rows);
+        }
+        let each = count.div_ceil(threads);
+        let mut parts = (first..).step_by(each).zip(before.chunks(each * from_row).zip(rows.chunks_mut(each * to_row)));
+        let mine = parts.next();
+        std::thread::scope(|scope| {
+            let others: Vec<_> = parts
+                .map(|(first, (before, after))| {
+                    std::thread::Builder::new().spawn_scoped(scope, move || self.convert(first, before, after))
+                })
+                .collect();
+            let mine = mine.map_or(Ok(()), |(first, (before, after))| self.convert(first, before, after));
+            others.into_iter().fold(mine, |all, thread| match thread?.join() {
+                Ok(theirs) => all.and(theirs),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn is_computed(&self) -> bool {
+        self.from != self.to
+    }
+
+    fn unchanged(&self) -> io::Result<()> {
+        self.rows.unchanged()
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        let (expected, given) = (u64::from(table.row_bytes()), self.to.row_bytes(self.dim).map_or(0, u64::from));
+        if expected != given {
+            return Err(VolumeError::Length { what: "a converted row", expected, given });
+        }
+        Ok(())
+    }
+}
+
+impl Converted<'_> {
+    /// Converts rows, of which the first has the number `first`.
+    fn convert(&self, first: u64, before: &[u8], rows: &mut [u8]) -> io::Result<()> {
+        let sizes = (self.from.row_bytes(self.dim), self.to.row_bytes(self.dim));
+        let (Some(from_row), Some(to_row)) = sizes else { return Err(io::Error::other("its rows pass 4 GiB")) };
+        let (from_row, to_row) = (from_row as usize, to_row as usize);
         // Whole rows at once; one where each has its own scale.
         let scaled = self.from.is_scaled() || self.to.is_scaled();
         let dim = self.dim as usize;
@@ -205,18 +254,6 @@ impl RowSource for Converted<'_> {
             lost.count(wide, back);
         }
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).add(&lost);
-        Ok(())
-    }
-
-    fn unchanged(&self) -> io::Result<()> {
-        self.rows.unchanged()
-    }
-
-    fn check(&self, table: &Table) -> Result<(), VolumeError> {
-        let (expected, given) = (u64::from(table.row_bytes()), self.to.row_bytes(self.dim).map_or(0, u64::from));
-        if expected != given {
-            return Err(VolumeError::Length { what: "a converted row", expected, given });
-        }
         Ok(())
     }
 }
@@ -259,6 +296,35 @@ mod tests {
                 prop_assert_eq!(&converted.row(before).unwrap(), &out[row * row_bytes..][..row_bytes]);
             }
         }
+    }
+
+    #[test]
+    fn many_rows_are_converted_as_few_are() {
+        let (rows, dim) = (40_000usize, 9u32);
+        let bytes: Vec<u8> =
+            (0..rows * dim as usize).flat_map(|it| ((it as f32 * 0.7).sin() * 300.0).to_le_bytes()).collect();
+        let source = &bytes[..];
+        for to in [DType::F16, DType::F8E4M3, DType::Q8] {
+            let (many, few) = [0; 2].map(|_| Converted::new(&source, dim, DType::F32, to).unwrap()).into();
+            let row_bytes = to.row_bytes(dim).unwrap() as usize;
+            let mut all = vec![0; rows * row_bytes];
+            many.read(0, row_bytes, &mut all).unwrap();
+            let mut one = vec![0; row_bytes];
+            for row in 0..rows {
+                few.read(row as u64, row_bytes, &mut one).unwrap();
+                assert_eq!(one, all[row * row_bytes..][..row_bytes], "{to} {row}");
+            }
+            let (many, few) = (many.lost(), few.lost());
+            assert_eq!((many.elements, many.numbers, many.max_abs), (few.elements, few.numbers, few.max_abs));
+            assert!((many.sum_squares / few.sum_squares - 1.0).abs() < 1e-9);
+        }
+        // The error names the row, wherever it lies.
+        let mut odd = bytes.clone();
+        odd[39_000 * 36..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let source = &odd[..];
+        let converted = Converted::new(&source, dim, DType::F32, DType::Q8).unwrap();
+        let error = converted.read(0, 17, &mut vec![0; rows * 17]).unwrap_err();
+        assert!(error.to_string().contains("row 39000"), "{error}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod file;
 pub mod hotness;
 pub mod interrupt;
 pub mod keyed;
+pub mod lba;
 pub mod probe;
 pub mod report;
 pub mod rows;

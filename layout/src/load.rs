@@ -16,6 +16,11 @@ pub trait RowSource: Sync {
     /// An error ends the load: nothing of it is committed.
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()>;
 
+    /// Whether rows take time to be made, rather than to be read: those of different extents are then made on several threads.
+    fn is_computed(&self) -> bool {
+        false
+    }
+
     /// Refuses rows that may have changed since the first was read. Asked behind the last, before anything is committed.
     fn unchanged(&self) -> std::io::Result<()> {
         Ok(())
@@ -31,6 +36,10 @@ pub trait RowSource: Sync {
 impl<S: RowSource + ?Sized> RowSource for &S {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         (**self).read(first, row_bytes, rows)
+    }
+
+    fn is_computed(&self) -> bool {
+        (**self).is_computed()
     }
 
     fn unchanged(&self) -> std::io::Result<()> {
@@ -82,6 +91,11 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
     pub(crate) fn keyed(table: Table, placement: Arc<Placement>, source: &'a S, keyed: &'a Keyed<'a>) -> Self {
         let rank_to_id = keyed.placement().map(Ranks::inverse);
         Self { table, placement, source, id_to_rank: keyed.ranks(), rank_to_id, keyed: Some(keyed) }
+    }
+
+    /// Where the rows come from.
+    pub fn source(&self) -> &'a S {
+        self.source
     }
 
     /// The writes, each of at most `max_bytes`, but at least one stripe unit; see [`Placement::extents`].

@@ -121,6 +121,8 @@ pub struct DriveFormat {
     pub emulated: bool,
     /// Its bytes.
     pub bytes: u64,
+    /// The LBA sizes without metadata that it offers, each with the best relative performance (RP) that it states: 0 to 3.
+    pub lba_sizes: Vec<(u32, u8)>,
     /// Bytes of an LBA now.
     pub lba_bytes: u32,
     /// Bytes of an LBA afterwards.
@@ -365,6 +367,15 @@ fn look(
         }
         .into());
     }
+    let mut lba_sizes: Vec<(u32, u8)> = namespace
+        .formats()
+        .iter()
+        .filter(|(_, format)| format.ms() == 0)
+        .filter_map(|(_, format)| Some((format.lba_bytes()?, format.rp())))
+        .collect();
+    // The best of each size comes first.
+    lba_sizes.sort_unstable();
+    lba_sizes.dedup_by_key(|(bytes, _)| *bytes);
     let own = Loss { nsid, bytes: Some(namespace.bytes()) };
     let info = controller.info();
     let seen = match namespace.metadata_bytes() {
@@ -378,6 +389,7 @@ fn look(
         model: info.model().to_string(),
         emulated: device.is_emulated(),
         bytes: namespace.bytes(),
+        lba_sizes,
         lba_bytes,
         new_lba_bytes,
         formats,

@@ -469,6 +469,61 @@ impl RowSource for Failing {
     }
 }
 
+/// Rows that are made, and that may change behind the last.
+struct Made {
+    table: Table,
+    changes: bool,
+    fails_at: u64,
+}
+
+impl RowSource for Made {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        for (id, row) in (first..).zip(rows.chunks_mut(row_bytes)) {
+            if id == self.fails_at {
+                return Err(std::io::Error::other("this row and no other"));
+            }
+            row.copy_from_slice(self.table.row(id));
+        }
+        Ok(())
+    }
+
+    fn is_computed(&self) -> bool {
+        true
+    }
+
+    fn unchanged(&self) -> std::io::Result<()> {
+        if self.changes { Err(std::io::Error::other("it was changed")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn rows_that_are_made_lie_where_they_belong_and_a_source_that_changes_is_not_committed() {
+    let (_, store) = common::store(2, 24 << 20, 512);
+    let kept = small("kept", 1);
+    common::load(&store, &[kept.clone()], &LoadOptions::default());
+    let mut table = Table::random("t", 40_000, 16, DType::F32, &mut fastrand::Rng::with_seed(9));
+    table.spec.row_crc = true;
+    let spec = table.spec.clone();
+    let load = |changes, fails_at, breaks_at: u64| {
+        let source = Made { table: table.clone(), changes, fails_at };
+        let mut progress = |it: warprow_store::LoadProgress| match it.written >= breaks_at {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut progress)
+    };
+    let error = load(true, u64::MAX, u64::MAX).unwrap_err();
+    assert!(matches!(&error, StoreError::Volume(VolumeError::Source { table, .. }) if table == "t"), "{error}");
+    let error = load(false, 31_111, u64::MAX).unwrap_err();
+    assert!(matches!(error, StoreError::Volume(VolumeError::Source { .. })), "{error}");
+    assert!(matches!(load(false, u64::MAX, 1 << 20), Err(StoreError::Interrupted)));
+    assert!(store.table("t").is_none());
+    assert_holds(&store, &kept);
+    load(false, u64::MAX, u64::MAX).unwrap();
+    assert_holds(&store, &table);
+    assert!(store.verify("t", &mut go).unwrap().is_sound());
+}
+
 #[test]
 fn a_damaged_permutation_harms_its_own_table_alone() {
     let dir = tempfile::tempdir().unwrap();

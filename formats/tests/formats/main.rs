@@ -1,6 +1,7 @@
 //! Every format: what is right is read, what is wrong is refused by name.
 
 mod build;
+mod fbgemm;
 mod hostile;
 #[cfg(feature = "parquet")]
 mod pages;

@@ -1,7 +1,10 @@
 //! `warprow format`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde_json::{Value, json};
+use warprow_formats::TableFile;
 use warprow_soft_controller::DriveUri;
 use warprow_store::{
     Consent, Content, Create, Device, DriveAddress, DriveFormat, FormatPlan, FormatSettings, LbaChoice, SecureErase,
@@ -11,6 +14,7 @@ use super::rehearsal::{self, StandIn};
 use super::{Context, Done};
 use crate::drives::{DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
+use crate::lba::{self, Choice};
 use crate::report::table;
 use crate::units::{self, parse_bytes};
 
@@ -26,17 +30,27 @@ use crate::units::{self, parse_bytes};
 #[command(after_long_help = "\
 Examples:
   warprow format -d emulated:a.drive,size=64G --row-bytes 512
+  warprow format -d emulated:a.drive,size=64G --lba auto --sized-for model.safetensors
   warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --dry-run
   warprow format -d 0000:41:00.0 -d 0000:42:00.0 --row-bytes 512 --consent 1f2e3d4c-0a1b2c3d-5e6f7081")]
 pub struct FormatArgs {
     #[command(flatten)]
     drives: DriveArgs,
     /// Choose the LBA size for rows of so many bytes
-    #[arg(long, value_name = "N", conflicts_with = "lba", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     row_bytes: Option<u32>,
-    /// Set this LBA size
-    #[arg(long, value_name = "512|4096", value_parser = parse_lba)]
-    lba: Option<u32>,
+    /// Set this LBA size; auto computes what look-ups of --row-bytes, or of the tables in --sized-for, cost with either, and says why
+    #[arg(long, value_name = "512|4096|auto", value_parser = parse_lba)]
+    lba: Option<Lba>,
+    /// A file or folder with tables that the store is to hold, for --lba auto; may be repeated
+    #[arg(long, value_name = "FILE")]
+    sized_for: Vec<PathBuf>,
+    /// How many rows of --row-bytes there will be, for --lba auto
+    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rows: u64,
+    /// How many different rows of each table a look-up reads from the drives, for --lba auto
+    #[arg(long, value_name = "N", default_value_t = lba::IDS, value_parser = clap::value_parser!(u64).range(1..))]
+    lookup_ids: u64,
     /// Bytes of a chunk, the unit that space is given out in: a power of two from 1M to 64M [default: by the drives' size]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     chunk: Option<u64>,
@@ -54,11 +68,64 @@ pub struct FormatArgs {
     yes: bool,
 }
 
-fn parse_lba(text: &str) -> Result<u32, String> {
-    text.parse().ok().filter(|lba| [512, 4096].contains(lba)).ok_or_else(|| "give 512 or 4096".to_owned())
+/// An LBA size on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lba {
+    /// So many bytes.
+    Bytes(u32),
+    /// To be computed.
+    Auto,
+}
+
+fn parse_lba(text: &str) -> Result<Lba, String> {
+    match text {
+        "512" => Ok(Lba::Bytes(512)),
+        "4096" => Ok(Lba::Bytes(4096)),
+        "auto" => Ok(Lba::Auto),
+        _ => Err("give 512, 4096 or auto".to_owned()),
+    }
+}
+
+/// The rows that `--lba auto` is to suit.
+fn rows_of(args: &FormatArgs) -> Result<Vec<lba::Rows>, Failure> {
+    let ids = args.lookup_ids;
+    let mut rows: Vec<_> = args.row_bytes.iter().map(|&bytes| lba::Rows { bytes, count: args.rows, ids }).collect();
+    for path in &args.sized_for {
+        let file = TableFile::open(path)?;
+        rows.extend(file.tables.iter().map(|table| lba::Rows {
+            bytes: table.row_bytes() as u32,
+            count: table.rows,
+            ids,
+        }));
+    }
+    if rows.is_empty() {
+        let what = "it depends on the rows, and nothing says how long they are";
+        return Err(Failure::usage("--lba", what).remedy("add --row-bytes N, or --sized-for FILE with the tables"));
+    }
+    Ok(rows)
+}
+
+/// The LBA sizes that all drives offer, with the worst relative performance of any.
+fn offers(drives: &[DriveFormat]) -> Vec<lba::Offer> {
+    let of = |bytes: u32| {
+        let of_drive = |drive: &DriveFormat| drive.lba_sizes.iter().find(|(it, _)| *it == bytes).map(|(_, rp)| *rp);
+        let worst = drives.iter().map(of_drive).try_fold(0, |worst, rp| Some(rp?.max(worst)))?;
+        Some(lba::Offer { lba_bytes: bytes, performance: worst })
+    };
+    lba::SIZES.into_iter().filter_map(of).collect()
 }
 
 pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure> {
+    if let (Some(Lba::Bytes(bytes)), Some(_)) = (args.lba, args.row_bytes) {
+        return Err(Failure::usage(
+            "--row-bytes",
+            format!("an LBA size for rows is to be chosen, and {bytes} B is given"),
+        )
+        .remedy("give --lba or --row-bytes, or --lba auto with both"));
+    }
+    if args.lba != Some(Lba::Auto) && !args.sized_for.is_empty() {
+        return Err(Failure::usage("--sized-for", "nothing is to be computed for it").remedy("add --lba auto"));
+    }
     let addresses = args.drives.parse()?;
     let mut made = NewFiles::default();
     let mut devices = Vec::with_capacity(addresses.len());
@@ -75,10 +142,22 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
             None => devices.push(Device::open_beside(&devices, address, Create::Never)?),
         }
     }
-    let lba = match (args.row_bytes, args.lba) {
-        (Some(bytes), _) => LbaChoice::ForRows(bytes),
-        (None, Some(bytes)) => LbaChoice::Bytes(bytes),
-        (None, None) => LbaChoice::Keep,
+    let choice = match args.lba {
+        Some(Lba::Auto) => {
+            let seen = FormatPlan::new(&devices, FormatSettings::default())?;
+            Choice::new(&rows_of(args)?, &offers(seen.drives())).map(Some).ok_or_else(|| {
+                Failure::input("--lba", "the drives have no LBA size in common that a store can have").remedy(
+                    "look at what they offer with `warprow devices`, and format each store on drives that agree",
+                )
+            })?
+        }
+        _ => None,
+    };
+    let lba = match (&choice, args.row_bytes, args.lba) {
+        (Some(choice), ..) => LbaChoice::Bytes(choice.lba_bytes),
+        (None, _, Some(Lba::Bytes(bytes))) => LbaChoice::Bytes(bytes),
+        (None, Some(bytes), _) => LbaChoice::ForRows(bytes),
+        (None, None, _) => LbaChoice::Keep,
     };
     let erase = if args.ses == 1 { SecureErase::USER_DATA } else { SecureErase::NONE };
     let settings = FormatSettings::default().with_lba(lba).with_erase(erase);
@@ -87,7 +166,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         None => settings,
     };
     if args.dry_run {
-        return dry_run(&FormatPlan::new(&devices, settings.clone())?, &to_make, &settings);
+        return dry_run(&FormatPlan::new(&devices, settings.clone())?, &to_make, &settings, choice.as_ref());
     }
     let plan = FormatPlan::new(&devices, settings)?;
     let consent = match (&args.consent, args.yes) {
@@ -114,17 +193,19 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
 
     let inspection = store.inspect().0;
     let text = format!(
-        "Made store {} on {}, {} free, in chunks of {} and LBAs of {} B.\n{}\nLoad tables with\n  warprow load {} FILE",
+        "Made store {} on {}, {} free, in chunks of {} and LBAs of {} B.\n{}{}\nLoad tables with\n  warprow load {} FILE",
         inspection.store,
         units::plural(drives.len() as u64, "drive"),
         units::bytes(store.free_bytes()),
         units::bytes(inspection.chunk_size),
         inspection.lba_size,
+        choice.iter().map(|choice| format!("{}\n", choice.why)).collect::<String>(),
         describe(&drives),
         args.drives.pasteable_without_properties(),
     );
     let object = json!({
         "dry_run": false,
+        "lba_choice": choice.as_ref().map(Choice::json),
         "drives": drives.iter().map(drive_json).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
         "store": inspection,
@@ -143,7 +224,12 @@ fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
     }
 }
 
-fn dry_run(plan: &FormatPlan, to_make: &[(&DriveUri, u64)], settings: &FormatSettings) -> Result<Done, Failure> {
+fn dry_run(
+    plan: &FormatPlan,
+    to_make: &[(&DriveUri, u64)],
+    settings: &FormatSettings,
+    choice: Option<&Choice>,
+) -> Result<Done, Failure> {
     let there = plan
         .drives()
         .iter()
@@ -152,7 +238,8 @@ fn dry_run(plan: &FormatPlan, to_make: &[(&DriveUri, u64)], settings: &FormatSet
     let drives = there.chain(new).collect::<Result<Vec<_>, Failure>>()?;
     rehearsal::format(&drives, settings.chunk_size)?;
     let to_make: Vec<_> = to_make.iter().map(|(uri, size)| (&uri.path, size)).collect();
-    let mut text = "Nothing was changed. `format` would".to_owned();
+    let mut text = choice.map(|choice| format!("{}\n", choice.why)).unwrap_or_default();
+    text += "Nothing was changed. `format` would";
     for (path, size) in &to_make {
         text += &format!("\nmake {}, {}, and a store on it", path.display(), units::bytes(**size));
     }
@@ -165,6 +252,7 @@ fn dry_run(plan: &FormatPlan, to_make: &[(&DriveUri, u64)], settings: &FormatSet
     }
     let object = json!({
         "dry_run": true,
+        "lba_choice": choice.map(Choice::json),
         "drives": plan.drives().iter().map(drive_json).collect::<Vec<_>>(),
         "new_files": to_make.iter().map(|(path, size)| json!({"path": path.display().to_string(), "bytes": size})).collect::<Vec<_>>(),
         "needs_consent": agree,

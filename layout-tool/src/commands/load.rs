@@ -17,6 +17,7 @@ use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::hotness::{self, HotnessFile, Rows, Share, Source};
 use crate::keyed::{FileKeys, Index, Whose, of_keys};
+use crate::lba::{self, Choice};
 use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
@@ -110,6 +111,9 @@ pub struct LoadArgs {
     /// Load them beside those of these names: nothing finds them before `warprow switch`
     #[arg(long, conflicts_with = "replace")]
     beside: bool,
+    /// Say which LBA size look-ups of these tables want, and why, and whether the store has it: only `format` can change it
+    #[arg(long, value_name = "auto", value_parser = ["auto"])]
+    lba: Option<String>,
     /// What the model is called that these tables belong to [default: the first file's name]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -205,6 +209,12 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         "bytes": bytes,
         "replaced": replaced.iter().map(replaced_json).collect::<Vec<_>>(),
     });
+    let best = args.lba.as_ref().and_then(|_| best_lba(&prepared));
+    let has = store.inspect().0.lba_size;
+    if let (Some(best), Some(report)) = (&best, report.as_object_mut()) {
+        report.insert("lba_choice".into(), best.json());
+        report.insert("lba_bytes".into(), has.into());
+    }
     let mut lost = Vec::new();
     if args.dry_run {
         let specs = prepared.iter().map(|it| it.spec.clone()).collect();
@@ -265,6 +275,15 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         if lost.overflowed > 0 {
             text += &format!("; {} WERE TOO LARGE for it", units::plural(lost.overflowed, "number"));
         }
+    }
+    if let Some(best) = &best {
+        text += &match best.lba_bytes == has {
+            true => format!("\n{}; the store has them", best.why),
+            false => format!(
+                "\n{}; the store has LBAs of {has} B: to change that, make it anew with `warprow format --lba {}`",
+                best.why, best.lba_bytes
+            ),
+        };
     }
     for (it, keyed) in prepared.iter().filter_map(|it| Some((it, it.keyed.as_ref()?))) {
         let index = keyed.index();
@@ -569,6 +588,13 @@ fn default_row(
         );
         Err(Failure::input(argument, what).remedy("give one row of the table's type and width"))
     }
+}
+
+/// The LBA size that suits the tables as they will be stored, of drives of which nothing is known.
+fn best_lba(prepared: &[Prepared<'_>]) -> Option<Choice> {
+    let row = |it: &Prepared<'_>| Some((it.spec.dtype.row_bytes(it.spec.dim)?, it.spec.rows));
+    let rows = prepared.iter().filter_map(row).map(|(bytes, count)| lba::Rows { bytes, count, ids: lba::IDS });
+    Choice::new(&rows.collect::<Vec<_>>(), &lba::SIZES.map(|lba_bytes| lba::Offer { lba_bytes, performance: 0 }))
 }
 
 fn describe(prepared: &Prepared<'_>) -> serde_json::Value {

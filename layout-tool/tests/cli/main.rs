@@ -5,6 +5,7 @@ mod damage;
 mod demo;
 mod formats;
 mod generations;
+mod hotness;
 mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]

@@ -397,6 +397,46 @@ fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
     table.ranks.map(|ranks| ranks.region).into_iter().chain(keys)
 }
 
+/// Threads that make rows, at most, and extents that each has ready.
+const MAKERS: usize = 8;
+const READY: usize = 2;
+
+/// Gives `take` the content of `extents`, in their order. Where rows take time to be made, several threads make them.
+fn filled<T: Send>(
+    loader: &Loader<'_, Source<'_>>,
+    extents: impl Iterator<Item = (T, Extent)> + Clone + Send,
+    mut take: impl FnMut(T, Extent, &[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let makers = std::thread::available_parallelism().map_or(1, usize::from).min(MAKERS);
+    std::thread::scope(|scope| {
+        let lanes = (0..makers).map(|maker| {
+            let (sender, receiver) = std::sync::mpsc::sync_channel(READY);
+            let mine = extents.clone().skip(maker).step_by(makers);
+            let make = move || {
+                for (tag, extent) in mine {
+                    let mut content = vec![0; extent.bytes];
+                    let made = loader.fill(&extent, &mut content).map(|()| (tag, extent, content));
+                    let failed = made.is_err();
+                    // Nobody listens any longer after a failure.
+                    if sender.send(made).is_err() || failed {
+                        return;
+                    }
+                }
+            };
+            std::thread::Builder::new().spawn_scoped(scope, make).map(|_| receiver)
+        });
+        let failed = |source| StoreError::Allocate { what: "threads that make rows", bytes: 0, source };
+        let lanes = lanes.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        for lane in lanes.iter().cycle() {
+            // Extents went round; the first that has none is behind the last.
+            let Ok(made) = lane.recv() else { return Ok(()) };
+            let (tag, extent, content) = made?;
+            take(tag, extent, &content)?;
+        }
+        Ok(())
+    })
+}
+
 fn write(
     bulk: &mut Bulk,
     loader: &Loader<'_, Source<'_>>,
@@ -405,6 +445,16 @@ fn write(
     pace: &mut Pace<'_>,
 ) -> Result<(), StoreError> {
     let extents = placement.extents(region, bulk.extent_bytes());
+    if loader.source().is_computed() {
+        filled(loader, extents.map(|extent| ((), extent)), |(), extent, content| {
+            let mut fill = |_: &Extent, buf: &mut [u8]| {
+                buf.copy_from_slice(content);
+                pace.wrote(buf.len())
+            };
+            bulk.submit(extent, &mut Job::Write(&mut fill))
+        })?;
+        return bulk.finish(&mut Job::Write(&mut |_, _| Ok(())));
+    }
     let mut fill = |extent: &Extent, buf: &mut [u8]| {
         loader.fill(extent, buf)?;
         pace.wrote(buf.len())
@@ -441,7 +491,19 @@ fn resume(
     };
     let written = extents.iter().filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
     bulk.run(written.map(|(_, extent)| *extent), Job::Read(&mut compare))?;
-    for (number, extent) in extents.into_iter().filter(|(number, _)| !intact.contains(number)) {
+    let missing = extents.into_iter().filter(|(number, _)| !intact.contains(number)).collect::<Vec<_>>();
+    if source.is_computed() {
+        filled(loader, missing.iter().copied(), |number, extent, content| {
+            let mut fill = |_: &Extent, buf: &mut [u8]| {
+                buf.copy_from_slice(content);
+                journal.wrote(index, number, crc32c::crc32c(content))?;
+                pace.wrote(content.len())
+            };
+            bulk.submit(extent, &mut Job::Write(&mut fill))
+        })?;
+        return bulk.finish(&mut Job::Write(&mut |_, _| Ok(())));
+    }
+    for (number, extent) in missing {
         let mut fill = |extent: &Extent, buf: &mut [u8]| {
             loader.fill(extent, buf)?;
             journal.wrote(index, number, crc32c::crc32c(buf))?;
@@ -536,6 +598,10 @@ impl RowSource for Source<'_> {
             (first..).zip(rows.chunks_exact(row_bytes)).for_each(|(id, row)| self.note(rank_of(id), row));
         }
         Ok(())
+    }
+
+    fn is_computed(&self) -> bool {
+        self.load.source.is_computed()
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
