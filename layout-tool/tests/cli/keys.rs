@@ -1,8 +1,9 @@
 //! Tables whose rows are looked up by keys, as the commands show them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -275,4 +276,71 @@ fn keys_are_refused_by_name() {
     assert_eq!(order, [12, 7, u64::MAX, 1 << 63]);
     let default = rig.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", "id:5", "--replace"], 3);
     assert!(default["message"].as_str().unwrap().contains("has no key 5"), "{default}");
+}
+
+/// `tests/data/sparse.parquet`, of pyarrow: row i has the key ± (1,000,003 i² + i·2⁴⁰), below zero where i is odd.
+#[test]
+fn a_parquet_column_of_sparse_ids_is_looked_up_by_them() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sparse.parquet");
+    let sign = |i: i64| if i % 2 == 1 { -1 } else { 1 };
+    let key = |i: i64| sign(i) * (i * i * 1_000_003 + (i << 40));
+    let trace: Vec<i64> = [150, 150, 150, 77, 77, 3, -1].map(|i| if i < 0 { 5 } else { key(i) }).to_vec();
+    fs::write(rig.path("t.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
+    for hotness in [&[][..], &["--hotness", "trace:t.i64"]] {
+        let load = [&["load", "-d", &drive, file, "--replace", "--row-crc", "--to", "f16"][..], hotness].concat();
+        let loaded = rig.ok(&load);
+        assert_eq!(loaded["tables"][0]["key_index"]["fingerprint_bits"], 16);
+        let ids = format!("--ids={},{},{},6", key(0), key(77), key(199));
+        let found = rig.ok(&["lookup", "-d", &drive, "--table", "sparse", &ids, "--check-keys"]);
+        assert_eq!(
+            found["rows"],
+            json!([[0.0, 0.0, 0.0], [77.0, 38.5, -77.0], [199.0, 99.5, -199.0], [0.0, 0.0, 0.0]])
+        );
+        assert_eq!(found["found"], json!([true, true, true, false]));
+        assert_eq!(rig.ok(&["verify", "-d", &drive])["tables"][0]["keys_checked"], 200);
+        let export = ["export", "-d", &drive, "--table", "sparse", "--out", "o.npy", "--keys-out", "k.npy", "--force"];
+        rig.ok(&export);
+        let keys = npyz::NpyFile::new(&fs::read(rig.path("k.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
+        let first = if hotness.is_empty() { [0, 1, 2] } else { [150, 77, 3] };
+        assert_eq!(keys[..3], first.map(key));
+        let against = ["verify", "-d", &drive, "--table", "sparse", "--against", "o.npy", "--keys", "k.npy"];
+        assert_eq!(rig.ok(&against)["differing"], 0);
+    }
+    rig.ok(&["load", "-d", &drive, file, "--replace"]);
+    assert_eq!(rig.ok(&["verify", "-d", &drive, "--table", "sparse", "--against", file])["differing"], 0);
+}
+
+/// MovieLens: movie numbers are sparse, and their ratings a trace.
+#[test]
+fn movies_are_ranked_by_their_ratings() {
+    let ratings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/movielens-small/ratings.csv");
+    let Ok(text) = fs::read_to_string(&ratings) else {
+        println!("skipped: {} is not there", ratings.display());
+        return;
+    };
+    let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
+    let movies = text.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse::<i64>().unwrap());
+    movies.for_each(|movie| *counts.entry(movie).or_default() += 1);
+    let keys: Vec<i64> = counts.keys().copied().collect();
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    fs::write(rig.path("k.npy"), list("<i8", bytes(i64::to_le_bytes, &keys))).unwrap();
+    let file =
+        rig.npy("movies.npy", keys.len() as u64, 4, |row, column| (keys[row as usize] * 4 + column as i64) as f32);
+    let hotness = format!("trace:{}:movieId,query=userId", ratings.display());
+    let loaded = rig.ok(&["load", "-d", &drive, &file, "--keys", "k.npy", "--hotness", &hotness, "--row-crc"]);
+    let table = &loaded["tables"][0];
+    assert_eq!((&table["trace_ids"], &table["trace_ids_missing"]), (&json!(100_836), &json!(0)));
+    rig.ok(&["export", "-d", &drive, "--table", "movies", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
+    let order = npyz::NpyFile::new(&fs::read(rig.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
+    let ranked: Vec<u64> = order.iter().map(|movie| counts[movie]).collect();
+    assert!(ranked.is_sorted_by(|hotter, colder| hotter >= colder) && ranked.len() == keys.len());
+    let rows = npyz::NpyFile::new(&fs::read(rig.path("o.npy")).unwrap()[..]).unwrap().into_vec::<f32>().unwrap();
+    for (movie, row) in order.iter().zip(rows.chunks(4)) {
+        assert_eq!(row, [0, 1, 2, 3].map(|column| (movie * 4 + column) as f32));
+    }
+    let found = rig.ok(&["lookup", "-d", &drive, "--table", "movies", "--ids", &format!("{},0", order[0])]);
+    assert_eq!(found["found"], json!([true, false]));
 }
