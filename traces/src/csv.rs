@@ -72,7 +72,8 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
     let refuse = |what: String, remedy: &str| FormatError::new(Kind::Unclear, path, what, remedy);
     let find = |wanted: &str| {
         names.iter().position(|name| name == wanted).ok_or_else(|| {
-            refuse(format!("there is no column {wanted:?}; its columns are: {}", shown(&names)), "name one of these")
+            let what = format!("there is no column {wanted:?}; its columns are: {}", shown(&names));
+            FormatError::new(Kind::Missing, path, what, "name one of these")
         })
     };
     let indices = match (&*spec.columns, &*names) {

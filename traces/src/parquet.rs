@@ -152,7 +152,7 @@ impl Rows {
             let column = file.columns().iter().find(|column| column.name == *name).ok_or_else(|| {
                 let known = file.columns().iter().map(|column| &*column.name).collect::<Vec<_>>().join(", ");
                 let what = format!("it has no column {name:?} of integers, but: {known}");
-                FormatError::new(Kind::Unclear, path, what, "name one of these columns")
+                FormatError::new(Kind::Missing, path, what, "name one of these columns")
             })?;
             Ok(Column { reader: file.read(column)?, keys: Vec::new(), lengths: Vec::new(), key: 0, row: 0 })
         };

@@ -157,7 +157,7 @@ fn find(slots: &[Slot], name: &str) -> Option<usize> {
 fn no_slot(spec: &TraceSpec, slots: &[Slot], name: &str) -> FormatError {
     let names: Vec<&str> = slots.iter().map(|slot| &*slot.name).take(40).collect();
     let what = format!("it has no slot {name:?}; its {} slots are: {}", slots.len(), names.join(", "));
-    FormatError::new(Kind::Unclear, &spec.path, what, "name one of these")
+    FormatError::new(Kind::Missing, &spec.path, what, "name one of these")
 }
 
 /// Where the keys of each slot begin among all, if sizes are given.

@@ -267,10 +267,12 @@ fn keys_are_refused_by_name() {
     let loaded = rig.ok(&load);
     let table = &loaded["tables"][0];
     assert_eq!((&table["key_index"]["signed"], &table["trace_ids_missing"]), (&json!(false), &json!(1)));
-    let found =
-        rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "18446744073709551615,9223372036854775808,-1"]);
+    let lookup = |ids: &str| rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", ids]);
+    let found = lookup("18446744073709551615,9223372036854775808,8");
     assert_eq!(found["rows"], json!([[0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]));
     assert_eq!(found["found"], json!([true, true, false]));
+    // The same bits as the first, but another number.
+    assert_eq!(lookup("-1,12")["found"], json!([false, true]));
     rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
     let order = npyz::NpyFile::new(&fs::read(rig.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<u64>().unwrap();
     assert_eq!(order, [12, 7, u64::MAX, 1 << 63]);
@@ -329,7 +331,7 @@ fn movies_are_ranked_by_their_ratings() {
     fs::write(rig.path("k.npy"), list("<i8", bytes(i64::to_le_bytes, &keys))).unwrap();
     let file =
         rig.npy("movies.npy", keys.len() as u64, 4, |row, column| (keys[row as usize] * 4 + column as i64) as f32);
-    let hotness = format!("trace:{}:movieId,query=userId", ratings.display());
+    let hotness = format!("trace:{}:Id,query=userId", ratings.display());
     let loaded = rig.ok(&["load", "-d", &drive, &file, "--keys", "k.npy", "--hotness", &hotness, "--row-crc"]);
     let table = &loaded["tables"][0];
     assert_eq!((&table["trace_ids"], &table["trace_ids_missing"]), (&json!(100_836), &json!(0)));
