@@ -245,7 +245,7 @@ mod tests {
             }
             let blocks: std::collections::BTreeSet<u64> = drawn.iter().map(|id| id / per_lba).collect();
             let stripe = u64::from(32768 / (lba * lbas_of_row as u32));
-            let begins = |block: &&u64| **block % stripe == 0 || !blocks.contains(&(**block).wrapping_sub(1));
+            let begins = |block: &&u64| block.is_multiple_of(stripe) || !blocks.contains(&(**block).wrapping_sub(1));
             let (read, commands) =
                 (blocks.len() as f64 * lbas_of_row as f64 * f64::from(lba), blocks.iter().filter(begins).count());
             assert!((cost.read / read - 1.0).abs() < 0.05, "{bytes} {ids} {lba}: {} {read}", cost.read);

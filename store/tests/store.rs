@@ -500,7 +500,7 @@ impl RowSource for Made {
 fn rows_that_are_made_lie_where_they_belong_and_a_source_that_changes_is_not_committed() {
     let (_, store) = common::store(2, 24 << 20, 512);
     let kept = small("kept", 1);
-    common::load(&store, &[kept.clone()], &LoadOptions::default());
+    common::load(&store, std::slice::from_ref(&kept), &LoadOptions::default());
     let mut table = Table::random("t", 40_000, 16, DType::F32, &mut fastrand::Rng::with_seed(9));
     table.spec.row_crc = true;
     let spec = table.spec.clone();
