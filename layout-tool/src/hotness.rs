@@ -449,6 +449,6 @@ mod tests {
             assert_eq!(read_numbers(&typed(name, column)).unwrap_err().class, crate::failure::Class::Usage);
         }
         assert!(ranks(Path::new("/dev/zero"), true, 4).unwrap_err().message.contains("no regular file"));
-        assert!(ranks(&dir.path().join("absent.csv"), true, 4).unwrap_err().message.contains("cannot be read"));
+        assert!(ranks(&dir.path().join("absent.csv"), true, 4).unwrap_err().message.contains("cannot be opened"));
     }
 }
