@@ -15,7 +15,7 @@ use crate::format::{cut, empty_slots};
 use crate::generation::{Generation, LogChunk};
 use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
 use crate::placement::ChunkRef;
-use crate::probe::probe;
+use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
 use crate::volume::Volume;
 
@@ -73,6 +73,7 @@ impl Volume {
             return Err(FormatError::DriveCount { given: MAX_MEMBERS + 1 }.into());
         }
         let found = probe(&**drive).map_err(VolumeError::Drive)?;
+        self.refuse_member(drive, &found)?;
         // A member that an attempt which came to nothing left behind is no other store.
         let own = |it: &Superblock| it.store == self.store();
         if found.has_magic() && !overwrite && !found.newest().is_some_and(own) {
@@ -101,6 +102,21 @@ impl Volume {
             serial: cut(drive.serial()),
             vacant: false,
         })
+    }
+
+    /// A drive that has a superblock of a member is that member, or a copy of it.
+    fn refuse_member(&self, drive: &Arc<dyn Drive>, found: &Probe) -> Result<(), VolumeError> {
+        let superblocks = found.states().filter_map(SlotState::superblock);
+        let claimed = superblocks.filter(|it| it.store == self.store()).filter_map(|it| it.own());
+        let claimed: Vec<Uuid> = claimed.map(|own| own.uuid).collect();
+        let members = self.geometry().members.iter().enumerate();
+        match members.into_iter().find(|(_, member)| !member.vacant && claimed.contains(&member.uuid)) {
+            None => Ok(()),
+            Some((index, member)) => Err(VolumeError::AlreadyMember {
+                drive: drive.name().to_owned(),
+                member: self.drive(index as u16).map_or_else(|| member.serial.clone(), |drive| drive.name().to_owned()),
+            }),
+        }
     }
 
     /// Moves chunks of every generation to `member` until it has its share of each: as many of a generation's chunks as it has of
@@ -159,16 +175,17 @@ impl Volume {
         }
         let _draining = self.drain(member);
         let mut columns: Vec<(u64, Vec<usize>)> = Vec::new();
-        let mut logs: Vec<u64> = Vec::new();
+        let mut logs: Vec<(u64, u64)> = Vec::new();
         for generation in self.generations() {
             let on = |chunk: &ChunkRef| chunk.drive() == member;
             let map = generation.placement.map().iter().enumerate();
             columns.push((generation.id, map.filter(|(_, chunk)| on(chunk)).map(|(column, _)| column).collect()));
-            logs.extend(generation.log.iter().any(|log| on(&log.chunk)).then_some(generation.id));
+            let logged = generation.log.iter().filter(|log| on(&log.chunk)).count() as u64;
+            logs.extend((logged > 0).then_some((generation.id, logged)));
         }
-        let total = columns.iter().map(|(_, columns)| columns.len() as u64).sum::<u64>();
-        let needed = total + logs.len() as u64;
-        self.reserve(needed, |_| Vec::new())?;
+        let mapped = columns.iter().map(|(_, columns)| columns.len() as u64).sum::<u64>();
+        let total = mapped + logs.iter().map(|(_, logged)| logged).sum::<u64>();
+        self.reserve(total, |_| Vec::new())?;
         let mut moved = 0;
         for (id, columns) in columns {
             for columns in columns.chunks(AT_ONCE) {
@@ -178,8 +195,12 @@ impl Volume {
                 }
             }
         }
-        for id in logs {
+        for (id, logged) in logs {
             self.move_log(id, member)?;
+            moved += logged;
+            if progress(moved, total).is_break() {
+                return Err(VolumeError::Stopped);
+            }
         }
         let _closing = self.close()?;
         // A load that had reserved chunks on it before may have been committed since.
