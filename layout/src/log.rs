@@ -216,18 +216,15 @@ impl Log {
     /// a drive fails, none of them counts, and all are in doubt ([`VolumeError::UpdateInDoubt`]): a crash may bring the first so
     /// many of them, the next update that succeeds ends them.
     pub fn append(&mut self, updates: &[Update<'_>]) -> Result<u64, VolumeError> {
-        // Held, for its chunks are nobody else's then, even if the generation is dropped meanwhile.
-        let mut generation = self.found()?;
+        // Its chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
+        let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
         let parts = self.divide(updates);
-        let chunks = self.reserve(&generation, parts.len() - 1)?;
+        let reserved = self.reserve(&generation, parts.len() - 1)?;
         let before = (self.last, self.next);
-        let chunks = std::iter::once(None).chain(chunks.iter().copied().map(Some));
+        let chunks = std::iter::once(None).chain(reserved.iter().copied().map(Some));
         for (chunk, (part, bytes)) in chunks.zip(parts) {
-            let allotted = match chunk {
-                Some(chunk) => self.allot(chunk).map(|now| generation = now),
-                None => Ok(()),
-            };
+            let allotted = chunk.map_or(Ok(()), |chunk| self.allot(chunk));
             if let Err(error) = allotted.and_then(|()| self.write(part, bytes)) {
                 // What stands behind the units that count is not known: nothing is ever appended there.
                 (self.last, self.next) = (before.0.map(|last| Last { fresh: false, ..last }), before.1);
@@ -235,7 +232,6 @@ impl Log {
                 return Err(error);
             }
         }
-        drop(generation);
         Ok(self.sequence())
     }
 
@@ -363,24 +359,20 @@ impl Log {
         Ok(())
     }
 
-    /// Seals the last chunk at the units that count, and allots another, which was reserved, in one commit. The generation as it is
-    /// then.
-    fn allot(&mut self, chunk: ChunkRef) -> Result<Arc<Generation>, VolumeError> {
-        let id = self.generation;
-        let (last, first) = (self.last, self.next);
-        let (allotted, generation) = self.volume.writing()?.commit(false, None, |catalogue, commit| {
-            let allotted = catalogue.change(id, |generation| {
+    /// Seals the last chunk at the units that count, and allots another, which was reserved, in one commit.
+    fn allot(&mut self, chunk: ChunkRef) -> Result<(), VolumeError> {
+        let (id, last, first) = (self.generation, self.last, self.next);
+        let allotted = self.volume.writing()?.commit(false, None, |catalogue, commit| {
+            catalogue.change(id, |generation| {
                 settle(&mut generation.log, last);
                 let chunk = LogChunk { chunk, units: None, epoch: commit.epoch, commit: commit.id, first };
                 generation.log.push(chunk);
                 Ok(chunk)
-            })?;
-            let generation = catalogue.generation(id).cloned().ok_or(VolumeError::NoSuchGeneration { id })?;
-            Ok::<_, VolumeError>((allotted, generation))
+            })
         })?;
         self.last = Some(Last { chunk: allotted, units: 0, fresh: true });
         self.doubt = false;
-        Ok(generation)
+        Ok(())
     }
 }
 
