@@ -100,6 +100,11 @@ impl Volume {
         self.shared.read_only.as_deref()
     }
 
+    /// Whether it may be written to: it was not opened for reading only, no commit is in doubt, its members were not changed.
+    pub fn is_writable(&self) -> bool {
+        self.writing().is_ok()
+    }
+
     /// The drive of member `member`, the index in a [`RowAddress`](crate::RowAddress) or an [`Extent`](crate::Extent); `None` if
     /// it is missing.
     pub fn drive(&self, member: u16) -> Option<&Arc<dyn Drive>> {

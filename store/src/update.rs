@@ -1,6 +1,6 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use warprow_layout::{Generation, Log, Patch, Update, VolumeError};
@@ -13,11 +13,23 @@ use crate::{Store, StoreError};
 /// Updates of all generations of a store.
 #[derive(Debug)]
 pub(crate) struct Updates {
-    of: Mutex<HashMap<u64, Arc<Updating>>>,
-    /// Bytes that an overlay may take.
+    of: Mutex<HashMap<u64, Arc<Replayed>>>,
+    /// Bytes that overlays of a generation may take.
     bound: u64,
     /// Held, besides, by whoever reads tables without overlays; locked by updates that are under way.
     unfollowing: RwLock<Arc<()>>,
+}
+
+/// A generation's log: replayed by whoever needs it first, while others wait, of this generation alone.
+#[derive(Debug, Default)]
+struct Replayed(Mutex<Option<Result<Arc<Updating>, Damage>>>);
+
+/// Why there is no use in replaying a log once more.
+#[derive(Debug, Clone)]
+struct Damage {
+    drive: String,
+    unit: u32,
+    what: &'static str,
 }
 
 /// Updates of one generation.
@@ -44,7 +56,12 @@ impl Updates {
 
     /// Closes all logs; updates open them again.
     pub(crate) fn close(&self) {
-        lock(&self.of).values().for_each(|updating| lock(&updating.0).log = None);
+        let all: Vec<Arc<Replayed>> = lock(&self.of).values().cloned().collect();
+        for replayed in all {
+            if let Some(Ok(updating)) = &*lock(&replayed.0) {
+                lock(&updating.0).log = None;
+            }
+        }
     }
 
     /// To be held by a reader that does not follow updates: while it lives, there are none. Those under way have ended.
@@ -75,6 +92,24 @@ impl Writer {
         Ok(log)
     }
 
+    /// Makes room for so many rows more, of so many bytes, in the overlays that live; else the bytes that they would take.
+    fn make_room(&mut self, more: usize, bytes: usize, bound: u64) -> Result<(), u64> {
+        self.older.retain(|overlay| overlay.strong_count() > 0);
+        let older = self.older.iter().filter_map(Weak::upgrade);
+        let all: Vec<Arc<Overlay>> = older.chain([self.current.clone()]).collect();
+        let needed = |all: &[Arc<Overlay>]| all.iter().map(|it| it.bytes_with(more, bytes)).sum::<u64>();
+        let wanted = needed(&all);
+        if wanted <= bound {
+            return Ok(());
+        }
+        // It takes time: not for a little each time.
+        let worth =
+            |it: &&Arc<Overlay>| it.bytes_with(more, bytes).saturating_sub(it.least_with(more, bytes)) > bound / 8;
+        all.iter().filter(worth).for_each(|it| it.squeeze(more));
+        let wanted = needed(&all);
+        if wanted <= bound { Ok(()) } else { Err(wanted) }
+    }
+
     fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) {
         self.older.retain(|overlay| overlay.strong_count() > 0);
         self.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(entries, rows));
@@ -83,40 +118,84 @@ impl Writer {
 }
 
 impl Shared {
-    /// The updated rows that belong over a generation's chunks. [`VolumeError::NoSuchGeneration`] if the catalogue no longer has
-    /// it, or has it with other chunks, and nobody reads these any more.
-    pub(crate) fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+    /// The updated rows that belong over a generation's chunks; `None`: the catalogue has it with other chunks, and nobody reads
+    /// these any more.
+    fn overlay_of(&self, generation: &Generation) -> Result<Option<Arc<Overlay>>, StoreError> {
         let updating = self.updating(generation.id)?;
         let writer = lock(&updating.0);
         let older = writer.older.iter().filter_map(Weak::upgrade);
         // An older one has all that a later one has, and more.
-        let found = older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last();
+        Ok(older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last())
+    }
+
+    /// The same; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has it so.
+    pub(crate) fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+        let found = self.overlay_of(generation)?;
         found.ok_or(StoreError::Volume(VolumeError::NoSuchGeneration { id: generation.id }))
     }
 
     /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago.
     pub(crate) fn with_overlay(&self, located: Located) -> (Located, Result<Arc<Overlay>, StoreError>) {
-        let mut located = located;
-        let mut overlay = self.overlay(&located.generation);
-        // Each time a compaction came between: they take longer than this.
-        for _ in 0..8 {
-            if overlay.is_ok() {
-                break;
+        let (mut located, mut turns) = (located, 0);
+        loop {
+            let missing = VolumeError::NoSuchGeneration { id: located.generation.id };
+            match self.overlay_of(&located.generation) {
+                Ok(Some(overlay)) => return (located, Ok(overlay)),
+                Err(error) => return (located, Err(error)),
+                // A compaction came between: they take longer than this.
+                Ok(None) if turns < 8 => match self.volume.generation(located.generation.id) {
+                    Some(now) => (located.generation, turns) = (now, turns + 1),
+                    None => return (located, Err(missing.into())),
+                },
+                Ok(None) => return (located, Err(missing.into())),
             }
-            let Some(now) = self.volume.generation(located.generation.id) else { break };
-            overlay = self.overlay(&now);
-            located.generation = now;
         }
-        (located, overlay)
+    }
+
+    /// The same of many; `None`: it could not be had. Where a log cannot be read, no other table of its generation asks again.
+    pub(crate) fn with_overlays(&self, located: Vec<Located>) -> Vec<(Located, Option<Arc<Overlay>>)> {
+        let mut failed = HashSet::new();
+        let mut one = |located: Located| {
+            if failed.contains(&located.generation.id) {
+                return (located, None);
+            }
+            let (located, overlay) = self.with_overlay(located);
+            failed.extend(overlay.is_err().then_some(located.generation.id));
+            (located, overlay.ok())
+        };
+        located.into_iter().map(&mut one).collect()
     }
 
     /// Replays the log, if that has not been done.
     fn updating(&self, generation: u64) -> Result<Arc<Updating>, StoreError> {
-        let mut of = lock(&self.updates.of);
-        if let Some(updating) = of.get(&generation) {
-            return Ok(updating.clone());
+        let replayed = lock(&self.updates.of).entry(generation).or_default().clone();
+        let mut replayed = lock(&replayed.0);
+        match &*replayed {
+            Some(Ok(updating)) => return Ok(updating.clone()),
+            Some(Err(Damage { drive, unit, what })) => {
+                let (drive, unit) = (drive.clone(), *unit);
+                return Err(VolumeError::LogDamaged { generation, drive, unit, what }.into());
+            }
+            None => {}
         }
-        let found = self.volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        match self.replay(generation) {
+            Ok(writer) => {
+                let updating = Arc::new(Updating(Mutex::new(writer)));
+                *replayed = Some(Ok(updating.clone()));
+                Ok(updating)
+            }
+            Err(error) => {
+                if let VolumeError::LogDamaged { drive, unit, what, .. } = &error {
+                    *replayed = Some(Err(Damage { drive: drive.clone(), unit: *unit, what }));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn replay(&self, generation: u64) -> Result<Writer, VolumeError> {
+        let volume = &self.volume;
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let overlay = Overlay::new(found.base_sequence);
         let (mut entries, mut rows) = (Vec::new(), Vec::new());
         let mut take = |sequence, update: Update<'_>| {
@@ -128,16 +207,15 @@ impl Shared {
                 entries.clear();
             }
         };
-        let log = match self.volume.read_only() {
-            None => Some(self.volume.log(generation, &mut take)?),
-            Some(_) => {
-                self.volume.read_log(&found, &mut take)?;
+        let log = match volume.is_writable() {
+            true => Some(volume.log(generation, &mut take)?),
+            false => {
+                volume.read_log(&found, &mut take)?;
                 None
             }
         };
         overlay.publish(&entries, &rows.into());
-        let writer = Writer { log, current: Arc::new(overlay), older: Vec::new() };
-        Ok(of.entry(generation).or_insert(Arc::new(Updating(Mutex::new(writer)))).clone())
+        Ok(Writer { log, current: Arc::new(overlay), older: Vec::new() })
     }
 }
 
@@ -192,31 +270,26 @@ impl Store {
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
         let bound = self.shared.updates.bound;
-        writer.older.retain(|overlay| overlay.strong_count() > 0);
-        let older = writer.older.iter().filter_map(Weak::upgrade).map(|overlay| overlay.bytes());
-        let bytes = older.max().unwrap_or(0).max(writer.current.bytes()) + Overlay::bytes_of(ids.len(), rows.len());
-        if bytes > bound {
-            return Err(StoreError::OverlayFull { generation: located.generation.id, bytes, bound });
-        }
+        writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
+            let generation = located.generation.id;
+            StoreError::OverlayFull { generation, bytes, bound }
+        })?;
         let mut log = writer.take_log(&self.shared, located.generation.id)?;
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
-        let before = log.sequence();
         let appended = log.append(&updates);
-        // Of those that came before a failure, some may be durable: they count.
-        let durable = (log.sequence() - before) as usize;
+        writer.log = Some(log);
+        let last = appended?;
         let entry = |(position, &key): (usize, &u64)| Entry {
             table: index,
             key,
-            sequence: before + 1 + position as u64,
+            sequence: last - (ids.len() - 1 - position) as u64,
             begin: position * row_bytes,
             bytes: row_bytes,
         };
-        let entries: Vec<Entry> = ids.iter().take(durable).enumerate().map(entry).collect();
-        let rows: Arc<[u8]> = rows.into();
-        writer.publish(&entries, &rows);
-        writer.log = Some(log);
-        Ok(appended?)
+        let entries: Vec<Entry> = ids.iter().enumerate().map(entry).collect();
+        writer.publish(&entries, &rows.into());
+        Ok(last)
     }
 
     /// The updated rows of a table, if any: by rank, as of now.
