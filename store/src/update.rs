@@ -1,12 +1,14 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
+use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use warprow_layout::{Generation, Log, Patch, Update, VolumeError};
+use warprow_layout::{Generation, Log, Patch, Table, Update, VolumeError};
 
 use crate::member::lock;
 use crate::overlay::{Entry, Overlay};
+use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
 use crate::{Store, StoreError};
 
@@ -44,6 +46,62 @@ struct Writer {
     current: Arc<Overlay>,
     /// Of the generation as it was before compactions, where somebody still reads it so.
     older: Vec<Weak<Overlay>>,
+    keyed: KeyedTables,
+}
+
+/// What finds the keys of a generation's tables that have keys, read when one is updated: overlays have their rows by slot, as
+/// look-ups do, and logs by key.
+#[derive(Debug, Default)]
+struct KeyedTables(HashMap<u32, SparseIds>);
+
+impl KeyedTables {
+    /// That of table number `index`; `None`: it has ids.
+    fn of(&mut self, store: &Shared, generation: &Generation, index: u32) -> Result<Option<&SparseIds>, StoreError> {
+        let Some(table) = generation.tables.get(index as usize).filter(|table| table.keys.is_some()) else {
+            return Ok(None);
+        };
+        Ok(Some(match self.0.entry(index) {
+            MapEntry::Occupied(known) => known.into_mut(),
+            MapEntry::Vacant(place) => {
+                let (volume, index) = (&store.volume, index as usize);
+                let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+                // A fingerprint that passes falsely would have another key's row changed.
+                let stored = volume.read_keys(generation, index)?.ok_or_else(missing)?;
+                let found = volume.read_key_index(generation, index)?.ok_or_else(missing)?;
+                let ranks = volume.read_ranks(generation, index)?.map(Arc::new);
+                place.insert(SparseIds { index: Arc::new(found), stored: Some(Arc::new(stored)), ranks })
+            }
+        }))
+    }
+
+    /// What overlays have rows of these ids or keys by.
+    fn places(
+        &mut self,
+        store: &Shared,
+        generation: &Generation,
+        index: u32,
+        ids: &[u64],
+    ) -> Result<Option<Vec<u64>>, StoreError> {
+        let Some(sparse) = self.of(store, generation, index)? else { return Ok(None) };
+        let (slots, absent) = sparse.slots_of(ids);
+        if absent.is_empty() {
+            return Ok(Some(slots));
+        }
+        let kind = sparse.index.kind();
+        let keys = absent.iter().take(10).map(|&key| kind.number(key).to_string()).collect();
+        let table = generation.tables.get(index as usize).map(|table| table.name.clone()).unwrap_or_default();
+        Err(StoreError::NoSuchKey { table, keys })
+    }
+
+    /// The same for records of a log, in their place.
+    fn place(&mut self, store: &Shared, generation: &Generation, entries: &mut [Entry]) -> Result<(), StoreError> {
+        for entry in entries {
+            if let Some(slots) = self.places(store, generation, entry.table, &[entry.key])? {
+                entry.key = slots.first().copied().unwrap_or(entry.key);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Updates that are put in at once when a log is replayed.
@@ -81,6 +139,7 @@ impl Writer {
             return Err(VolumeError::ReadOnly { reason: reason.to_owned() }.into());
         }
         // What was in doubt when it was closed may turn out to be there.
+        let found = store.volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let (known, mut entries, mut rows) = (self.current.sequence(), Vec::new(), Vec::new());
         let log = store.volume.log(generation, |sequence, Update { table, key, row }| {
             if sequence > known {
@@ -88,6 +147,7 @@ impl Writer {
                 rows.extend_from_slice(row);
             }
         })?;
+        self.keyed.place(store, &found, &mut entries)?;
         self.publish(&entries, &rows.into());
         Ok(log)
     }
@@ -185,26 +245,33 @@ impl Shared {
                 Ok(updating)
             }
             Err(error) => {
-                if let VolumeError::LogDamaged { drive, unit, what, .. } = &error {
+                if let StoreError::Volume(VolumeError::LogDamaged { drive, unit, what, .. }) = &error {
                     *replayed = Some(Err(Damage { drive: drive.clone(), unit: *unit, what }));
                 }
-                Err(error.into())
+                Err(error)
             }
         }
     }
 
-    fn replay(&self, generation: u64) -> Result<Writer, VolumeError> {
+    fn replay(&self, generation: u64) -> Result<Writer, StoreError> {
         let volume = &self.volume;
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let overlay = Overlay::new(found.base_sequence);
         let (mut entries, mut rows) = (Vec::new(), Vec::new());
+        let (mut keyed, mut failed) = (KeyedTables::default(), None);
+        let mut publish = |entries: &mut Vec<Entry>, rows: &mut Vec<u8>| {
+            match keyed.place(self, &found, entries) {
+                Ok(()) => overlay.publish(entries, &std::mem::take(rows).into()),
+                Err(error) => failed = Some(error),
+            }
+            entries.clear();
+        };
         let mut take = |sequence, update: Update<'_>| {
             let Update { table, key, row } = update;
             entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
             rows.extend_from_slice(row);
             if entries.len() == REPLAYED {
-                overlay.publish(&entries, &std::mem::take(&mut rows).into());
-                entries.clear();
+                publish(&mut entries, &mut rows);
             }
         };
         let log = match volume.is_writable() {
@@ -214,17 +281,22 @@ impl Shared {
                 None
             }
         };
-        overlay.publish(&entries, &rows.into());
-        Ok(Writer { log, current: Arc::new(overlay), older: Vec::new() })
+        publish(&mut entries, &mut rows);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Writer { log, current: Arc::new(overlay), older: Vec::new(), keyed }),
+        }
     }
 }
 
 impl Store {
-    /// Gives rows of a table other content, by id: `rows` has one row after another. When it returns, they are durable, and every
+    /// Gives rows of a table other content, by id, or by key where it has keys, an `i64` by its bits: `rows` has one row after another. When it returns, they are durable, and every
     /// look-up of the host executor that begins later reads them; none reads some of them without the others. Where an id comes
     /// twice, its last row counts. The sequence number of the last, which counts the updates of the generation.
     ///
-    /// Refused, with nothing written: ids that the table does not have, rows of another size, more than
+    /// The first update of a table that has keys reads these, and keeps them: eight bytes a row. They have to be stored.
+    ///
+    /// Refused, with nothing written: ids or keys that the table does not have, rows of another size, more than
     /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
     /// executor on a GPU is attached, which does not follow updates. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
@@ -232,7 +304,18 @@ impl Store {
         self.update_located(&self.locate(table)?, ids, rows)
     }
 
-    /// The same, of a table of generation `generation`, which may stand by.
+    /// Whether [`update`](Self::update) would find rows of all these ids or keys. Nothing is changed.
+    pub fn check_update(&self, table: &str, ids: &[u64]) -> Result<(), StoreError> {
+        let located = self.locate(table)?;
+        refuse_absent(located.table(), ids)?;
+        if located.table().keys.is_some() {
+            let updating = self.shared.updating(located.generation.id)?;
+            lock(&updating.0).keyed.places(&self.shared, &located.generation, located.index as u32, ids)?;
+        }
+        Ok(())
+    }
+
+    /// As [`update`](Self::update), of a table of generation `generation`, which may stand by.
     pub fn update_generation(&self, generation: u64, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         self.update_located(&self.locate_in(generation, table)?, ids, rows)
     }
@@ -251,17 +334,11 @@ impl Store {
     fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         let row_bytes = table.row_bytes() as usize;
-        if table.keys.is_some() {
-            return Err(StoreError::UpdateKeyed { table: table.name.clone() });
-        }
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
             let (table, ids) = (table.name.clone(), ids.len());
             return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });
         }
-        let absent: Vec<u64> = ids.iter().copied().filter(|&id| id >= table.rows).take(10).collect();
-        if !absent.is_empty() {
-            return Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: absent });
-        }
+        refuse_absent(table, ids)?;
         let unfollowing = self.shared.updates.unfollowing.read().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&unfollowing) > 1 {
             return Err(StoreError::Unfollowing { table: table.name.clone() });
@@ -269,6 +346,7 @@ impl Store {
         self.shared.watch()?;
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
+        let places = writer.keyed.places(&self.shared, &located.generation, index, ids)?;
         let bound = self.shared.updates.bound;
         writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
             let generation = located.generation.id;
@@ -287,7 +365,7 @@ impl Store {
             begin: position * row_bytes,
             bytes: row_bytes,
         };
-        let entries: Vec<Entry> = ids.iter().enumerate().map(entry).collect();
+        let entries: Vec<Entry> = places.as_deref().unwrap_or(ids).iter().enumerate().map(entry).collect();
         writer.publish(&entries, &rows.into());
         Ok(last)
     }
@@ -359,6 +437,16 @@ impl Store {
     /// Forgets the updates of a generation that is gone.
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
+    }
+}
+
+/// Refuses ids that a table of ids does not have.
+fn refuse_absent(table: &Table, ids: &[u64]) -> Result<(), StoreError> {
+    let is_absent = |&id: &u64| table.keys.is_none() && id >= table.rows;
+    let absent: Vec<u64> = ids.iter().copied().filter(is_absent).take(10).collect();
+    match absent.is_empty() {
+        true => Ok(()),
+        false => Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: absent }),
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::Table;
+use common::{Keys, Table};
 use warprow_layout::{FormatOptions, VolumeError, row_crc};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, PrepareOptions,
-    Rows, Store, StoreError, TableSpec,
+    Batch, DType, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions, OpenOptions, Output, PlanOptions,
+    Pooling, PrepareOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -440,4 +440,72 @@ fn rows_that_are_updated_again_do_not_fill_the_overlay() {
         }
     }
     scanned(&store, &table);
+}
+
+/// Rows of a table that has keys are updated by these, over replay and compaction; what it does not have is refused.
+#[test]
+fn rows_are_updated_by_their_keys() {
+    for order in [RowOrder::Slots, RowOrder::Given, RowOrder::Ranks(Ranks::by_hotness(&(0..2000).collect::<Vec<_>>()))]
+    {
+        let (drives, mut store) = store();
+        let mut random = fastrand::Rng::with_seed(16);
+        let mut table = bytes("t", 2000, 64, &mut random);
+        table.spec.row_crc = true;
+        let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xfff) + i).collect();
+        let fingerprint = Fingerprint::Bits8;
+        table.keys = Some(Keys {
+            kind: KeyKind::I64,
+            fingerprint,
+            order: order.clone(),
+            stored: true,
+            numbers: numbers.clone(),
+        });
+        common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+        let change = |store: &Store, table: &mut Table, count: usize, random: &mut fastrand::Rng| {
+            let positions: Vec<usize> = (0..count).map(|_| random.usize(..2000)).collect();
+            let keys: Vec<u64> = positions.iter().map(|&position| numbers[position] as i64 as u64).collect();
+            let mut rows = vec![0; count * 64];
+            random.fill(&mut rows);
+            store.update("t", &keys, &rows).unwrap();
+            for (&position, row) in positions.iter().zip(rows.chunks(64)) {
+                table.rows[position * 64..][..64].copy_from_slice(row);
+            }
+        };
+        let check = |store: &Store, table: &Table| {
+            let host = store.attach_host(HostOptions::default().with_dram_bytes(30_000).with_checked_keys()).unwrap();
+            let options = PlanOptions::default().with_max(1, 2000).with_out(DType::U8);
+            let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
+            let ids: Vec<i64> = numbers.iter().map(|&number| number as i64).collect();
+            let mut rows = vec![0; ids.len() * 64];
+            plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::U8(&mut rows), 64)).unwrap();
+            assert_eq!(rows, table.rows);
+        };
+        for turn in 0..4 {
+            change(&store, &mut table, 1 + 100 * turn, &mut random);
+            check(&store, &table);
+            let absent = store.update("t", &[numbers[3] as i64 as u64, 7, 8], &[0; 192]);
+            assert!(matches!(&absent, Err(StoreError::NoSuchKey { keys, .. }) if *keys == ["7", "8"]), "{absent:?}");
+            if turn % 2 == 1 {
+                store.compact(0).unwrap();
+                check(&store, &table);
+                assert!(store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap().is_sound());
+            }
+            drop(store);
+            store = open(&drives, &OpenOptions::default());
+            check(&store, &table);
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_not_stored_are_not_updated() {
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(17);
+    let mut table = bytes("t", 300, 64, &mut random);
+    let numbers = (0..300).map(|i| i * 1000).collect();
+    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Slots);
+    table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let refused = store.update("t", &[1000], &[0; 64]);
+    assert!(matches!(refused, Err(StoreError::KeysNotStored { .. })), "{refused:?}");
 }

@@ -14,3 +14,4 @@ mod properties;
 mod rig;
 mod round_trip;
 mod serve;
+mod updates;
