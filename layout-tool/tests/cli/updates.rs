@@ -85,6 +85,29 @@ fn rows_of_another_type_are_converted_and_a_stopped_update_goes_on() {
     );
 }
 
+/// A delta file that has keys says itself whose its rows are.
+#[test]
+fn a_delta_file_has_its_keys_with_it() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 2, |r, c| (r + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    std::fs::create_dir(rig.path("delta")).unwrap();
+    let keys: Vec<u8> = [999u64, 3, 500].iter().flat_map(|key| key.to_le_bytes()).collect();
+    let rows: Vec<u8> = [-1f32, -2.0, -3.0, -4.0, -5.0, -6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    std::fs::write(rig.path("delta/key"), &keys).unwrap();
+    std::fs::write(rig.path("delta/emb_vector"), &rows).unwrap();
+    assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", "delta"])["rows"], 3);
+    let wanted = json!([[-3.0, -4.0], [4.0, 5.0], [-5.0, -6.0], [-1.0, -2.0]]);
+    assert_eq!(look(&rig, &drive, "3,4,500,999"), wanted);
+    // A key that was not there before is refused, and the others with it.
+    let new: Vec<u8> = [4u64, 1000, 5].iter().flat_map(|key| key.to_le_bytes()).collect();
+    std::fs::write(rig.path("delta/key"), &new).unwrap();
+    let refused = rig.fails(&["update", "t", "-d", &drive, "--rows", "delta", "--batch", "1"], 3);
+    assert!(refused["message"].as_str().unwrap().contains("none of id 1000"), "{refused}");
+    assert_eq!(look(&rig, &drive, "3,4,500,999"), wanted);
+}
+
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_is_changed() {
     let rig = Rig::new();
