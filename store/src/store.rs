@@ -350,7 +350,7 @@ impl Store {
         };
         for (rank, row) in self.updated_by_rank(&located, &*overlay?)? {
             if let Some(crc) = crcs.get_mut(rank as usize) {
-                *crc = row_crc(rank, &row);
+                *crc = warprow_layout::row_crc(rank, &row);
             }
         }
         Ok(Some(crcs))
