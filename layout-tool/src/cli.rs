@@ -4,7 +4,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, repair, scrub, serve,
-    verify,
+    update, verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
@@ -40,6 +40,7 @@ pub enum Command {
     Export(export::ExportArgs),
     Lookup(lookup::LookupArgs),
     Generations(generations::GenerationsArgs),
+    Update(update::UpdateArgs),
     Switch(generations::SwitchArgs),
     Drop(generations::DropArgs),
     Compact(generations::CompactArgs),
@@ -77,6 +78,7 @@ impl Command {
             Self::Export(_) => "export",
             Self::Lookup(_) => "lookup",
             Self::Generations(_) => "generations",
+            Self::Update(_) => "update",
             Self::Switch(_) => "switch",
             Self::Drop(_) => "drop",
             Self::Compact(_) => "compact",

@@ -74,6 +74,7 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Export(args) => commands::export::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
         Command::Generations(args) => commands::generations::list(args),
+        Command::Update(args) => commands::update::run(args, &context),
         Command::Switch(args) => commands::generations::switch(args),
         Command::Drop(args) => commands::generations::drop(args),
         Command::Compact(args) => commands::generations::compact(args),

@@ -125,8 +125,10 @@ fn of_store(error: &StoreError) -> Meaning {
             (Class::Refused, format!("generation {id}"), "`warprow switch` to another first")
         }
         StoreError::Unfit { .. } => (Class::Refused, String::new(), "attach and plan anew"),
-        StoreError::UpdateRows { table, .. } | StoreError::NoSuchRow { table, .. } => {
-            (Class::Input, table.clone(), "look at the ids and rows; nothing was updated")
+        StoreError::UpdateRows { table, .. }
+        | StoreError::NoSuchRow { table, .. }
+        | StoreError::NoSuchKey { table, .. } => {
+            (Class::Input, table.clone(), "look at the ids and rows; nothing of these was updated")
         }
         StoreError::OverlayFull { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")
@@ -369,6 +371,10 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::LogFull { .. } => (Class::Resources, "store".into(), "`warprow compact`"),
         VolumeError::UpdateInDoubt { source, .. } => of_drive(source),
         VolumeError::MemberInUse { drive, .. } => (Class::Refused, drive.clone(), "run the command again"),
+        VolumeError::Shown { id, .. } => {
+            (Class::Refused, format!("generation {id}"), "`warprow switch` to another one first")
+        }
+        VolumeError::AlreadyMember { drive, .. } => (Class::Refused, drive.clone(), "give a drive that is none"),
         VolumeError::Stopped => (Class::Interrupted, String::new(), "run the command again to go on"),
         VolumeError::Unsuitable(FormatError::AlreadyFormatted { drive, .. }) => {
             (Class::Refused, drive.clone(), "look at it with `warprow inspect`; to overwrite it, add --overwrite")

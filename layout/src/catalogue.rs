@@ -101,6 +101,15 @@ impl Catalogue {
         shown.flat_map(|generation| &generation.tables).map(|table| table.name.clone()).collect()
     }
 
+    /// The names of tables that are found in that generation: of each name the one of the generation shown last.
+    pub(crate) fn found_tables(&self, id: u64) -> Vec<String> {
+        let Some(of) = self.generation(id).filter(|of| of.shown != 0) else { return Vec::new() };
+        let later = self.generations.iter().filter(|it| (it.shown, it.id) > (of.shown, of.id));
+        let hidden: HashSet<&str> = later.flat_map(|it| &it.tables).map(|table| &*table.name).collect();
+        let found = of.tables.iter().filter(|table| !hidden.contains(&*table.name));
+        found.map(|table| table.name.clone()).collect()
+    }
+
     /// The generation of that id.
     pub fn generation(&self, id: u64) -> Option<&Arc<Generation>> {
         self.generations.iter().find(|generation| generation.id == id)

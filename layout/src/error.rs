@@ -436,6 +436,24 @@ pub enum VolumeError {
         /// The id asked for.
         id: u64,
     },
+    /// Tables of a generation are found by name, and would vanish.
+    #[error("generation {id} is shown, its tables {} are found by name: switch to another one first", tables.join(", "))]
+    Shown {
+        /// The generation.
+        id: u64,
+        /// Those that are found.
+        tables: Vec<String>,
+    },
+    /// A drive that is to join is a member, by another name, or a copy of one.
+    #[error(
+        "drive {drive} is member {member} of this store under another name, or a copy of it: leave it out, or format it"
+    )]
+    AlreadyMember {
+        /// The drive, as it was given.
+        drive: String,
+        /// The member, as its drive is called.
+        member: String,
+    },
     /// The log of a generation is not what was written to it.
     #[error(
         "the log of generation {generation} is damaged at unit {unit} of a chunk on {drive} ({what}): which rows are current cannot be told"

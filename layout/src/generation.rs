@@ -90,6 +90,9 @@ pub struct LogChunk {
     pub first: u64,
 }
 
+/// Bytes of a log chunk in the catalogue.
+pub(crate) const LOG_ENTRY: u64 = 40;
+
 /// Chunks that a log may have.
 pub const MAX_LOG_CHUNKS: usize = 256;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
 use crate::codec::{Ended, Reader, Writer};
 use crate::drive::Drive;
-use crate::error::VolumeError;
-use crate::generation::{Generation, LogChunk, MAX_LOG_CHUNKS};
+use crate::error::{BlockError, VolumeError};
+use crate::generation::{Generation, LOG_ENTRY, LogChunk, MAX_LOG_CHUNKS};
+use crate::placement::ChunkRef;
 use crate::rewrite::Rewritten;
 use crate::units;
-use crate::volume::{LogClaim, Volume};
+use crate::volume::{LogClaim, Reserved, Volume};
 
 /// Bytes of a unit's payload before its part of the stream: how many units were durable.
 const LEAD: usize = 8;
@@ -39,8 +40,10 @@ pub struct Log {
     _claim: LogClaim,
     /// The sequence number of the next record.
     next: u64,
-    /// The chunk that the catalogue has last.
+    /// The chunk that has the last updates that count.
     last: Option<Last>,
+    /// Something failed since: the catalogue may have units and chunks behind it that do not count.
+    doubt: bool,
     /// Batches take a multiple of so many units.
     padding: usize,
 }
@@ -56,16 +59,21 @@ struct Last {
 }
 
 impl Volume {
-    /// Opens a generation's log: hands every update that it has to `update`, with its sequence number, in order. They are durable:
-    /// opening the volume for writing flushed what it found.
+    /// Opens a generation's log: hands every update that it has to `update`, with its sequence number, in order. When this returns
+    /// they are durable, of a volume that is open for writing; if it fails, those that were handed over are not to be shown.
     ///
     /// [`VolumeError::LogDamaged`] where the log is not what was written: the rows of its tables cannot be told then.
     pub fn log(&self, generation: u64, mut update: impl FnMut(u64, Update<'_>)) -> Result<Log, VolumeError> {
         let claim = self.claim_log(generation)?;
+        let writing = if self.read_only().is_none() { Some(self.writing()?) } else { None };
         let found = self.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let (next, units) = self.replay(&found, &mut update)?;
         let last = found.log.last().map(|&chunk| Last { chunk, units, fresh: false });
-        Ok(Log { volume: self.clone(), generation, _claim: claim, next, last, padding: 1 })
+        // A batch whose flush failed, before this log was closed, may be in the drive's cache only.
+        if let (Some(writing), Some(last)) = (writing, last.filter(|last| last.chunk.units.is_none() && units > 0)) {
+            writing.flush(last.chunk.chunk.drive())?;
+        }
+        Ok(Log { volume: self.clone(), generation, _claim: claim, next, last, doubt: false, padding: 1 })
     }
 
     /// As [`log`](Self::log), for a volume that is open for reading: what it hands over may be in the drives' caches only. The
@@ -116,9 +124,11 @@ impl Volume {
         for first in (0..wanted).step_by(READ) {
             let count = (wanted - first).min(READ as u64) as usize;
             let id = self.log_id(log, first as u32);
-            let found = units::read(&**drive, id.address, count)?;
+            let found = units::read_each(&**drive, id.address, count)?;
             for (position, unit) in (first as u32..).zip(&found) {
-                match block::open_expecting(unit, &self.log_id(log, position)) {
+                // What a power cut tore may be unreadable as well.
+                let payload = unit.as_ref().ok_or(BlockError::Unreadable);
+                match payload.and_then(|unit| block::open_expecting(unit, &self.log_id(log, position))) {
                     Ok(payload) if torn.is_none() => {
                         stream.bytes.extend_from_slice(payload.get(LEAD..).unwrap_or_default());
                         stream.units = position + 1;
@@ -202,24 +212,57 @@ impl Log {
 
     /// Makes updates durable, in order; when it returns, they are. The sequence number of the last.
     ///
-    /// Rows that do not fit their table are refused before anything is written. If a drive fails, the updates are in doubt
-    /// ([`VolumeError::UpdateInDoubt`]): a crash may bring them, the next update that succeeds ends them.
+    /// Rows that do not fit their table, and more of them than the volume has room for, are refused before anything is written. If
+    /// a drive fails, none of them counts, and all are in doubt ([`VolumeError::UpdateInDoubt`]): a crash may bring the first so
+    /// many of them, the next update that succeeds ends them.
     pub fn append(&mut self, updates: &[Update<'_>]) -> Result<u64, VolumeError> {
+        // Its chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
         let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
-        let mut left = updates;
-        while !left.is_empty() {
-            let room = self.room();
-            let (count, bytes) = fitting(left, room);
-            if count == 0 {
-                self.allot()?;
-                continue;
+        let parts = self.divide(updates);
+        let reserved = self.reserve(&generation, parts.len() - 1)?;
+        let before = (self.last, self.next);
+        let chunks = std::iter::once(None).chain(reserved.iter().copied().map(Some));
+        for (chunk, (part, bytes)) in chunks.zip(parts) {
+            let allotted = chunk.map_or(Ok(()), |chunk| self.allot(chunk));
+            if let Err(error) = allotted.and_then(|()| self.write(part, bytes)) {
+                // What stands behind the units that count is not known: nothing is ever appended there.
+                (self.last, self.next) = (before.0.map(|last| Last { fresh: false, ..last }), before.1);
+                self.doubt = true;
+                return Err(error);
             }
-            let (now, later) = left.split_at(count);
-            self.write(now, bytes)?;
-            left = later;
         }
         Ok(self.sequence())
+    }
+
+    /// Updates that go into what is left of the last chunk, maybe none, and into each of others that follow, with their bytes.
+    fn divide<'a, 'u>(&self, updates: &'a [Update<'u>]) -> Vec<(&'a [Update<'u>], usize)> {
+        let chunk = self.volume.geometry().chunk_units() as usize * STREAM;
+        let (mut parts, mut left, mut room) = (Vec::new(), updates, self.room());
+        loop {
+            let (count, bytes) = fitting(left, room);
+            let (now, later) = left.split_at(count);
+            parts.push((now, bytes));
+            if later.is_empty() || count == 0 && room == chunk {
+                return parts;
+            }
+            (left, room) = (later, chunk);
+        }
+    }
+
+    /// Takes so many chunks for the log, if it can have them.
+    fn reserve(&self, generation: &Generation, count: usize) -> Result<Reserved, VolumeError> {
+        let counting =
+            generation.log.len() - usize::from(self.last.is_some_and(|last| last.units == 0)).min(generation.log.len());
+        if counting + count > MAX_LOG_CHUNKS {
+            return Err(VolumeError::LogFull { generation: generation.id, chunks: MAX_LOG_CHUNKS });
+        }
+        let needed = self.volume.catalogue_bytes() + count as u64 * LOG_ENTRY;
+        let capacity = self.volume.geometry().catalogue_capacity();
+        if count > 0 && needed > capacity {
+            return Err(VolumeError::CatalogueFull { needed, capacity });
+        }
+        self.volume.reserve_for_log(count as u64)
     }
 
     /// Ends the last chunk here: the next update begins another. The sequence number up to which the chunks so far have updates,
@@ -241,13 +284,16 @@ impl Log {
         if sequence < self.found()?.base_sequence {
             return Err(VolumeError::Rewriting { generation: self.generation });
         }
+        let (last, doubt) = (self.last, self.doubt);
         let compacted = rewritten.commit(|generation| {
+            if doubt {
+                settle(&mut generation.log, last);
+            }
             generation.log.retain(|chunk| chunk.first > sequence);
             generation.base_sequence = sequence;
         })?;
-        if compacted.log.is_empty() {
-            self.last = None;
-        }
+        self.doubt = false;
+        self.last = self.last.filter(|_| !compacted.log.is_empty());
         Ok(compacted)
     }
 
@@ -285,9 +331,9 @@ impl Log {
         left as usize * STREAM
     }
 
-    /// Writes one batch, and makes it durable.
+    /// Writes one batch into the last chunk, which has room for it, and makes it durable.
     fn write(&mut self, updates: &[Update<'_>], bytes: usize) -> Result<(), VolumeError> {
-        let Some(last) = self.last else { return Ok(()) };
+        let Some(last) = self.last.filter(|_| !updates.is_empty()) else { return Ok(()) };
         let mut stream = Writer(Vec::with_capacity(bytes));
         (self.next..).zip(updates).for_each(|(sequence, update)| encode(&mut stream, sequence, update));
         let mut blocks: Vec<[u8; UNIT]> = Vec::new();
@@ -305,47 +351,39 @@ impl Log {
         let first = self.volume.log_id(&last.chunk, last.units).address;
         let writing = self.volume.writing()?;
         let drive = self.volume.present(member)?;
-        let written = units::write(&**drive, first, &blocks).and_then(|()| writing.flush(member));
-        match written {
-            Ok(()) => {
-                self.last = Some(Last { units: last.units + count as u32, ..last });
-                self.next += updates.len() as u64;
-                Ok(())
-            }
-            Err(source) => {
-                // What stands behind the units that count is not known: nothing is ever appended there.
-                self.last = Some(Last { fresh: false, ..last });
-                Err(VolumeError::UpdateInDoubt { sequence: self.next, source })
-            }
-        }
+        units::write(&**drive, first, &blocks)
+            .and_then(|()| writing.flush(member))
+            .map_err(|source| VolumeError::UpdateInDoubt { sequence: self.next, source })?;
+        self.last = Some(Last { units: last.units + count as u32, ..last });
+        self.next += updates.len() as u64;
+        Ok(())
     }
 
-    /// Seals the last chunk at the units that count, and allots another, in one commit.
-    fn allot(&mut self) -> Result<(), VolumeError> {
-        let id = self.generation;
-        let writing = self.volume.writing()?;
-        let reserved = self.volume.reserve_for_log()?;
-        let (last, first) = (self.last, self.next);
-        let &[chunk] = &*reserved else { return Ok(()) };
-        let allotted = writing.commit(false, None, |catalogue, commit| {
+    /// Seals the last chunk at the units that count, and allots another, which was reserved, in one commit.
+    fn allot(&mut self, chunk: ChunkRef) -> Result<(), VolumeError> {
+        let (id, last, first) = (self.generation, self.last, self.next);
+        let allotted = self.volume.writing()?.commit(false, None, |catalogue, commit| {
             catalogue.change(id, |generation| {
-                if let (Some(last), Some(entry)) = (last, generation.log.last_mut()) {
-                    entry.units = Some(last.units);
-                    if last.units == 0 {
-                        generation.log.pop();
-                    }
-                }
-                if generation.log.len() >= MAX_LOG_CHUNKS {
-                    return Err(VolumeError::LogFull { generation: id, chunks: MAX_LOG_CHUNKS });
-                }
+                settle(&mut generation.log, last);
                 let chunk = LogChunk { chunk, units: None, epoch: commit.epoch, commit: commit.id, first };
                 generation.log.push(chunk);
                 Ok(chunk)
             })
         })?;
         self.last = Some(Last { chunk: allotted, units: 0, fresh: true });
+        self.doubt = false;
         Ok(())
     }
+}
+
+/// Ends a log at the last unit that counts: what failed behind it is gone.
+fn settle(log: &mut Vec<LogChunk>, last: Option<Last>) {
+    let at = |last: Last| log.iter().position(|entry| entry.commit == last.chunk.commit);
+    log.truncate(last.and_then(at).map_or(0, |at| at + 1));
+    if let (Some(last), Some(entry)) = (last, log.last_mut()) {
+        entry.units = Some(last.units);
+    }
+    log.retain(|entry| entry.units != Some(0));
 }
 
 /// How many of `updates` fit into `room` bytes, and the bytes that they take.

@@ -15,7 +15,7 @@ use crate::format::{cut, empty_slots};
 use crate::generation::{Generation, LogChunk};
 use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
 use crate::placement::ChunkRef;
-use crate::probe::probe;
+use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
 use crate::volume::Volume;
 
@@ -34,7 +34,7 @@ impl Volume {
     pub fn add_member<D: Drive + 'static>(&self, drive: D, overwrite: bool) -> Result<Self, VolumeError> {
         let drive: Arc<dyn Drive> = Arc::new(drive);
         let incarnation = drive.incarnation();
-        let member = self.check_joining(&drive, overwrite)?;
+        let member = self.check_joining(&*drive, overwrite)?;
         let _closing = self.close()?;
         let mut geometry = self.geometry().clone();
         let mut drives = self.drives().to_vec();
@@ -55,8 +55,13 @@ impl Volume {
         self.change_members(geometry, drives.clone(), Some(joining))
     }
 
+    /// Whether [`add_member`](Self::add_member) would take a drive, as far as that is the drive's affair.
+    pub fn may_join(&self, drive: &dyn Drive, overwrite: bool) -> Result<(), VolumeError> {
+        self.check_joining(drive, overwrite).map(drop)
+    }
+
     /// What its entry in the list of members will be.
-    fn check_joining(&self, drive: &Arc<dyn Drive>, overwrite: bool) -> Result<Member, VolumeError> {
+    fn check_joining(&self, drive: &dyn Drive, overwrite: bool) -> Result<Member, VolumeError> {
         let geometry = self.geometry();
         let name = || drive.name().to_owned();
         let present: Vec<&Arc<dyn Drive>> = self.drives().iter().flatten().collect();
@@ -72,7 +77,8 @@ impl Volume {
         if geometry.members.iter().filter(|member| !member.vacant).count() >= MAX_MEMBERS {
             return Err(FormatError::DriveCount { given: MAX_MEMBERS + 1 }.into());
         }
-        let found = probe(&**drive).map_err(VolumeError::Drive)?;
+        let found = probe(drive).map_err(VolumeError::Drive)?;
+        self.refuse_member(drive, &found)?;
         // A member that an attempt which came to nothing left behind is no other store.
         let own = |it: &Superblock| it.store == self.store();
         if found.has_magic() && !overwrite && !found.newest().is_some_and(own) {
@@ -101,6 +107,21 @@ impl Volume {
             serial: cut(drive.serial()),
             vacant: false,
         })
+    }
+
+    /// A drive that has a superblock of a member is that member, or a copy of it.
+    fn refuse_member(&self, drive: &dyn Drive, found: &Probe) -> Result<(), VolumeError> {
+        let superblocks = found.states().filter_map(SlotState::superblock);
+        let claimed = superblocks.filter(|it| it.store == self.store()).filter_map(|it| it.own());
+        let claimed: Vec<Uuid> = claimed.map(|own| own.uuid).collect();
+        let members = self.geometry().members.iter().enumerate();
+        match members.into_iter().find(|(_, member)| !member.vacant && claimed.contains(&member.uuid)) {
+            None => Ok(()),
+            Some((index, member)) => Err(VolumeError::AlreadyMember {
+                drive: drive.name().to_owned(),
+                member: self.drive(index as u16).map_or_else(|| member.serial.clone(), |drive| drive.name().to_owned()),
+            }),
+        }
     }
 
     /// Moves chunks of every generation to `member` until it has its share of each: as many of a generation's chunks as it has of
@@ -153,22 +174,8 @@ impl Volume {
     /// holds it ([`VolumeError::MemberInUse`]), as do loads and open logs.
     pub fn remove_member(&self, member: u16, progress: Progress<'_>) -> Result<Self, VolumeError> {
         let drive = self.present(member)?.clone();
-        let others = |it: &Volume| it.geometry().members.iter().filter(|member| !member.vacant).count() - 1;
-        if others(self) == 0 {
-            return Err(FormatError::DriveCount { given: 0 }.into());
-        }
         let _draining = self.drain(member);
-        let mut columns: Vec<(u64, Vec<usize>)> = Vec::new();
-        let mut logs: Vec<u64> = Vec::new();
-        for generation in self.generations() {
-            let on = |chunk: &ChunkRef| chunk.drive() == member;
-            let map = generation.placement.map().iter().enumerate();
-            columns.push((generation.id, map.filter(|(_, chunk)| on(chunk)).map(|(column, _)| column).collect()));
-            logs.extend(generation.log.iter().any(|log| on(&log.chunk)).then_some(generation.id));
-        }
-        let total = columns.iter().map(|(_, columns)| columns.len() as u64).sum::<u64>();
-        let needed = total + logs.len() as u64;
-        self.reserve(needed, |_| Vec::new())?;
+        let Leaving { columns, logs, chunks: total } = self.leaving(member)?;
         let mut moved = 0;
         for (id, columns) in columns {
             for columns in columns.chunks(AT_ONCE) {
@@ -178,8 +185,12 @@ impl Volume {
                 }
             }
         }
-        for id in logs {
+        for (id, logged) in logs {
             self.move_log(id, member)?;
+            moved += logged;
+            if progress(moved, total).is_break() {
+                return Err(VolumeError::Stopped);
+            }
         }
         let _closing = self.close()?;
         // A load that had reserved chunks on it before may have been committed since.
@@ -200,6 +211,32 @@ impl Volume {
         let target = Target::new(member, &*drive);
         let _ = empty_slots(&*drive).and_then(|()| commit::flush(&[target]));
         Ok(changed)
+    }
+
+    /// Whether the others have room for what lies on a member, and there are others.
+    pub fn may_leave(&self, member: u16) -> Result<(), VolumeError> {
+        let _draining = self.drain(member);
+        self.leaving(member).map(drop)
+    }
+
+    /// What lies on a member that is being emptied, if the others have room for it.
+    fn leaving(&self, member: u16) -> Result<Leaving, VolumeError> {
+        self.present(member)?;
+        if self.geometry().members.iter().filter(|member| !member.vacant).count() <= 1 {
+            return Err(FormatError::DriveCount { given: 0 }.into());
+        }
+        let mut leaving = Leaving { columns: Vec::new(), logs: Vec::new(), chunks: 0 };
+        for generation in self.generations() {
+            let on = |chunk: &ChunkRef| chunk.drive() == member;
+            let map = generation.placement.map().iter().enumerate();
+            let columns: Vec<usize> = map.filter(|(_, chunk)| on(chunk)).map(|(column, _)| column).collect();
+            let logged = generation.log.iter().filter(|log| on(&log.chunk)).count() as u64;
+            leaving.chunks += columns.len() as u64 + logged;
+            leaving.columns.push((generation.id, columns));
+            leaving.logs.extend((logged > 0).then_some((generation.id, logged)));
+        }
+        self.reserve(leaving.chunks, |_| Vec::new())?;
+        Ok(leaving)
     }
 
     /// Copies the chunks of a generation's log that lie on `member`, and seals them.
@@ -265,6 +302,16 @@ impl Volume {
         let done = commit::superblocks(&first, &superblock).and_then(|()| commit::superblocks(&then, &superblock));
         self.succeeded_by(superblock, drives, done)
     }
+}
+
+/// What has to be moved off a member.
+struct Leaving {
+    /// By generation, entries of its chunk map.
+    columns: Vec<(u64, Vec<usize>)>,
+    /// Generations with chunks of their logs on it, and how many.
+    logs: Vec<(u64, u64)>,
+    /// All of them.
+    chunks: u64,
 }
 
 /// The entries of a chunk map that go to `member`, so that it has its share.

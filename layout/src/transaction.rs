@@ -113,23 +113,33 @@ impl Transaction {
     ///
     /// Its `Arc` pins its chunks; see [`Generation`].
     pub fn commit(self) -> Result<Arc<Generation>, VolumeError> {
+        self.commit_superseding(|_| Ok(Vec::new())).map(|(generation, _)| generation)
+    }
+
+    /// The same; `choose` says which others it drops, by their ids, of those that there are then, oldest first: no other commit
+    /// comes between. With these.
+    pub fn commit_superseding<E: From<VolumeError>>(
+        self,
+        choose: impl FnOnce(&[Arc<Generation>]) -> Result<Vec<u64>, E>,
+    ) -> Result<(Arc<Generation>, Vec<u64>), E> {
         let tables = self.generation.tables.iter().zip(&self.ranked);
         if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.ranks.is_some() && !**ranked) {
-            return Err(VolumeError::RanksNotGiven { table: table.name.clone() });
+            return Err(VolumeError::RanksNotGiven { table: table.name.clone() }.into());
         }
         let tables = self.generation.tables.iter().zip(&self.ranked);
         if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.keys.is_some() && !**ranked) {
-            return Err(VolumeError::KeysNotGiven { table: table.name.clone() });
+            return Err(VolumeError::KeysNotGiven { table: table.name.clone() }.into());
         }
         self.writing.commit(true, self.id, |catalogue, commit| {
-            for &id in &self.superseded {
+            let superseded = [self.superseded, choose(&catalogue.generations)?].concat();
+            for &id in &superseded {
                 catalogue.remove(id)?;
             }
             let (epoch, shown) = (commit.epoch, if self.standby { 0 } else { commit.epoch });
             let generation = Arc::new(Generation { epoch, shown, ..self.generation });
             catalogue.next_id = generation.id + 1;
             catalogue.generations.push(generation.clone());
-            Ok(generation)
+            Ok((generation, superseded))
         })
     }
 }

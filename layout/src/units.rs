@@ -29,6 +29,22 @@ pub(crate) fn read(drive: &dyn Drive, first: u64, count: usize) -> Result<Vec<[u
     Ok(units)
 }
 
+/// The same, unit by unit where not all of them can be read; `None`: that one cannot, although the drive reads others.
+pub(crate) fn read_each(drive: &dyn Drive, first: u64, count: usize) -> Result<Vec<Option<[u8; UNIT]>>, DriveError> {
+    if let Ok(units) = read(drive, first, count) {
+        return Ok(units.into_iter().map(Some).collect());
+    }
+    // A drive that has its superblocks at neither end is not asked for one unit after another until each has timed out.
+    let tail = crate::geometry::units(drive.lba_count(), drive.lba_size()).saturating_sub(2);
+    let answers = || [0, tail].iter().any(|&unit| read(drive, unit, 1).is_ok());
+    let one = |unit| match read(drive, unit, 1) {
+        Ok(mut read) => Ok(read.pop()),
+        Err(_) if answers() => Ok(None),
+        Err(error) => Err(error),
+    };
+    (first..).take(count).map(one).collect()
+}
+
 /// Writes `units` from unit `first` on.
 pub(crate) fn write(drive: &dyn Drive, first: u64, units: &[[u8; UNIT]]) -> Result<(), DriveError> {
     let step = units_per_transfer(drive);

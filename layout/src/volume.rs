@@ -100,6 +100,11 @@ impl Volume {
         self.shared.read_only.as_deref()
     }
 
+    /// Whether it may be written to: it was not opened for reading only, no commit is in doubt, its members were not changed.
+    pub fn is_writable(&self) -> bool {
+        self.writing().is_ok()
+    }
+
     /// The drive of member `member`, the index in a [`RowAddress`](crate::RowAddress) or an [`Extent`](crate::Extent); `None` if
     /// it is missing.
     pub fn drive(&self, member: u16) -> Option<&Arc<dyn Drive>> {
@@ -189,6 +194,10 @@ impl Volume {
         if state.poisoned {
             return Err(VolumeError::Poisoned);
         }
+        // Another volume gives them away.
+        if state.closed || state.succeeded {
+            return Err(VolumeError::MembersChanged);
+        }
         state.reserved.retain(|reserved| reserved.strong_count() > 0);
         let (free, pinned) = state.free(geometry);
         if least > free.total() {
@@ -200,9 +209,9 @@ impl Volume {
         Ok((reserved, state.catalogue.next_id, state.epoch + 1))
     }
 
-    /// Takes a chunk for a log, of the member with most room for its size.
-    pub(crate) fn reserve_for_log(&self) -> Result<Reserved, VolumeError> {
-        Ok(self.reserve(1, |free| free.allocate(1, Span::Packed))?.0)
+    /// Takes chunks for a log, first of the members with most room for their size.
+    pub(crate) fn reserve_for_log(&self, count: u64) -> Result<Reserved, VolumeError> {
+        Ok(self.reserve(count, |free| free.allocate(count, Span::Packed))?.0)
     }
 
     /// The right to append to the log of a generation.
@@ -226,6 +235,17 @@ impl Volume {
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.
     pub fn drop_generation(&self, id: u64) -> Result<(), VolumeError> {
         self.writing()?.commit(false, None, |catalogue, _| catalogue.remove(id).map(drop))
+    }
+
+    /// The same, if none of its tables is found by name: else [`VolumeError::Shown`].
+    pub fn drop_hidden(&self, id: u64) -> Result<(), VolumeError> {
+        self.writing()?.commit(false, None, |catalogue, _| {
+            let tables = catalogue.found_tables(id);
+            match tables.is_empty() {
+                true => catalogue.remove(id).map(drop),
+                false => Err(VolumeError::Shown { id, tables }),
+            }
+        })
     }
 
     /// Shows generation `id`, instead of what is shown of that name, in one commit: names of tables find it from now on. Those
@@ -479,23 +499,23 @@ impl Writing {
     /// A failure before the first superblock is written leaves the store as it was; that a drive was reset since the writing
     /// began is one, for then it may have lost data that its flush does not speak of. Later a failure poisons the volume: some
     /// members may show the new epoch, and a second attempt would write another catalogue where theirs lies.
-    pub(crate) fn commit<T>(
+    pub(crate) fn commit<T, E: From<VolumeError>>(
         &self,
         data: bool,
         id: Option<Uuid>,
-        change: impl FnOnce(&mut Catalogue, Commit) -> Result<T, VolumeError>,
-    ) -> Result<T, VolumeError> {
+        change: impl FnOnce(&mut Catalogue, Commit) -> Result<T, E>,
+    ) -> Result<T, E> {
         let shared = &self.volume.shared;
         let _one_at_a_time = shared.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let targets = self.targets();
         let (epoch, mut catalogue) = {
             let state = self.volume.state();
             if state.poisoned {
-                return Err(VolumeError::Poisoned);
+                return Err(VolumeError::Poisoned.into());
             }
             // Who began to write before the members changed would write the same epoch once more.
             if state.closed || state.succeeded {
-                return Err(VolumeError::MembersChanged);
+                return Err(VolumeError::MembersChanged.into());
             }
             (state.epoch + 1, state.catalogue.clone())
         };
@@ -505,11 +525,11 @@ impl Writing {
         let bytes = catalogue.encode();
         let (needed, capacity) = (bytes.len() as u64, shared.superblock.geometry.catalogue_capacity());
         if needed > capacity {
-            return Err(VolumeError::CatalogueFull { needed, capacity });
+            return Err(VolumeError::CatalogueFull { needed, capacity }.into());
         }
         // Data is durable before a catalogue speaks of it.
         if data {
-            commit::flush(&targets)?;
+            commit::flush(&targets).map_err(VolumeError::from)?;
         }
         let superblock = Superblock {
             epoch,
@@ -518,12 +538,12 @@ impl Writing {
             catalogue_crc: crc32c::crc32c(&bytes),
             ..shared.superblock.clone()
         };
-        commit::catalogues(&targets, &superblock, &bytes)?;
+        commit::catalogues(&targets, &superblock, &bytes).map_err(VolumeError::from)?;
         let done = commit::superblocks(&targets, &superblock);
         let mut state = shared.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(source) = done {
             state.poisoned = true;
-            return Err(VolumeError::Indeterminate { epoch, source });
+            return Err(VolumeError::Indeterminate { epoch, source }.into());
         }
         state.epoch = epoch;
         let before = std::mem::replace(&mut state.catalogue, catalogue).generations;

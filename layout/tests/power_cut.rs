@@ -8,7 +8,9 @@ mod common;
 
 use common::cuts::*;
 use common::*;
-use warprow_layout::{Access, BlockError, Catalogue, Copy, OpenError, RepairKind, State, Volume, open, probe};
+use warprow_layout::{
+    Access, BlockError, Catalogue, Copy, GenerationSpec, OpenError, RepairKind, State, Volume, VolumeError, open, probe,
+};
 
 fn version_of(volume: &Volume) -> Result<u64, String> {
     match volume.generations().as_slice() {
@@ -450,4 +452,114 @@ fn damage_at_the_start_is_repaired_from_the_tail() {
     assert!(opened.repairs.iter().any(|it| it.drive == "memory:1" && it.kind == RepairKind::Superblock(Copy::Start)));
     assert_eq!(version_of(&opened.volume), Ok(1));
     assert!(rig.open().repairs.is_empty());
+}
+
+/// A version beside version 1, which is shown; both are there, then the shown one changes: in marks 1 nothing is done yet, 2 the
+/// second is loaded beside, 3 it is shown, 4 the first is shown again, 5 the second is dropped.
+fn record_beside(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
+    let rig = Rig::new(shapes);
+    rig.format(1);
+    let volume = rig.open().volume;
+    switch(&volume, 1);
+    let base = rig.images();
+    rig.take_log();
+    rig.mark(1);
+    let mut tx = volume.begin(&GenerationSpec { standby: true, ..model() }).unwrap();
+    load(&volume, &mut tx, 2);
+    let second = tx.commit().unwrap().id;
+    rig.mark(2);
+    volume.switch(second, false).unwrap();
+    rig.mark(3);
+    volume.switch(0, false).unwrap();
+    rig.mark(4);
+    volume.drop_hidden(second).unwrap();
+    rig.mark(5);
+    (base, rig.take_log())
+}
+
+/// How many of the steps were done: which generations there are, whole, and which is shown, say so.
+fn step_of(volume: &Volume, least: u64) -> Result<u64, String> {
+    let generations = volume.generations();
+    generations.iter().try_for_each(|it| verify(volume, it, it.id + 1))?;
+    let shown = volume.latest("model").ok_or("none is shown")?.id;
+    let ids: Vec<u64> = generations.iter().map(|it| it.id).collect();
+    match (&ids[..], shown) {
+        // As before the second came, and as after it went.
+        ([0], 0) => Ok(if least >= 4 { 5 } else { 1 }),
+        ([0, 1], 0) => Ok(if least >= 3 { 4 } else { 2 }),
+        ([0, 1], 1) => Ok(3),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// Old or new at each step, on every member alone as well; whoever opens it for writing next goes on with the next step.
+fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
+    let Crash { images, acked, tails_in_flight } = crash;
+    for index in 0..shapes.len() {
+        for zero_start in [false, true] {
+            if zero_start && tails_in_flight {
+                continue;
+            }
+            let rig = Rig::with_images(&shapes[index..=index], vec![images[index].clone()]);
+            if zero_start {
+                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+            }
+            let alone = open(rig.drives.clone(), Access::Degraded)
+                .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
+            // Version 1 came with epoch 2.
+            if alone.volume.epoch() < acked + 1 {
+                return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot step {acked}"));
+            }
+        }
+    }
+    data_before_catalogue(shapes, &images, acked)?;
+    let rig = Rig::with_images(shapes, images);
+    let seen = step_of(&open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume, acked)?;
+    let opened = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let step = step_of(&opened.volume, acked)?;
+    if step != seen || !(acked..=acked + 1).contains(&step) {
+        return Err(format!("step {step} (read-only: {seen}), acknowledged {acked}"));
+    }
+    let volume = opened.volume;
+    let told = |error: VolumeError| error.to_string();
+    match step {
+        1 | 5 => {
+            let mut tx = volume.begin(&GenerationSpec { standby: true, ..model() }).map_err(told)?;
+            let version = tx.generation().id + 1;
+            load(&volume, &mut tx, version);
+            tx.commit().map(drop).map_err(told)?;
+        }
+        2 => volume.switch(1, false).map(drop).map_err(told)?,
+        3 => volume.switch(0, false).map(drop).map_err(told)?,
+        _ => volume.drop_hidden(1).map_err(told)?,
+    }
+    let again = rig.open();
+    again.volume.generations().iter().try_for_each(|it| verify(&again.volume, it, it.id + 1))?;
+    if again.repairs.is_empty() { Ok(()) } else { Err(format!("still to be repaired: {:?}", again.repairs)) }
+}
+
+#[test]
+fn cuts_during_load_beside_and_switches_leave_old_or_new() {
+    for lba_size in [512, 4096] {
+        let shapes = shapes(lba_size, &THREE);
+        let (base, log) = record_beside(&shapes);
+        let checked = enumerate(&shapes, &base, &log, 0, 3, |crash| one_step_or_the_next(&shapes, crash)).unwrap();
+        assert!(checked > 500, "{checked} cuts");
+    }
+}
+
+#[test]
+fn every_flush_of_every_drive_of_load_beside_and_switches_is_needed() {
+    let shapes = shapes(512, &THREE);
+    let (base, log) = record_beside(&shapes);
+    let mut removed = 0;
+    while let Some((without, from)) = without_flush(&log, removed) {
+        // What it breaks shows before the second acknowledgement behind it.
+        let marks = (from..without.len()).filter(|&at| matches!(without[at], Op::Mark(_)));
+        let end = marks.take(2).last().map_or(without.len(), |mark| mark + 1);
+        let found = enumerate(&shapes, &base, &without[..end], from, 12, |crash| one_step_or_the_next(&shapes, crash));
+        assert!(found.is_err(), "without flush {removed} nothing goes wrong");
+        removed += 1;
+    }
+    assert_eq!(removed, 3 * (4 + 3 + 3 + 3), "of data once; of catalogues, superblocks and tails of four commits");
 }

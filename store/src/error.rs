@@ -143,11 +143,13 @@ pub enum StoreError {
         /// Bytes that were given.
         given: usize,
     },
-    /// Tables of sparse keys are not updated yet.
-    #[error("table {table:?} has sparse keys: its rows cannot be updated one by one, load it anew")]
-    UpdateKeyed {
+    /// Keys that a table does not have cannot be updated: a load brings new ones.
+    #[error("table {table:?} has no row of key {}: new keys come with a load", .keys.join(", "))]
+    NoSuchKey {
         /// The table.
         table: String,
+        /// The first such keys, at most 10, as numbers.
+        keys: Vec<String>,
     },
     /// Ids that a table does not have cannot be updated.
     #[error("table {table:?} has {rows} rows, and none of id {}", join(.ids))]

@@ -1,7 +1,8 @@
 //! Generations of a store: which there are, which are found by name, and going over from one to another.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use warprow_layout::VolumeError;
 
 use crate::{Store, StoreError};
 
@@ -63,13 +64,11 @@ impl Store {
     /// Drops a generation of which no table is found by name. Its chunks are given away when nobody in this process reads it
     /// any more.
     pub fn drop_generation(&self, id: u64) -> Result<(), StoreError> {
-        let found: BTreeSet<String> =
-            self.located().iter().filter(|it| it.generation.id == id).map(|it| it.table().name.clone()).collect();
-        if !found.is_empty() {
-            return Err(StoreError::Shown { id, tables: found.into_iter().collect() });
-        }
         self.shared.watch()?;
-        self.shared.volume.drop_generation(id)?;
+        self.shared.volume.drop_hidden(id).map_err(|error| match error {
+            VolumeError::Shown { id, tables } => StoreError::Shown { id, tables },
+            error => error.into(),
+        })?;
         self.forget_updates(id);
         Ok(())
     }

@@ -188,8 +188,7 @@ impl Store {
         read: &mut dyn FnMut(usize),
     ) -> Result<Arc<Attached>, StoreError> {
         self.shared.watch()?;
-        let located = located.into_iter().map(|located| self.shared.with_overlay(located));
-        let (located, overlays): (Vec<Located>, Vec<_>) = located.unzip();
+        let (located, overlays): (Vec<Located>, Vec<_>) = self.shared.with_overlays(located).into_iter().unzip();
         let hot = share(located.iter().map(Located::table), options.dram_bytes, Table::row_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
@@ -205,7 +204,7 @@ impl Store {
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
                 order: OnceLock::new(),
-                overlay: overlay.ok(),
+                overlay,
                 located,
             });
         }

@@ -75,7 +75,7 @@ pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;
-pub use membership::Moved;
+pub use membership::{Joined, Moved};
 pub use plan::Plan;
 pub use report::{Metrics, Report, Stage};
 pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};

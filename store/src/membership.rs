@@ -14,9 +14,21 @@ use crate::{OpenOptions, Store, StoreError};
 /// How many chunks were moved, and how many there are to move; what it returns stops it, to be gone on with by the same call.
 pub type Moved<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
+/// A store with a drive more.
+#[derive(Debug)]
+#[must_use]
+pub struct Joined {
+    /// It goes on from here: the one before refuses to write.
+    pub store: Store,
+    /// Chunks that were moved to the drive; or why not all of its share was, which adding it once more, to this store, goes on
+    /// with.
+    pub moved: Result<u64, StoreError>,
+}
+
 impl Store {
     /// Makes a drive a member, and moves to it its share of every generation, and no other chunk. What is on it is lost; if that
     /// looks like a store, it takes `overwrite`. A drive that is a member already, because this was stopped, gets what it lacks.
+    /// That it became one, and not all of its share was moved, is no error: [`Joined::moved`] says why.
     ///
     /// Hosts that are attached go on with what they read, but see no updates made through the store that this returns, and this
     /// one refuses to write from then on. Refused while somebody loads or updates.
@@ -26,7 +38,7 @@ impl Store {
         overwrite: bool,
         options: &OpenOptions,
         progress: Moved<'_>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Joined, StoreError> {
         let position = |it: &Shared| {
             let named = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|it| it.name() == device.name());
             it.members.iter().position(named)
@@ -35,15 +47,18 @@ impl Store {
             Some(_) => self.clone(),
             None => {
                 let member = open_members(std::slice::from_ref(device), &options.driving())?.remove(0);
+                // What is refused closes nothing.
+                self.shared.volume.may_join(&member, overwrite)?;
                 self.shared.updates.close();
                 let volume = self.shared.volume.add_member(member.clone(), overwrite)?;
                 self.succeeded_by(volume, Some(member), options)
             }
         };
-        if let Some(index) = position(&store.shared) {
-            store.shared.volume.spread(index as u16, progress)?;
-        }
-        Ok(store)
+        let moved = match position(&store.shared) {
+            Some(index) => store.shared.volume.spread(index as u16, progress).map_err(StoreError::from),
+            None => Ok(0),
+        };
+        Ok(Joined { store, moved })
     }
 
     /// Moves everything off a drive, and takes it out of the store. `drive`: its name. That the others have room is checked first.
@@ -58,6 +73,7 @@ impl Store {
             drive: drive.to_owned(),
             known: self.shared.members.iter().flatten().map(|member| member.name().to_owned()).collect(),
         })?;
+        self.shared.volume.may_leave(index as u16)?;
         self.shared.updates.close();
         let volume = self.shared.volume.remove_member(index as u16, progress)?;
         Ok(self.succeeded_by(volume, None, options))

@@ -4,9 +4,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// Bytes that a record takes besides its row, slots of the table included.
-const RECORD: u64 = 96;
-
 /// The rows of one generation that were updated.
 #[derive(Debug)]
 pub(crate) struct Overlay {
@@ -25,9 +22,11 @@ struct Records {
     records: Box<[OnceLock<Record>]>,
     /// Records up to this sequence number are to be seen.
     published: AtomicU64,
-    /// Records in use, and bytes of their rows: written to by the writer alone.
+    /// Records in use, and bytes of their rows; keys, and bytes of their latest rows: written to by the writer alone.
     used: AtomicU64,
     bytes: AtomicU64,
+    live: AtomicU64,
+    live_bytes: AtomicU64,
 }
 
 #[derive(Debug, Clone)]
@@ -44,6 +43,14 @@ struct Record {
 }
 
 impl Record {
+    /// Its row, put behind `rows`.
+    fn moved_to(&self, rows: &mut Vec<u8>) -> Entry {
+        let Self { table, key, sequence, bytes, .. } = *self;
+        let entry = Entry { table, key, sequence, begin: rows.len(), bytes };
+        rows.extend_from_slice(self.row());
+        entry
+    }
+
     fn row(&self) -> &[u8] {
         self.rows.get(self.begin..self.begin + self.bytes).unwrap_or_default()
     }
@@ -81,7 +88,20 @@ impl Records {
             published: AtomicU64::new(published),
             used: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Bytes of memory that so many records take, and the slots that lead to them.
+    fn size_of(records: usize) -> u64 {
+        let slots = (records * 2).next_power_of_two() * size_of::<AtomicU64>();
+        (records * size_of::<OnceLock<Record>>() + slots) as u64
+    }
+
+    /// How many records there should be room for, to have that many more.
+    fn roomy(&self, more: usize) -> usize {
+        (self.live.load(Ordering::Relaxed) as usize + more).max(64) * 2
     }
 
     /// The slot that has the key or would have it, and the number and one of its latest record.
@@ -118,8 +138,13 @@ impl Records {
     fn insert(&self, entry: &Entry, rows: &Arc<[u8]>) {
         let Entry { table, key, sequence, begin, bytes } = *entry;
         let number = self.used.fetch_add(1, Ordering::Relaxed) as usize;
-        self.bytes.fetch_add(bytes as u64 + RECORD, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (slot, before) = self.find(table, key);
+        if before == 0 {
+            self.live.fetch_add(1, Ordering::Relaxed);
+            // Rows of a table are of one size.
+            self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
         let Some(place) = self.records.get(number) else { return };
         let _ = place.set(Record { table, key, sequence, before, rows: rows.clone(), begin, bytes });
         self.slots[slot].store(hash(table, key) >> 32 << 32 | (number as u64 + 1), Ordering::Release);
@@ -131,8 +156,19 @@ impl Records {
         words.filter_map(|word| self.get(word as u32))
     }
 
+    /// Bytes of memory that it takes: every row that its records keep is one of theirs.
     fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        Self::size_of(self.records.len()) + self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The latest row of each key, with room for `more`. The rows are copied: else one of them would keep all of its batch.
+    fn rebuilt(&self, more: usize) -> Self {
+        let larger = Self::new(self.roomy(more), self.published.load(Ordering::Relaxed));
+        let mut rows = Vec::with_capacity(self.live_bytes.load(Ordering::Relaxed) as usize);
+        let entries: Vec<Entry> = self.latest().map(|record| record.moved_to(&mut rows)).collect();
+        let rows: Arc<[u8]> = rows.into();
+        entries.iter().for_each(|entry| larger.insert(entry, &rows));
+        larger
     }
 }
 
@@ -154,12 +190,7 @@ impl Overlay {
         let mut later: Vec<&Record> = records.latest().filter(|record| record.sequence > sequence).collect();
         later.sort_unstable_by_key(|record| record.sequence);
         let mut rows = Vec::new();
-        let mut entries = Vec::with_capacity(later.len());
-        for record in later {
-            let Record { table, key, sequence, bytes, .. } = *record;
-            entries.push(Entry { table, key, sequence, begin: rows.len(), bytes });
-            rows.extend_from_slice(record.row());
-        }
+        let entries: Vec<Entry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
         left.publish(&entries, &rows.into());
         left
     }
@@ -184,31 +215,41 @@ impl Overlay {
         Some(Snapshot { records, sequence })
     }
 
-    /// Bytes of its rows and records.
+    /// Bytes of memory that it takes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.records().bytes()
     }
 
-    /// Bytes that so many rows would add.
-    pub(crate) fn bytes_of(rows: usize, bytes: usize) -> u64 {
-        rows as u64 * RECORD + bytes as u64
+    /// Bytes that it takes once so many rows more, of so many bytes, are published.
+    pub(crate) fn bytes_with(&self, more: usize, bytes: usize) -> u64 {
+        let records = self.records();
+        match records.room() < more {
+            false => records.bytes() + bytes as u64,
+            true => self.least_with(more, bytes),
+        }
+    }
+
+    /// The same, if rows that were updated again are let go before that.
+    pub(crate) fn least_with(&self, more: usize, bytes: usize) -> u64 {
+        let records = self.records();
+        Records::size_of(records.roomy(more)) + records.live_bytes.load(Ordering::Relaxed) + bytes as u64
+    }
+
+    /// Lets go of rows that were updated again, and has room for so many more. By one thread at a time.
+    pub(crate) fn squeeze(&self, more: usize) {
+        // Everything in it is published, so nobody misses what is superseded.
+        let rebuilt = Arc::new(self.records().rebuilt(more));
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = rebuilt;
     }
 
     /// Puts the rows of a batch in, and then shows all of them at once. By one thread at a time.
     pub(crate) fn publish(&self, entries: &[Entry], rows: &Arc<[u8]>) {
         let Some(last) = entries.iter().map(|entry| entry.sequence).max() else { return };
-        let mut records = self.records();
-        if records.room() < entries.len() {
-            // Everything in it is published, so nobody misses what is superseded.
-            let live = records.latest().count();
-            let larger = Records::new((live + entries.len()).max(64) * 2, records.published.load(Ordering::Relaxed));
-            for record in records.latest() {
-                let Record { table, key, sequence, begin, bytes, ref rows, .. } = *record;
-                larger.insert(&Entry { table, key, sequence, begin, bytes }, rows);
-            }
-            records = Arc::new(larger);
-            *self.table.write().unwrap_or_else(PoisonError::into_inner) = records.clone();
+        if self.records().room() < entries.len() {
+            self.squeeze(entries.len());
         }
+        let records = self.records();
         entries.iter().for_each(|entry| records.insert(entry, rows));
         records.published.store(last, Ordering::Release);
         self.any.store(true, Ordering::Release);
@@ -298,6 +339,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Of each batch all rows but one are updated again: that one keeps no other, and what is kept is what is counted.
+    #[test]
+    fn what_is_counted_is_what_is_kept() {
+        const ROW: usize = 1000;
+        let overlay = Overlay::new(0);
+        let mut batches = Vec::new();
+        for turn in 0..200u64 {
+            let keys: Vec<u64> = std::iter::once(1000 + turn).chain(0..63).collect();
+            let rows: Arc<[u8]> = vec![turn as u8; keys.len() * ROW].into();
+            let entry = |(position, &key): (usize, &u64)| Entry {
+                table: 0,
+                key,
+                sequence: turn * 64 + position as u64 + 1,
+                begin: position * ROW,
+                bytes: ROW,
+            };
+            let entries: Vec<Entry> = keys.iter().enumerate().map(entry).collect();
+            let announced = overlay.bytes_with(entries.len(), rows.len());
+            overlay.publish(&entries, &rows);
+            assert_eq!(overlay.bytes(), announced);
+            batches.push(Arc::downgrade(&rows));
+            drop(rows);
+            let kept: usize = batches.iter().filter_map(std::sync::Weak::upgrade).map(|rows| rows.len()).sum();
+            let counted = overlay.records().bytes.load(Ordering::Relaxed);
+            assert!(kept as u64 <= counted, "{kept} bytes of batches are kept, {counted} of rows are counted");
+        }
+        let live = (200 + 63) * ROW as u64;
+        assert!(overlay.bytes() > 2 * live);
+        overlay.squeeze(0);
+        assert!(overlay.bytes() < live + live / 4, "{} bytes for {live}", overlay.bytes());
+        let snapshot = overlay.snapshot().unwrap();
+        for turn in 0..200 {
+            assert_eq!(snapshot.row(snapshot.find(0, 1000 + turn).unwrap()), [turn as u8; ROW]);
+        }
+        (0..63).for_each(|key| assert_eq!(snapshot.row(snapshot.find(0, key).unwrap()), [199; ROW]));
     }
 
     /// A key of each batch has the row of that batch, in every snapshot that is taken while others are published.

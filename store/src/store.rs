@@ -31,7 +31,7 @@ pub struct OpenOptions {
     pub admin_timeout: Duration,
     /// Time, and what to do while waiting for drives.
     pub clock: Arc<dyn Clock>,
-    /// Bytes of memory that updated rows of a generation may take, until it is compacted.
+    /// Bytes of memory that updated rows of a generation may take, with what leads to them, until it is compacted.
     pub overlay_bytes: u64,
 }
 
@@ -340,11 +340,20 @@ impl Store {
         Ok(self.shared.volume.read_keys(&located.generation, located.index)?)
     }
 
-    /// The checksums of a table's rows ([`row_crc`](warprow_layout::row_crc)), by rank; `None`: none are stored.
+    /// The checksums of a table's rows ([`row_crc`](warprow_layout::row_crc)), by rank, as [`scan`](Self::scan) reads them: stored
+    /// ones, and computed ones of rows that were updated since. `None`: none are stored.
     pub fn row_crcs(&self, table: &str) -> Result<Option<Vec<u32>>, StoreError> {
-        let located = self.locate(table)?;
+        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
         self.shared.watch()?;
-        Ok(self.shared.volume.read_row_crcs(&located.generation, located.index)?)
+        let Some(mut crcs) = self.shared.volume.read_row_crcs(&located.generation, located.index)? else {
+            return Ok(None);
+        };
+        for (rank, row) in self.updated_by_rank(&located, &*overlay?)? {
+            if let Some(crc) = crcs.get_mut(rank as usize) {
+                *crc = warprow_layout::row_crc(rank, &row);
+            }
+        }
+        Ok(Some(crcs))
     }
 
     /// The generation that holds a table, and the table's index in it: where its rows lie. Holding it pins its chunks.

@@ -1,23 +1,37 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use warprow_layout::{Generation, Log, Patch, Update, VolumeError};
+use warprow_layout::{Generation, Log, Patch, Table, Update, VolumeError};
 
 use crate::member::lock;
 use crate::overlay::{Entry, Overlay};
+use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
 use crate::{Store, StoreError};
 
 /// Updates of all generations of a store.
 #[derive(Debug)]
 pub(crate) struct Updates {
-    of: Mutex<HashMap<u64, Arc<Updating>>>,
-    /// Bytes that an overlay may take.
+    of: Mutex<HashMap<u64, Arc<Replayed>>>,
+    /// Bytes that overlays of a generation may take.
     bound: u64,
     /// Held, besides, by whoever reads tables without overlays; locked by updates that are under way.
     unfollowing: RwLock<Arc<()>>,
+}
+
+/// A generation's log: replayed by whoever needs it first, while others wait, of this generation alone.
+#[derive(Debug, Default)]
+struct Replayed(Mutex<Option<Result<Arc<Updating>, Damage>>>);
+
+/// Why there is no use in replaying a log once more.
+#[derive(Debug, Clone)]
+struct Damage {
+    drive: String,
+    unit: u32,
+    what: &'static str,
 }
 
 /// Updates of one generation.
@@ -32,6 +46,62 @@ struct Writer {
     current: Arc<Overlay>,
     /// Of the generation as it was before compactions, where somebody still reads it so.
     older: Vec<Weak<Overlay>>,
+    keyed: KeyedTables,
+}
+
+/// What finds the keys of a generation's tables that have keys, read when one is updated: overlays have their rows by slot, as
+/// look-ups do, and logs by key.
+#[derive(Debug, Default)]
+struct KeyedTables(HashMap<u32, SparseIds>);
+
+impl KeyedTables {
+    /// That of table number `index`; `None`: it has ids.
+    fn of(&mut self, store: &Shared, generation: &Generation, index: u32) -> Result<Option<&SparseIds>, StoreError> {
+        let Some(table) = generation.tables.get(index as usize).filter(|table| table.keys.is_some()) else {
+            return Ok(None);
+        };
+        Ok(Some(match self.0.entry(index) {
+            MapEntry::Occupied(known) => known.into_mut(),
+            MapEntry::Vacant(place) => {
+                let (volume, index) = (&store.volume, index as usize);
+                let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+                // A fingerprint that passes falsely would have another key's row changed.
+                let stored = volume.read_keys(generation, index)?.ok_or_else(missing)?;
+                let found = volume.read_key_index(generation, index)?.ok_or_else(missing)?;
+                let ranks = volume.read_ranks(generation, index)?.map(Arc::new);
+                place.insert(SparseIds { index: Arc::new(found), stored: Some(Arc::new(stored)), ranks })
+            }
+        }))
+    }
+
+    /// What overlays have rows of these ids or keys by.
+    fn places(
+        &mut self,
+        store: &Shared,
+        generation: &Generation,
+        index: u32,
+        ids: &[u64],
+    ) -> Result<Option<Vec<u64>>, StoreError> {
+        let Some(sparse) = self.of(store, generation, index)? else { return Ok(None) };
+        let (slots, absent) = sparse.slots_of(ids);
+        if absent.is_empty() {
+            return Ok(Some(slots));
+        }
+        let kind = sparse.index.kind();
+        let keys = absent.iter().take(10).map(|&key| kind.number(key).to_string()).collect();
+        let table = generation.tables.get(index as usize).map(|table| table.name.clone()).unwrap_or_default();
+        Err(StoreError::NoSuchKey { table, keys })
+    }
+
+    /// The same for records of a log, in their place.
+    fn place(&mut self, store: &Shared, generation: &Generation, entries: &mut [Entry]) -> Result<(), StoreError> {
+        for entry in entries {
+            if let Some(slots) = self.places(store, generation, entry.table, &[entry.key])? {
+                entry.key = slots.first().copied().unwrap_or(entry.key);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Updates that are put in at once when a log is replayed.
@@ -44,7 +114,12 @@ impl Updates {
 
     /// Closes all logs; updates open them again.
     pub(crate) fn close(&self) {
-        lock(&self.of).values().for_each(|updating| lock(&updating.0).log = None);
+        let all: Vec<Arc<Replayed>> = lock(&self.of).values().cloned().collect();
+        for replayed in all {
+            if let Some(Ok(updating)) = &*lock(&replayed.0) {
+                lock(&updating.0).log = None;
+            }
+        }
     }
 
     /// To be held by a reader that does not follow updates: while it lives, there are none. Those under way have ended.
@@ -64,6 +139,7 @@ impl Writer {
             return Err(VolumeError::ReadOnly { reason: reason.to_owned() }.into());
         }
         // What was in doubt when it was closed may turn out to be there.
+        let found = store.volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let (known, mut entries, mut rows) = (self.current.sequence(), Vec::new(), Vec::new());
         let log = store.volume.log(generation, |sequence, Update { table, key, row }| {
             if sequence > known {
@@ -71,8 +147,27 @@ impl Writer {
                 rows.extend_from_slice(row);
             }
         })?;
+        self.keyed.place(store, &found, &mut entries)?;
         self.publish(&entries, &rows.into());
         Ok(log)
+    }
+
+    /// Makes room for so many rows more, of so many bytes, in the overlays that live; else the bytes that they would take.
+    fn make_room(&mut self, more: usize, bytes: usize, bound: u64) -> Result<(), u64> {
+        self.older.retain(|overlay| overlay.strong_count() > 0);
+        let older = self.older.iter().filter_map(Weak::upgrade);
+        let all: Vec<Arc<Overlay>> = older.chain([self.current.clone()]).collect();
+        let needed = |all: &[Arc<Overlay>]| all.iter().map(|it| it.bytes_with(more, bytes)).sum::<u64>();
+        let wanted = needed(&all);
+        if wanted <= bound {
+            return Ok(());
+        }
+        // It takes time: not for a little each time.
+        let worth =
+            |it: &&Arc<Overlay>| it.bytes_with(more, bytes).saturating_sub(it.least_with(more, bytes)) > bound / 8;
+        all.iter().filter(worth).for_each(|it| it.squeeze(more));
+        let wanted = needed(&all);
+        if wanted <= bound { Ok(()) } else { Err(wanted) }
     }
 
     fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) {
@@ -83,70 +178,125 @@ impl Writer {
 }
 
 impl Shared {
-    /// The updated rows that belong over a generation's chunks. [`VolumeError::NoSuchGeneration`] if the catalogue no longer has
-    /// it, or has it with other chunks, and nobody reads these any more.
-    pub(crate) fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+    /// The updated rows that belong over a generation's chunks; `None`: the catalogue has it with other chunks, and nobody reads
+    /// these any more.
+    fn overlay_of(&self, generation: &Generation) -> Result<Option<Arc<Overlay>>, StoreError> {
         let updating = self.updating(generation.id)?;
         let writer = lock(&updating.0);
         let older = writer.older.iter().filter_map(Weak::upgrade);
         // An older one has all that a later one has, and more.
-        let found = older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last();
+        Ok(older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last())
+    }
+
+    /// The same; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has it so.
+    pub(crate) fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+        let found = self.overlay_of(generation)?;
         found.ok_or(StoreError::Volume(VolumeError::NoSuchGeneration { id: generation.id }))
     }
 
     /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago.
     pub(crate) fn with_overlay(&self, located: Located) -> (Located, Result<Arc<Overlay>, StoreError>) {
-        let mut located = located;
-        let mut overlay = self.overlay(&located.generation);
-        // Each time a compaction came between: they take longer than this.
-        for _ in 0..8 {
-            if overlay.is_ok() {
-                break;
+        let (mut located, mut turns) = (located, 0);
+        loop {
+            let missing = VolumeError::NoSuchGeneration { id: located.generation.id };
+            match self.overlay_of(&located.generation) {
+                Ok(Some(overlay)) => return (located, Ok(overlay)),
+                Err(error) => return (located, Err(error)),
+                // A compaction came between: they take longer than this.
+                Ok(None) if turns < 8 => match self.volume.generation(located.generation.id) {
+                    Some(now) => (located.generation, turns) = (now, turns + 1),
+                    None => return (located, Err(missing.into())),
+                },
+                Ok(None) => return (located, Err(missing.into())),
             }
-            let Some(now) = self.volume.generation(located.generation.id) else { break };
-            overlay = self.overlay(&now);
-            located.generation = now;
         }
-        (located, overlay)
+    }
+
+    /// The same of many; `None`: it could not be had. Where a log cannot be read, no other table of its generation asks again.
+    pub(crate) fn with_overlays(&self, located: Vec<Located>) -> Vec<(Located, Option<Arc<Overlay>>)> {
+        let mut failed = HashSet::new();
+        let mut one = |located: Located| {
+            if failed.contains(&located.generation.id) {
+                return (located, None);
+            }
+            let (located, overlay) = self.with_overlay(located);
+            failed.extend(overlay.is_err().then_some(located.generation.id));
+            (located, overlay.ok())
+        };
+        located.into_iter().map(&mut one).collect()
     }
 
     /// Replays the log, if that has not been done.
     fn updating(&self, generation: u64) -> Result<Arc<Updating>, StoreError> {
-        let mut of = lock(&self.updates.of);
-        if let Some(updating) = of.get(&generation) {
-            return Ok(updating.clone());
+        let replayed = lock(&self.updates.of).entry(generation).or_default().clone();
+        let mut replayed = lock(&replayed.0);
+        match &*replayed {
+            Some(Ok(updating)) => return Ok(updating.clone()),
+            Some(Err(Damage { drive, unit, what })) => {
+                let (drive, unit) = (drive.clone(), *unit);
+                return Err(VolumeError::LogDamaged { generation, drive, unit, what }.into());
+            }
+            None => {}
         }
-        let found = self.volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        match self.replay(generation) {
+            Ok(writer) => {
+                let updating = Arc::new(Updating(Mutex::new(writer)));
+                *replayed = Some(Ok(updating.clone()));
+                Ok(updating)
+            }
+            Err(error) => {
+                if let StoreError::Volume(VolumeError::LogDamaged { drive, unit, what, .. }) = &error {
+                    *replayed = Some(Err(Damage { drive: drive.clone(), unit: *unit, what }));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn replay(&self, generation: u64) -> Result<Writer, StoreError> {
+        let volume = &self.volume;
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let overlay = Overlay::new(found.base_sequence);
         let (mut entries, mut rows) = (Vec::new(), Vec::new());
+        let (mut keyed, mut failed) = (KeyedTables::default(), None);
+        let mut publish = |entries: &mut Vec<Entry>, rows: &mut Vec<u8>| {
+            match keyed.place(self, &found, entries) {
+                Ok(()) => overlay.publish(entries, &std::mem::take(rows).into()),
+                Err(error) => failed = Some(error),
+            }
+            entries.clear();
+        };
         let mut take = |sequence, update: Update<'_>| {
             let Update { table, key, row } = update;
             entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
             rows.extend_from_slice(row);
             if entries.len() == REPLAYED {
-                overlay.publish(&entries, &std::mem::take(&mut rows).into());
-                entries.clear();
+                publish(&mut entries, &mut rows);
             }
         };
-        let log = match self.volume.read_only() {
-            None => Some(self.volume.log(generation, &mut take)?),
-            Some(_) => {
-                self.volume.read_log(&found, &mut take)?;
+        let log = match volume.is_writable() {
+            true => Some(volume.log(generation, &mut take)?),
+            false => {
+                volume.read_log(&found, &mut take)?;
                 None
             }
         };
-        overlay.publish(&entries, &rows.into());
-        let writer = Writer { log, current: Arc::new(overlay), older: Vec::new() };
-        Ok(of.entry(generation).or_insert(Arc::new(Updating(Mutex::new(writer)))).clone())
+        publish(&mut entries, &mut rows);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Writer { log, current: Arc::new(overlay), older: Vec::new(), keyed }),
+        }
     }
 }
 
 impl Store {
-    /// Gives rows of a table other content, by id: `rows` has one row after another. When it returns, they are durable, and every
+    /// Gives rows of a table other content, by id, or by key where it has keys, an `i64` by its bits: `rows` has one row after another. When it returns, they are durable, and every
     /// look-up of the host executor that begins later reads them; none reads some of them without the others. Where an id comes
     /// twice, its last row counts. The sequence number of the last, which counts the updates of the generation.
     ///
-    /// Refused, with nothing written: ids that the table does not have, rows of another size, more than
+    /// The first update of a table that has keys reads these, and keeps them: eight bytes a row. They have to be stored.
+    ///
+    /// Refused, with nothing written: ids or keys that the table does not have, rows of another size, more than
     /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
     /// executor on a GPU is attached, which does not follow updates. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
@@ -154,7 +304,18 @@ impl Store {
         self.update_located(&self.locate(table)?, ids, rows)
     }
 
-    /// The same, of a table of generation `generation`, which may stand by.
+    /// Whether [`update`](Self::update) would find rows of all these ids or keys. Nothing is changed.
+    pub fn check_update(&self, table: &str, ids: &[u64]) -> Result<(), StoreError> {
+        let located = self.locate(table)?;
+        refuse_absent(located.table(), ids)?;
+        if located.table().keys.is_some() {
+            let updating = self.shared.updating(located.generation.id)?;
+            lock(&updating.0).keyed.places(&self.shared, &located.generation, located.index as u32, ids)?;
+        }
+        Ok(())
+    }
+
+    /// As [`update`](Self::update), of a table of generation `generation`, which may stand by.
     pub fn update_generation(&self, generation: u64, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         self.update_located(&self.locate_in(generation, table)?, ids, rows)
     }
@@ -173,17 +334,11 @@ impl Store {
     fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         let row_bytes = table.row_bytes() as usize;
-        if table.keys.is_some() {
-            return Err(StoreError::UpdateKeyed { table: table.name.clone() });
-        }
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
             let (table, ids) = (table.name.clone(), ids.len());
             return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });
         }
-        let absent: Vec<u64> = ids.iter().copied().filter(|&id| id >= table.rows).take(10).collect();
-        if !absent.is_empty() {
-            return Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: absent });
-        }
+        refuse_absent(table, ids)?;
         let unfollowing = self.shared.updates.unfollowing.read().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&unfollowing) > 1 {
             return Err(StoreError::Unfollowing { table: table.name.clone() });
@@ -191,32 +346,28 @@ impl Store {
         self.shared.watch()?;
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
+        let places = writer.keyed.places(&self.shared, &located.generation, index, ids)?;
         let bound = self.shared.updates.bound;
-        writer.older.retain(|overlay| overlay.strong_count() > 0);
-        let older = writer.older.iter().filter_map(Weak::upgrade).map(|overlay| overlay.bytes());
-        let bytes = older.max().unwrap_or(0).max(writer.current.bytes()) + Overlay::bytes_of(ids.len(), rows.len());
-        if bytes > bound {
-            return Err(StoreError::OverlayFull { generation: located.generation.id, bytes, bound });
-        }
+        writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
+            let generation = located.generation.id;
+            StoreError::OverlayFull { generation, bytes, bound }
+        })?;
         let mut log = writer.take_log(&self.shared, located.generation.id)?;
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
-        let before = log.sequence();
         let appended = log.append(&updates);
-        // Of those that came before a failure, some may be durable: they count.
-        let durable = (log.sequence() - before) as usize;
+        writer.log = Some(log);
+        let last = appended?;
         let entry = |(position, &key): (usize, &u64)| Entry {
             table: index,
             key,
-            sequence: before + 1 + position as u64,
+            sequence: last - (ids.len() - 1 - position) as u64,
             begin: position * row_bytes,
             bytes: row_bytes,
         };
-        let entries: Vec<Entry> = ids.iter().take(durable).enumerate().map(entry).collect();
-        let rows: Arc<[u8]> = rows.into();
-        writer.publish(&entries, &rows);
-        writer.log = Some(log);
-        Ok(appended?)
+        let entries: Vec<Entry> = places.as_deref().unwrap_or(ids).iter().enumerate().map(entry).collect();
+        writer.publish(&entries, &rows.into());
+        Ok(last)
     }
 
     /// The updated rows of a table, if any: by rank, as of now.
@@ -286,6 +437,16 @@ impl Store {
     /// Forgets the updates of a generation that is gone.
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
+    }
+}
+
+/// Refuses ids that a table of ids does not have.
+fn refuse_absent(table: &Table, ids: &[u64]) -> Result<(), StoreError> {
+    let is_absent = |&id: &u64| table.keys.is_none() && id >= table.rows;
+    let absent: Vec<u64> = ids.iter().copied().filter(is_absent).take(10).collect();
+    match absent.is_empty() {
+        true => Ok(()),
+        false => Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: absent }),
     }
 }
 

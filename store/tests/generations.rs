@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
+use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_spec::NvmOpcode;
 use warprow_store::{
     Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, PrepareOptions, Ranks,
     Rows, Store, StoreError, TableLoad, TableSpec,
@@ -52,7 +54,7 @@ fn load_as(store: &Store, model: &str, tables: &[Table], options: &LoadOptions) 
 }
 
 /// Three drives of different sizes.
-fn store() -> (Vec<std::sync::Arc<warprow_soft_controller::SoftController>>, Store) {
+fn store() -> (Vec<std::sync::Arc<SoftController>>, Store) {
     let drives: Vec<_> = [24, 40, 64].map(|size| common::drive(&format!("drive{size}"), size << 20, 512)).to_vec();
     let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
     let store = Store::create(&common::devices(&drives), &options, &OpenOptions::default()).unwrap();
@@ -256,4 +258,35 @@ fn a_thousand_switches_under_readers_mix_nothing() {
         );
     });
     assert_eq!(store.generations().len(), 2);
+}
+
+/// Makes flushes take so long that others can begin in the middle of a commit.
+fn slow_flushes(drives: &[std::sync::Arc<SoftController>]) {
+    for drive in drives {
+        drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(60))).io(NvmOpcode::FLUSH).always());
+    }
+}
+
+/// While a switch is under way: a drop of what is being shown by it, and a load that would replace what was shown before it.
+#[test]
+fn drops_and_loads_go_by_what_is_shown_when_they_commit() {
+    let (drives, store) = store();
+    let first = load_as(&store, "model", &version(1), &LoadOptions::default());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    slow_flushes(&drives);
+    std::thread::scope(|scope| {
+        let switching = scope.spawn(|| store.switch(second, false));
+        std::thread::sleep(Duration::from_millis(100));
+        let dropped = store.drop_generation(second);
+        assert!(matches!(&dropped, Err(StoreError::Shown { tables, .. }) if *tables == ["a", "b"]), "{dropped:?}");
+        switching.join().unwrap().unwrap();
+    });
+    std::thread::scope(|scope| {
+        let switching = scope.spawn(|| store.switch(first, false));
+        std::thread::sleep(Duration::from_millis(100));
+        let third = load_as(&store, "model", &version(3), &LoadOptions::default().with_replace());
+        switching.join().unwrap().unwrap();
+        let left: Vec<u64> = store.generations().iter().map(|it| it.id).collect();
+        assert_eq!(left, [second, third], "what stood by since the switch stays, what it showed goes");
+    });
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::Table;
-use warprow_layout::{FormatOptions, VolumeError};
-use warprow_soft_controller::SoftController;
+use common::{Keys, Table};
+use warprow_layout::{FormatOptions, VolumeError, row_crc};
+use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Pooling, PrepareOptions,
-    Rows, Store, StoreError, TableSpec,
+    Batch, DType, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions, OpenOptions, Output, PlanOptions,
+    Pooling, PrepareOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -335,11 +336,176 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
     update(&removed, &mut tables[0], 50, &mut random);
     let another = common::drive("drive50", 50 << 20, 512);
     let device = warprow_store::Device::new(another.clone(), 1);
-    let added = removed.add_drive(&device, false, &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    // Stopped before all of its share was moved, the store goes on with the drive all the same.
+    let joined = removed.add_drive(&device, false, &options, &mut |_, _| ControlFlow::Break(())).unwrap();
+    assert!(matches!(joined.moved, Err(StoreError::Volume(VolumeError::Stopped))), "{:?}", joined.moved);
+    update(&joined.store, &mut tables[0], 50, &mut random);
+    let refused = removed.update("a", &[1], &[0; 64]);
+    assert!(matches!(refused, Err(StoreError::Volume(VolumeError::MembersChanged))), "{refused:?}");
+    let joined = joined.store.add_drive(&device, false, &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    joined.moved.unwrap();
+    let added = joined.store;
     update(&added, &mut tables[1], 50, &mut random);
     let host = added.attach_host(HostOptions::default()).unwrap();
     looked_up(&host, &tables, &mut random);
     drop((host, added, removed));
     let store = open(&[drives[2].clone(), another, drives[0].clone()], &options);
     tables.iter().for_each(|table| scanned(&store, table));
+}
+
+/// The LBAs of the first unit of a log's first chunk, and the drive that has it.
+fn first_of_log(store: &Store, table: &str) -> (usize, std::ops::Range<u64>) {
+    let (generation, _) = store.generation(table).unwrap();
+    let (chunk, placement) = (generation.log[0].chunk, &generation.placement);
+    let first = placement.base_lba() + (u64::from(chunk.chunk()) << placement.chunk_lba_shift());
+    (usize::from(chunk.drive()), first..first + 8)
+}
+
+/// However many tables a generation has, and whoever asks, its log is read once when that is damaged.
+#[test]
+fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
+    let (drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(13);
+    let mut tables: Vec<Table> = ["a", "b", "c", "d"].iter().map(|name| bytes(name, 300, 64, &mut random)).collect();
+    common::load(&store, &tables[..3], &LoadOptions::default());
+    common::load(&store, &tables[3..], &LoadOptions::default());
+    (0..3).for_each(|_| update(&store, &mut tables[0], 100, &mut random));
+    update(&store, &mut tables[3], 10, &mut random);
+    let (drive, lbas) = first_of_log(&store, "a");
+    drop(store);
+    let store = open(&drives, &OpenOptions::default());
+    let unreadable = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
+    let rule = drives[drive].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
+    let host = store.attach_host(HostOptions::default()).unwrap();
+    let once = drives[drive].faults().fired(rule);
+    assert!((1..=4).contains(&once), "{once} reads");
+    let damaged = |result: Result<(), StoreError>| {
+        assert!(matches!(result, Err(StoreError::Volume(VolumeError::LogDamaged { .. }))), "{result:?}");
+    };
+    for table in &tables[..3] {
+        let name = &table.spec.name;
+        damaged(store.scan(name, 0..1, &mut |_, _| ControlFlow::Continue(())));
+        damaged(store.update(name, &[1], &[0; 64]).map(drop));
+        let options = PlanOptions::default().with_max(8, 8).with_out(DType::U8);
+        damaged(host.plan(&[Feature::new("f", &**name)], options).map(drop));
+    }
+    damaged(store.compact(0).map(drop));
+    store.attach_host(HostOptions::default()).unwrap();
+    looked_up(&host, &tables[3..], &mut random);
+    update(&store, &mut tables[3], 10, &mut random);
+    scanned(&store, &tables[3]);
+    assert_eq!(drives[drive].faults().fired(rule), once);
+}
+
+#[test]
+fn checksums_are_those_of_the_rows_that_are_read() {
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(14);
+    let mut table = bytes("t", 700, 64, &mut random);
+    table.spec.row_crc = true;
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    for compacted in [false, true] {
+        update(&store, &mut table, 90, &mut random);
+        if compacted {
+            store.compact(0).unwrap();
+        }
+        let crcs = store.row_crcs("t").unwrap().unwrap();
+        let mut rows = 0;
+        store
+            .scan("t", 0..u64::MAX, &mut |rank, row| {
+                assert_eq!(crcs[rank as usize], row_crc(rank, row), "rank {rank}");
+                rows += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(rows, 700);
+    }
+}
+
+/// Updates of the same rows all the time take no more memory than the rows do.
+#[test]
+fn rows_that_are_updated_again_do_not_fill_the_overlay() {
+    let (drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(15);
+    let mut table = bytes("t", 1000, 64, &mut random);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    drop(store);
+    let store = open(&drives, &OpenOptions::default().with_overlay_bytes(60_000));
+    for turn in 0..400u64 {
+        let ids: Vec<u64> = (0..40).map(|id| (id * 7 + turn % 3) % 120).collect();
+        let rows: Vec<u8> = ids.iter().flat_map(|id| [(id + turn) as u8; 64]).collect();
+        store.update("t", &ids, &rows).unwrap();
+        for (&id, row) in ids.iter().zip(rows.chunks(64)) {
+            table.rows[id as usize * 64..][..64].copy_from_slice(row);
+        }
+    }
+    scanned(&store, &table);
+}
+
+/// Rows of a table that has keys are updated by these, over replay and compaction; what it does not have is refused.
+#[test]
+fn rows_are_updated_by_their_keys() {
+    for order in [RowOrder::Slots, RowOrder::Given, RowOrder::Ranks(Ranks::by_hotness(&(0..2000).collect::<Vec<_>>()))]
+    {
+        let (drives, mut store) = store();
+        let mut random = fastrand::Rng::with_seed(16);
+        let mut table = bytes("t", 2000, 64, &mut random);
+        table.spec.row_crc = true;
+        let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xfff) + i).collect();
+        let fingerprint = Fingerprint::Bits8;
+        table.keys = Some(Keys {
+            kind: KeyKind::I64,
+            fingerprint,
+            order: order.clone(),
+            stored: true,
+            numbers: numbers.clone(),
+        });
+        common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+        let change = |store: &Store, table: &mut Table, count: usize, random: &mut fastrand::Rng| {
+            let positions: Vec<usize> = (0..count).map(|_| random.usize(..2000)).collect();
+            let keys: Vec<u64> = positions.iter().map(|&position| numbers[position] as i64 as u64).collect();
+            let mut rows = vec![0; count * 64];
+            random.fill(&mut rows);
+            store.update("t", &keys, &rows).unwrap();
+            for (&position, row) in positions.iter().zip(rows.chunks(64)) {
+                table.rows[position * 64..][..64].copy_from_slice(row);
+            }
+        };
+        let check = |store: &Store, table: &Table| {
+            let host = store.attach_host(HostOptions::default().with_dram_bytes(30_000).with_checked_keys()).unwrap();
+            let options = PlanOptions::default().with_max(1, 2000).with_out(DType::U8);
+            let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
+            let ids: Vec<i64> = numbers.iter().map(|&number| number as i64).collect();
+            let mut rows = vec![0; ids.len() * 64];
+            plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::U8(&mut rows), 64)).unwrap();
+            assert_eq!(rows, table.rows);
+        };
+        for turn in 0..4 {
+            change(&store, &mut table, 1 + 100 * turn, &mut random);
+            check(&store, &table);
+            let absent = store.update("t", &[numbers[3] as i64 as u64, 7, 8], &[0; 192]);
+            assert!(matches!(&absent, Err(StoreError::NoSuchKey { keys, .. }) if *keys == ["7", "8"]), "{absent:?}");
+            if turn % 2 == 1 {
+                store.compact(0).unwrap();
+                check(&store, &table);
+                assert!(store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap().is_sound());
+            }
+            drop(store);
+            store = open(&drives, &OpenOptions::default());
+            check(&store, &table);
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_not_stored_are_not_updated() {
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(17);
+    let mut table = bytes("t", 300, 64, &mut random);
+    let numbers = (0..300).map(|i| i * 1000).collect();
+    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Slots);
+    table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let refused = store.update("t", &[1000], &[0; 64]);
+    assert!(matches!(refused, Err(StoreError::KeysNotStored { .. })), "{refused:?}");
 }

@@ -384,6 +384,36 @@ fn a_queue_stays_poisoned_until_it_was_recreated() {
     }
 }
 
+/// A drive that is given up is tried once more, in vain: that closes the gate, and the next recovery opens it for the others again.
+#[test]
+fn a_retry_that_fails_keeps_launches_out_only_until_the_next_recovery() {
+    for forwarded in [false, true] {
+        let mut rig = Rig::with(2, 2, forwarded, SHORT, LONG);
+        let all: Vec<u64> = (0..700).collect();
+        rig.assert_reads(&all);
+        rig.drives[1].soft.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ).nth(100));
+        assert_rows(&rig.launch(&all).unwrap(), false);
+        assert!(rig.drives[1].controller.give_up_if_gone());
+        let does_without = |rig: &mut Rig| {
+            assert!(rig.set.is_poisoned(), "its gate may be closed");
+            rig.set.recover().unwrap();
+            assert!(!rig.set.is_poisoned());
+            let rows = rig.launch(&all).expect("the gate is open for the other drive");
+            assert_rows(&rows[..1], true);
+            assert!(rows[1].values().all(Option::is_none));
+        };
+        does_without(&mut rig);
+        for _ in 0..2 {
+            rig.drives[1].controller.retry().expect_err("it is gone still");
+            does_without(&mut rig);
+        }
+        rig.drives[1].soft.power_cut(Cut::KeepAll).unwrap();
+        rig.drives[1].controller.retry().unwrap();
+        rig.set.recover().unwrap();
+        rig.assert_reads(&all);
+    }
+}
+
 fn poisons(rig: &Rig) -> Vec<u32> {
     rig.set.states().unwrap().iter().map(|state| state.poison).collect()
 }

@@ -332,7 +332,7 @@ struct Chunk {
     ids: Range<usize>,
 }
 
-fn parse_ids(list: &str) -> Result<Keys, Failure> {
+pub(super) fn parse_ids(list: &str) -> Result<Keys, Failure> {
     let parse = |text: &str| {
         text.trim().parse::<i128>().map_err(|_| {
             Failure::usage(text, format!("{text:?} is no id"))
@@ -354,7 +354,7 @@ fn parse_ids(list: &str) -> Result<Keys, Failure> {
     })
 }
 
-fn read_file(argument: &str) -> Result<Keys, Failure> {
+pub(super) fn read_file(argument: &str) -> Result<Keys, Failure> {
     let Ok(file) = argument.parse::<TraceFile>();
     read_numbers(&file)
 }

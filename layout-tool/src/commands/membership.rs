@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use warprow_layout::OpenError;
 use warprow_soft_controller::UriError;
-use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_store::{Create, Device, DriveAddress, Joined, OpenOptions, Store, StoreError};
 
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
@@ -67,7 +67,8 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
         other => other,
     }?;
     let free = store.free_bytes();
-    let store = store.add_drive(&new, args.overwrite, &options, &mut progress(context))?;
+    let Joined { store, moved } = store.add_drive(&new, args.overwrite, &options, &mut progress(context))?;
+    moved?;
     let text = format!("{} is a drive of the store; {} are free.", new.name(), units::bytes(store.free_bytes()));
     Done::new(text, json!({ "drive": new.name(), "free_bytes": store.free_bytes(), "free_bytes_before": free }))
 }

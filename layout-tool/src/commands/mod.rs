@@ -27,6 +27,7 @@ mod rehearsal;
 pub mod repair;
 pub mod scrub;
 pub mod serve;
+pub mod update;
 pub mod verify;
 
 /// The machine that a command looks at.

@@ -15,3 +15,4 @@ mod properties;
 mod rig;
 mod round_trip;
 mod serve;
+mod updates;

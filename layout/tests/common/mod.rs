@@ -53,7 +53,34 @@ pub struct MemoryDrive {
     pub index: usize,
     pub image: Arc<Mutex<Image>>,
     pub log: Arc<Mutex<Vec<Op>>>,
+    pub hook: Arc<Mutex<Option<Hook>>>,
 }
+
+/// What a drive is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    Read { lba: u64, lbas: u64 },
+    Write { lba: u64 },
+    Flush,
+}
+
+/// What comes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    Failed,
+    /// It is done, and reported as failed.
+    Lost,
+}
+
+impl From<bool> for Answer {
+    fn from(done: bool) -> Self {
+        if done { Self::Done } else { Self::Failed }
+    }
+}
+
+/// Called before anything is done.
+pub type Hook = Arc<dyn Fn(Asked) -> Answer + Send + Sync>;
 
 impl Drive for MemoryDrive {
     fn name(&self) -> &str {
@@ -74,6 +101,10 @@ impl Drive for MemoryDrive {
 
     fn read(&self, lba: u64, buf: &mut [u8]) -> Result<(), DriveError> {
         self.check("read", lba, buf.len())?;
+        let answer = self.ask(Asked::Read { lba, lbas: (buf.len() / self.shape.lba_size as usize) as u64 });
+        if answer != Answer::Done {
+            return self.failed("read");
+        }
         let image = self.image.lock().unwrap();
         for (lba, out) in (lba..).zip(buf.chunks_exact_mut(self.shape.lba_size as usize)) {
             match image.get(&lba) {
@@ -86,18 +117,49 @@ impl Drive for MemoryDrive {
 
     fn write(&self, lba: u64, data: &[u8]) -> Result<(), DriveError> {
         self.check("write", lba, data.len())?;
-        put(&mut self.image.lock().unwrap(), self.shape.lba_size, lba, data);
-        self.log.lock().unwrap().push(Op::Write { drive: self.index, lba, data: data.into() });
-        Ok(())
+        let answer = self.ask(Asked::Write { lba });
+        if answer != Answer::Failed {
+            put(&mut self.image.lock().unwrap(), self.shape.lba_size, lba, data);
+            self.log.lock().unwrap().push(Op::Write { drive: self.index, lba, data: data.into() });
+        }
+        if answer == Answer::Done { Ok(()) } else { self.failed("write") }
     }
 
     fn flush(&self) -> Result<(), DriveError> {
-        self.log.lock().unwrap().push(Op::Flush { drive: self.index });
-        Ok(())
+        let answer = self.ask(Asked::Flush);
+        if answer != Answer::Failed {
+            self.log.lock().unwrap().push(Op::Flush { drive: self.index });
+        }
+        if answer == Answer::Done { Ok(()) } else { self.failed("flush") }
     }
 }
 
 impl MemoryDrive {
+    /// Has `hook` called from now on.
+    pub fn hook<A: Into<Answer>>(&self, hook: impl Fn(Asked) -> A + Send + Sync + 'static) {
+        *self.hook.lock().unwrap() = Some(Arc::new(move |asked| hook(asked).into()));
+    }
+
+    pub fn unhook(&self) {
+        *self.hook.lock().unwrap() = None;
+    }
+
+    fn ask(&self, asked: Asked) -> Answer {
+        let hook = self.hook.lock().unwrap().clone();
+        hook.map_or(Answer::Done, |hook| hook(asked))
+    }
+
+    fn failed(&self, what: &str) -> Result<(), DriveError> {
+        Err(DriveError::new(&self.name, what, "as the test wants"))
+    }
+
+    /// The chunk of 1 MiB that has an LBA of a store that has `first` units before its chunks.
+    pub fn chunk_of(&self, lba: u64, first: u64) -> Option<u32> {
+        let unit = lba / u64::from(4096 / self.shape.lba_size);
+        let tail = unit >= self.shape.units() - 2;
+        Some((unit.checked_sub(first).filter(|_| !tail)? / 256) as u32)
+    }
+
     fn check(&self, what: &str, lba: u64, bytes: usize) -> Result<(), DriveError> {
         let lbas = (bytes / self.shape.lba_size as usize) as u64;
         let whole = bytes > 0 && bytes.is_multiple_of(self.shape.lba_size as usize) && bytes <= self.shape.max_transfer;
@@ -145,6 +207,7 @@ impl Rig {
             index,
             image: Arc::new(Mutex::new(image)),
             log: log.clone(),
+            hook: Arc::default(),
         };
         Self { drives: shapes.iter().zip(images).enumerate().map(drive).collect(), log }
     }

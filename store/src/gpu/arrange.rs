@@ -149,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::GpuError;
+    use crate::update::is_updated;
     use crate::{Device, LoadOptions, OpenOptions, TableLoad};
 
     const ROWS: u64 = 400;
@@ -188,6 +189,34 @@ mod tests {
         member.read(lba, &mut block).unwrap();
         block[17] ^= 4;
         member.write(lba, &block).unwrap();
+    }
+
+    /// What is checked for updates is what is attached, whatever is switched to, or tried to be updated, meanwhile.
+    #[test]
+    fn the_tables_that_are_checked_for_updates_are_those_that_are_attached() {
+        let store = store(&["a", "b"]);
+        let (spec, rows) = (TableSpec::new("a", ROWS, 16, DType::F32), vec![9u8; ROWS as usize * 64]);
+        let source = &rows[..];
+        let beside = LoadOptions::default().with_beside();
+        let loads = [TableLoad::new(&spec, &source)];
+        let second = store.load("model", &loads, &beside, &mut |_| ControlFlow::Continue(())).unwrap().generation;
+        store.update_generation(second, "a", &[1], &[5; 64]).unwrap();
+        let unfollowing = store.shared.updates.unfollowing();
+        let located = store.located();
+        assert!(!located.iter().any(|it| is_updated(&it.generation)));
+        store.switch(second, true).unwrap();
+        let refused = store.update("a", &[1], &[6; 64]);
+        assert!(matches!(refused, Err(StoreError::Unfollowing { .. })), "{refused:?}");
+        let arranged = store.arrange(&located, &GpuOptions::default()).unwrap();
+        assert_eq!(arranged.tables.len(), 2);
+        assert!(
+            arranged.tables.iter().all(|it| it.located.generation.id != second && it.located.generation.log.is_empty())
+        );
+        drop((arranged, located, unfollowing));
+        store.update("a", &[1], &[6; 64]).unwrap();
+        assert!(store.located().iter().all(|it| it.generation.id == second && is_updated(&it.generation)));
+        store.compact(second).unwrap();
+        assert!(!is_updated(&store.located()[0].generation));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use warprow_layout::{
 
 use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::store::Located;
+use crate::store::{Located, latest_tables};
 use crate::{Store, StoreError};
 use buckets::Buckets;
 use journal::Journal;
@@ -207,16 +207,17 @@ impl Store {
             return Err(error);
         }
 
-        // Others may have switched, or dropped some, meanwhile.
-        let superseded = self.superseded(&spec, options)?;
-        superseded.iter().for_each(|&id| transaction.supersede(id));
         self.shared.watch()?;
-        let generation = transaction.commit().map_err(|error| match error {
-            VolumeError::Drive(error) if error.source.is::<WritesLost>() => {
-                StoreError::LoadReset { drive: error.drive }
-            }
-            error => error.into(),
-        })?;
+        // Others may have switched, or dropped some, meanwhile, or be about to.
+        let committed = transaction
+            .commit_superseding(|generations| superseded(latest_tables(generations.to_vec()), &spec, options))
+            .map_err(|error| match error {
+                StoreError::Volume(VolumeError::Drive(error)) if error.source.is::<WritesLost>() => {
+                    StoreError::LoadReset { drive: error.drive }
+                }
+                error => error,
+            });
+        let (generation, superseded) = committed?;
         superseded.iter().for_each(|&id| self.forget_updates(id));
         let elapsed = clock.now().saturating_sub(began);
         journal.into_iter().for_each(Journal::remove);
@@ -351,23 +352,27 @@ impl Store {
         Ok(superseded)
     }
 
-    /// The generations all of whose tables that count `spec` replaces.
+    /// The generations that `spec` would replace now.
     fn superseded(&self, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
-        if options.beside {
-            return Ok(Vec::new());
-        }
-        let current = self.located();
-        let named = |name: &str| spec.tables.iter().any(|table| table.name == name);
-        if !options.replace
-            && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
-        {
-            return Err(StoreError::TableExists { table: table.name.clone() });
-        }
-        let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
-        // What is standby, or was hidden before, stays.
-        let counting: BTreeSet<u64> = current.iter().map(|it| it.generation.id).collect();
-        Ok(counting.into_iter().filter(|&id| !survives(id)).collect())
+        superseded(self.located(), spec, options)
     }
+}
+
+/// The generations all of whose tables that count `spec` replaces, where `current` are those that count.
+fn superseded(current: Vec<Located>, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
+    if options.beside {
+        return Ok(Vec::new());
+    }
+    let named = |name: &str| spec.tables.iter().any(|table| table.name == name);
+    if !options.replace
+        && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
+    {
+        return Err(StoreError::TableExists { table: table.name.clone() });
+    }
+    let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
+    // What is standby, or was hidden before, stays.
+    let counting: BTreeSet<u64> = current.iter().map(|it| it.generation.id).collect();
+    Ok(counting.into_iter().filter(|&id| !survives(id)).collect())
 }
 
 impl<'a> TableLoad<'a> {

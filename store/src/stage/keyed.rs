@@ -22,6 +22,15 @@ pub struct SparseIds {
 }
 
 impl SparseIds {
+    /// The slot of each of `raws`, numbers of the index's kind by their bits, of all that there are; and those that are not there.
+    pub(crate) fn slots_of(&self, raws: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let mut slots = vec![0; raws.len()];
+        self.index.slots(raws, &mut slots);
+        let is_there = |(raw, slot): (&u64, &u64)| *slot != KeyIndex::ABSENT && self.is_stored(*slot, *raw);
+        let absent = raws.iter().zip(&slots).filter(|&pair| !is_there(pair)).map(|(&raw, _)| raw).collect();
+        (slots, absent)
+    }
+
     /// Whether the id at `slot` is `raw`, as far as that is to be looked at.
     #[inline]
     fn is_stored(&self, slot: u64, raw: u64) -> bool {

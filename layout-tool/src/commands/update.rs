@@ -1,0 +1,236 @@
+//! `warprow update`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+use warprow_formats::{Converted, Format, KeyType, RawShape, ReadOptions, TableFile};
+use warprow_keys::KeyKind;
+use warprow_layout::RowSource;
+use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
+use warprow_workload::Keys;
+
+use super::{Context, Done, lookup};
+use crate::drives::{self, DriveArgs};
+use crate::failure::{Class, Failure};
+use crate::screen::Unit;
+use crate::select::{Chosen, Selection};
+use crate::units;
+
+/// Bytes of rows in a batch, at most.
+const BATCH_BYTES: usize = 64 << 20;
+
+/// Give rows of a table other content
+///
+/// The rows come from a file of any format that `load` reads; whose they are say its keys, or --ids or --ids-file. Rows of another type
+/// are converted. Each batch is durable before the next is begun, and is there as a whole or not at all after a power cut or a kill; what
+/// comes twice has its last row then. So a command that was stopped may simply be run again, or go on with --from.
+///
+/// Nothing is changed if one of the ids or keys is not there: new ones come with a load.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow update items -d emulated:a.drive --ids 7,42 --rows two.npy
+  warprow update items -d emulated:a.drive --ids-file changed.npy --rows changed_rows.npy --batch 4096
+  warprow update items -d emulated:a.drive --rows delta.parquet")]
+pub struct UpdateArgs {
+    /// The table
+    table: String,
+    #[command(flatten)]
+    drives: DriveArgs,
+    /// A file or folder of rows, with or without keys
+    #[arg(long, value_name = "FILE")]
+    rows: PathBuf,
+    /// The ids, or keys, of the rows, in their order
+    #[arg(long, value_name = "ID,...", allow_hyphen_values = true, conflicts_with = "ids_file")]
+    ids: Option<String>,
+    /// A file of them: .npy, .csv with a column, or raw .i32, .i64, .u32, .u64
+    #[arg(long, value_name = "FILE[:COLUMN]")]
+    ids_file: Option<String>,
+    /// Which tensor of the file, if it holds several
+    #[arg(long, value_name = "GLOB")]
+    tensor: Option<String>,
+    /// The file's format, where it is not what its name and first bytes show
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// The shape of raw rows
+    #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
+    shape: Option<RawShape>,
+    /// The column of keys of a Parquet file, if several are of whole numbers
+    #[arg(long, value_name = "COLUMN")]
+    key_column: Option<String>,
+    /// Rows that are made durable at once
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..))]
+    batch: u64,
+    /// Begin with this row of the file: those before were updated
+    #[arg(long, value_name = "ROW", default_value = "0", hide_default_value = true)]
+    from: u64,
+}
+
+pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure> {
+    let reading =
+        ReadOptions { format: args.format, shape: args.shape, dim: None, key_column: args.key_column.clone() };
+    let file = [TableFile::open_with(&args.rows, &reading)?];
+    let selection = Selection { tensors: args.tensor.iter().cloned().collect(), ..Selection::default() };
+    let chosen = selection.choose(&file, &format!("warprow update {}", args.drives.pasteable()))?;
+    let [chosen] = &chosen[..] else {
+        let what = format!("{} tensors match", chosen.len());
+        return Err(Failure::usage("--tensor", what).remedy("give a pattern that one tensor matches"));
+    };
+    let store = drives::open(&args.drives, &OpenOptions::default())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let ids = ids(args, chosen, &info)?;
+    let subject = || args.rows.display().to_string();
+    if ids.len() as u64 != chosen.table.rows {
+        let (given, rows) = (units::plural(ids.len() as u64, "id"), units::plural(chosen.table.rows, "row"));
+        return Err(Failure::input(subject(), format!("there are {given} for {rows}")).remedy("give one for each row"));
+    }
+    if chosen.table.dim != info.dim {
+        let what = format!("its rows have {} elements, those of table {:?} {}", chosen.table.dim, info.name, info.dim);
+        return Err(Failure::input(subject(), what).remedy("give rows of the table's width"));
+    }
+    if args.from > chosen.table.rows {
+        let what = format!("the file has {}", units::plural(chosen.table.rows, "row"));
+        return Err(Failure::usage("--from", what).remedy("give the row to go on with"));
+    }
+    let rows = chosen.file.rows(chosen.table);
+    let converted = match chosen.table.dtype == info.dtype {
+        true => None,
+        false => Some(Converted::new(&rows, info.dim, chosen.table.dtype, info.dtype).ok_or_else(|| {
+            let what =
+                format!("rows of {} cannot become {}, as table {:?} has", chosen.table.dtype, info.dtype, info.name);
+            Failure::input(subject(), what).remedy("give rows of the table's type")
+        })?),
+    };
+    let source: &dyn RowSource = converted.as_ref().map_or(&rows, |converted| converted);
+    // Before anything is written.
+    store.check_update(&info.name, &ids)?;
+    let work = Work { store: &store, info: &info, ids: &ids, source, context };
+    let mut at = Progress { next: args.from as usize, ..Progress::default() };
+    let began = Instant::now();
+    let ended = work.run(args, &mut at);
+    let (took, updated) = (began.elapsed(), at.next as u64 - args.from);
+    ended.map_err(|failure| {
+        let remedy = format!("the rows before row {0} are updated: go on with --from {0}", at.next);
+        let failure = failure.detail("updated", updated).detail("next", at.next as u64);
+        if failure.remedy.is_empty() && updated > 0 { failure.remedy(remedy) } else { failure }
+    })?;
+    let rate = updated as f64 / took.as_secs_f64().max(1e-9);
+    let mut text = format!(
+        "Updated {} of table {:?} in {} batches, {} ({} rows/s).",
+        units::plural(updated, "row"),
+        info.name,
+        units::count(at.batches),
+        units::time(took),
+        units::short(rate)
+    );
+    if at.compactions > 0 {
+        text += &format!(" Compacted {}, as memory was full.", units::plural(at.compactions, "time"));
+    }
+    let lost = converted.as_ref().map(Converted::lost);
+    if let Some(lost) = &lost {
+        let (from, to) = (chosen.table.dtype, info.dtype);
+        text += &format!("\n{from} to {to} changed a number by {:.3e} at most", lost.max_abs);
+    }
+    Done::new(
+        text,
+        json!({
+            "table": info.name, "rows": updated, "batches": at.batches, "sequence": at.sequence, "seconds": took.as_secs_f64(),
+            "rows_per_second": rate, "compactions": at.compactions, "converted_from": lost.map(|_| chosen.table.dtype.name()),
+        }),
+    )
+}
+
+/// Whose the rows are: ids, or keys by their bits.
+fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
+    let given = match (&args.ids, &args.ids_file) {
+        (Some(list), _) => Some(lookup::parse_ids(list)?),
+        (None, Some(file)) => Some(lookup::read_file(file)?),
+        (None, None) => None,
+    };
+    let (bits, signed): (Vec<u64>, bool) = match (given, chosen.table.keys) {
+        (Some(Keys::Signed(ids)), _) => (ids.into_iter().map(|id| id as u64).collect(), true),
+        (Some(Keys::Unsigned(ids)), _) => (ids, false),
+        (None, Some(kind)) => {
+            let keys = chosen.file.keys(chosen.table)?.into_iter().flatten();
+            (keys.collect::<Result<_, _>>()?, KeyType::is_signed(kind))
+        }
+        (None, None) => {
+            let what = format!("{} has no keys: whose are its rows?", args.rows.display());
+            return Err(Failure::usage("--ids", what).remedy("say it with --ids or --ids-file"));
+        }
+    };
+    // A number that the other kind cannot hold has the upper bit; ids are never below zero.
+    let table_signed = info.keys.is_some_and(|keys| keys.kind == KeyKind::I64);
+    let foreign = (signed != table_signed).then(|| bits.iter().find(|&&id| id >> 63 == 1)).flatten();
+    match foreign {
+        None => Ok(bits),
+        Some(&id) => {
+            let id = if signed { (id as i64).to_string() } else { id.to_string() };
+            let what = format!("table {:?} has no row {id}", info.name);
+            Err(Failure::input(&info.name, what).remedy("look at the ids; nothing was updated"))
+        }
+    }
+}
+
+struct Work<'a> {
+    store: &'a Store,
+    info: &'a TableInfo,
+    ids: &'a [u64],
+    source: &'a dyn RowSource,
+    context: &'a Context,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The row that comes next: those before are durable.
+    next: usize,
+    batches: u64,
+    compactions: u64,
+    sequence: Option<u64>,
+}
+
+impl Work<'_> {
+    fn run(&self, args: &UpdateArgs, at: &mut Progress) -> Result<(), Failure> {
+        let row_bytes = self.info.row_bytes as usize;
+        let most = (args.batch as usize).min((BATCH_BYTES / row_bytes.max(1)).max(1));
+        let bar = self.context.screen.bar(format!("updating {}", self.info.name), self.ids.len() as u64, Unit::Things);
+        let mut rows = Vec::new();
+        while let Some(ids) = self.ids.get(at.next..).filter(|ids| !ids.is_empty()) {
+            self.context.interrupt.check()?;
+            let ids = ids.get(..most).unwrap_or(ids);
+            rows.resize(ids.len() * row_bytes, 0);
+            self.source.read(at.next as u64, row_bytes, &mut rows).map_err(|error| {
+                Failure::input(args.rows.display().to_string(), error.to_string()).remedy("look at the file")
+            })?;
+            at.sequence = Some(self.update(ids, &rows, at)?);
+            (at.next, at.batches) = (at.next + ids.len(), at.batches + 1);
+            bar.set_position(at.next as u64);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// One batch; where memory or the log is full, what is in them is brought into the table first.
+    fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<u64, Failure> {
+        match self.store.update(&self.info.name, ids, rows) {
+            Err(error) if is_full(&error) => {
+                self.store.compact(self.info.generation)?;
+                at.compactions += 1;
+                self.store.update(&self.info.name, ids, rows).map_err(|error| match is_full(&error) {
+                    true => Failure::new(Class::Resources, &self.info.name, error.to_string())
+                        .remedy("give a smaller --batch"),
+                    false => error.into(),
+                })
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Whether a compaction would help.
+fn is_full(error: &StoreError) -> bool {
+    use warprow_layout::VolumeError;
+    matches!(error, StoreError::OverlayFull { .. } | StoreError::Volume(VolumeError::LogFull { .. }))
+}

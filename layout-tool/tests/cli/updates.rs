@@ -1,0 +1,169 @@
+//! Rows that are updated: by ids and from delta files, in batches, and what comes out of the store then.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::Rig;
+use npyz::WriterBuilder;
+use serde_json::json;
+
+/// A `.npy` file of ids.
+fn ids(rig: &Rig, name: &str, ids: &[i64]) -> String {
+    let path = rig.path(name);
+    let file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    let mut writer =
+        npyz::WriteOptions::new().default_dtype().shape(&[ids.len() as u64]).writer(file).begin_nd().unwrap();
+    writer.extend(ids.iter().copied()).unwrap();
+    writer.finish().unwrap();
+    path.display().to_string()
+}
+
+fn look(rig: &Rig, drive: &str, ids: &str) -> serde_json::Value {
+    rig.ok(&["lookup", "-d", drive, "--table", "t", "--ids", ids])["rows"].clone()
+}
+
+#[test]
+fn rows_are_updated_and_exported_and_verified() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let rows = 5000u64;
+    let file = rig.npy("t.npy", rows, 4, |r, c| (r * 4 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file, "--row-crc"]);
+    let two = rig.npy("two.npy", 2, 4, |r, c| -((r * 4 + c) as f32) - 1.0);
+    let done = rig.ok(&["update", "t", "-d", &drive, "--ids", "7,4999", "--rows", &two]);
+    assert_eq!((&done["rows"], &done["batches"], &done["sequence"]), (&json!(2), &json!(1), &json!(2)));
+    assert_eq!(
+        look(&rig, &drive, "7,8,4999"),
+        json!([[-1.0, -2.0, -3.0, -4.0], [32.0, 33.0, 34.0, 35.0], [-5.0, -6.0, -7.0, -8.0]])
+    );
+
+    // Every third row, in batches; the last of what comes twice counts.
+    let changed: Vec<i64> = (0..rows as i64).step_by(3).chain([0, 3]).collect();
+    let whose = ids(&rig, "changed.npy", &changed);
+    let count = changed.len() as u64;
+    let values = rig.npy("changed_rows.npy", count, 4, |r, c| (r * 4 + c) as f32 + 0.5);
+    let done = rig.ok(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--batch", "100"]);
+    assert_eq!((&done["rows"], &done["batches"]), (&json!(count), &json!(count.div_ceil(100))));
+    assert!(done["rows_per_second"].as_f64().unwrap() > 0.0);
+    let wanted = rig.npy("wanted.npy", rows, 4, |r, c| {
+        let place = changed.iter().rposition(|&id| id as u64 == r);
+        match (place, r) {
+            (Some(place), _) => (place as u64 * 4 + c) as f32 + 0.5,
+            (None, 7) => -(c as f32) - 1.0,
+            (None, 4999) => -((4 + c) as f32) - 1.0,
+            _ => (r * 4 + c) as f32,
+        }
+    });
+    for compacted in [false, true] {
+        let out = rig.path("out.npy").display().to_string();
+        let exported = rig.ok(&["export", "-d", &drive, "--table", "t", "--out", &out, "--force"]);
+        assert_eq!(exported["checked"], true);
+        // Behind their headers, which differ.
+        let rows_of = |path: &str| {
+            std::fs::read(path).unwrap().split_off(std::fs::metadata(path).unwrap().len() as usize - 80_000)
+        };
+        assert!(rows_of(&out) == rows_of(&wanted), "compacted: {compacted}");
+        rig.ok(&["compact", "-d", &drive]);
+        assert_eq!(rig.ok(&["verify", "-d", &drive, "--against", &wanted])["differing"], 0);
+    }
+}
+
+#[test]
+fn rows_of_another_type_are_converted_and_a_stopped_update_goes_on() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 2, |r, c| (r + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file, "--to", "f16"]);
+    let whose = ids(&rig, "ids.npy", &(0..500).collect::<Vec<_>>());
+    let values = rig.npy("values.npy", 500, 2, |r, _| (r * 2) as f32);
+    let done = rig.ok(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--from", "499"]);
+    assert_eq!((&done["rows"], &done["converted_from"]), (&json!(1), &json!("f32")));
+    assert_eq!(look(&rig, &drive, "498,499"), json!([[498.0, 499.0], [998.0, 998.0]]));
+    rig.ok(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--batch", "7"]);
+    assert_eq!(
+        look(&rig, &drive, "0,250,499,500"),
+        json!([[0.0, 0.0], [500.0, 500.0], [998.0, 998.0], [500.0, 501.0]])
+    );
+}
+
+/// A delta file that has keys says itself whose its rows are.
+#[test]
+fn a_delta_file_has_its_keys_with_it() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 2, |r, c| (r + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    std::fs::create_dir(rig.path("delta")).unwrap();
+    let keys: Vec<u8> = [999u64, 3, 500].iter().flat_map(|key| key.to_le_bytes()).collect();
+    let rows: Vec<u8> = [-1f32, -2.0, -3.0, -4.0, -5.0, -6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    std::fs::write(rig.path("delta/key"), &keys).unwrap();
+    std::fs::write(rig.path("delta/emb_vector"), &rows).unwrap();
+    assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", "delta"])["rows"], 3);
+    let wanted = json!([[-3.0, -4.0], [4.0, 5.0], [-5.0, -6.0], [-1.0, -2.0]]);
+    assert_eq!(look(&rig, &drive, "3,4,500,999"), wanted);
+    // A key that was not there before is refused, and the others with it.
+    let new: Vec<u8> = [4u64, 1000, 5].iter().flat_map(|key| key.to_le_bytes()).collect();
+    std::fs::write(rig.path("delta/key"), &new).unwrap();
+    let refused = rig.fails(&["update", "t", "-d", &drive, "--rows", "delta", "--batch", "1"], 3);
+    assert!(refused["message"].as_str().unwrap().contains("none of id 1000"), "{refused}");
+    assert_eq!(look(&rig, &drive, "3,4,500,999"), wanted);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_is_changed() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 2, |r, c| (r + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    let two = rig.npy("two.npy", 2, 2, |_, _| -1.0);
+    let wide = rig.npy("wide.npy", 2, 3, |_, _| -1.0);
+    let fails = |ids: &str, rows: &str, exit, part: &str| {
+        let error = rig.fails(&["update", "t", "-d", &drive, "--ids", ids, "--rows", rows, "--batch", "1"], exit);
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    };
+    fails("7,1000", &two, 3, "none of id 1000");
+    fails("7,-1", &two, 3, "no row -1");
+    fails("7", &two, 3, "1 id for 2 rows");
+    fails("7,8", &wide, 3, "3 elements");
+    fails("7,8", "absent.npy", 3, "");
+    rig.fails(&["update", "t", "-d", &drive, "--rows", &two], 2);
+    rig.fails(&["update", "x", "-d", &drive, "--ids", "7,8", "--rows", &two], 3);
+    assert_eq!(look(&rig, &drive, "7,8"), json!([[7.0, 8.0], [8.0, 9.0]]));
+    assert_eq!(rig.ok(&["compact", "-d", &drive])["chunks"], 0, "there is no log");
+}
+
+/// A load that was killed left a journal; another tensor of the same file and shape does not go on where that was.
+#[test]
+fn a_journal_of_one_tensor_is_none_of_another() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "512M");
+    let (rows, dim) = (400_000usize, 64usize);
+    let of = |value: f32| value.to_le_bytes().repeat(rows * dim);
+    let (one, two) = (of(1.0), of(2.0));
+    let view = |data| safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![rows, dim], data).unwrap();
+    let path = rig.path("both.safetensors");
+    std::fs::write(&path, safetensors::serialize([("one", view(&one)), ("two", view(&two))], None).unwrap()).unwrap();
+    let (file, journal) = (path.display().to_string(), rig.path("journal"));
+    let load = |tensor: &str| {
+        let tensor = format!("t={tensor}");
+        let args = ["load", "-d", &drive, &file, "--tensor", &tensor, "--model", "m", "--resume", "journal", "--json"];
+        rig.command(&args)
+    };
+    let mut killed = load("one").stdout(std::process::Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while std::fs::metadata(&journal).map_or(0, |journal| journal.len()) < 2000 {
+        assert!(began.elapsed() < Duration::from_secs(30), "nothing is noted");
+        std::thread::sleep(Duration::from_millis(1));
+        if killed.try_wait().unwrap().is_some() {
+            break;
+        }
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(journal.exists(), "it ended before it was killed");
+    let output = load("two").output().unwrap();
+    let done: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &done["bytes_resumed"]), (Some(0), &json!(0)), "{done}");
+    for id in [0, 1000, 200_000, 399_999] {
+        assert_eq!(look(&rig, &drive, &id.to_string())[0], json!(vec![2.0; dim]), "row {id}");
+    }
+}
