@@ -219,6 +219,11 @@ impl RowPacking {
         self.row_bytes
     }
 
+    /// Bytes of an LBA.
+    pub fn lba_size(&self) -> u32 {
+        self.lba_size
+    }
+
     /// LBAs to read for one row.
     pub fn row_lbas(&self) -> u32 {
         self.row_lbas

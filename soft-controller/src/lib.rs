@@ -46,6 +46,6 @@ pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};
-pub use timing::{Placement, Profile, Timing};
+pub use timing::{Placement, Profile, Rehearsal, Timing};
 pub use uri::{DriveUri, Store, UriError};
 pub use write_cache::Cut;

@@ -153,6 +153,26 @@ pub(crate) struct Model {
     rng: fastrand::Rng,
 }
 
+/// The timing of a drive without the drive: when reads would be done that nobody makes. Nothing counts as written, so on
+/// flash pages lie anywhere.
+#[derive(Debug)]
+pub struct Rehearsal {
+    model: Model,
+    size: u64,
+}
+
+impl Rehearsal {
+    /// Of a namespace of `size` bytes on a drive of that timing.
+    pub fn new(timing: Timing, size: u64, seed: u64) -> Self {
+        Self { model: Model::new(timing, seed), size }
+    }
+
+    /// When a read of `len` bytes at byte `offset` is done that arrives at `now`. Reads arrive in the order of calls.
+    pub fn read(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
+        self.model.due(now, &Extent { access: Access::Read, nsid: 1, size: self.size, offset, len })
+    }
+}
+
 /// A page that was never written.
 const UNWRITTEN: u16 = u16::MAX;
 

@@ -15,11 +15,15 @@ use crate::{Store, StoreError};
 /// Where rows begin: at the lines in which memory is read.
 pub(super) const LINE: u64 = 128;
 
-/// Bytes from a row to the next in memory: whole lines, where that costs at most a third more; else a multiple of 16 B.
-fn stride_of(table: &Table) -> u32 {
-    let least = table.row_bytes().next_multiple_of(16);
+/// Bytes that the GPU executor takes for a row of `row_bytes` in GPU memory and in DRAM: whole lines, where that costs at most a third more; else a multiple of 16 B.
+pub fn gpu_row_bytes(row_bytes: u32) -> u32 {
+    let least = row_bytes.next_multiple_of(16);
     let lines = least.next_multiple_of(LINE as u32);
     if lines - least <= least / 3 { lines } else { least }
+}
+
+fn stride_of(table: &Table) -> u32 {
+    gpu_row_bytes(table.row_bytes())
 }
 
 /// The places of all tables.
