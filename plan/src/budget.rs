@@ -1,0 +1,93 @@
+//! How many rows of each table a budget of memory holds.
+
+use serde::{Deserialize, Serialize};
+
+use crate::order::Order;
+
+/// Memory for rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Budgets {
+    /// Bytes of GPU memory; with any, look-ups run on the GPU.
+    pub hbm: u64,
+    /// Bytes of DRAM.
+    pub dram: u64,
+}
+
+/// The first ranks of each table that lie in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// Ranks below this lie in GPU memory.
+    pub hbm: Vec<u64>,
+    /// Ranks below this lie in GPU memory or DRAM.
+    pub hot: Vec<u64>,
+}
+
+/// Gives memory to the rows that are looked up most for each byte that they take; `tables` are the orders with the bytes of a
+/// row in memory. What is left when all that were looked up have a place goes to the others in proportion to their bytes.
+///
+/// GPU memory takes the same share of what each table has in both, as [`warprow_store`] shares it out.
+pub fn allocate(tables: &[(&Order, u64)], budgets: Budgets) -> Allocation {
+    let both = budgets.hbm.saturating_add(budgets.dram);
+    let mut classes: Vec<(f64, usize, u64)> = Vec::new();
+    for (index, (order, row_bytes)) in tables.iter().enumerate() {
+        let mut begin = 0;
+        for class in order.classes() {
+            classes.push((f64::from(class.count) / *row_bytes as f64, index, class.end - begin));
+            begin = class.end;
+        }
+    }
+    // Stable: classes of a table stay in their order, which is that of their density.
+    classes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (mut hot, mut left) = (vec![0u64; tables.len()], both);
+    let mut full = vec![false; tables.len()];
+    for (_, index, rows) in classes {
+        let (Some(&(_, row_bytes)), Some(hot), Some(full)) =
+            (tables.get(index), hot.get_mut(index), full.get_mut(index))
+        else {
+            continue;
+        };
+        // A table's rows lie in memory from the first rank on: one that does not fit ends it.
+        let fits = if *full { 0 } else { rows.min(left / row_bytes) };
+        (*full, *hot, left) = (*full || fits < rows, *hot + fits, left - fits * row_bytes);
+    }
+    let others: u128 =
+        tables.iter().zip(&hot).map(|(&(order, bytes), &hot)| u128::from(order.rows() - hot) * u128::from(bytes)).sum();
+    let all_seen = tables.iter().zip(&hot).all(|((order, _), &hot)| hot >= order.seen());
+    if all_seen && others > 0 {
+        for (&(order, _), hot) in tables.iter().zip(&mut hot) {
+            let rest = order.rows() - *hot;
+            *hot += (u128::from(rest) * u128::from(left) / others).min(rest.into()) as u64;
+        }
+    }
+    let taken: u128 = tables.iter().zip(&hot).map(|((_, bytes), &hot)| u128::from(hot) * u128::from(*bytes)).sum();
+    let in_hbm = |&hot: &u64| match taken <= u128::from(budgets.hbm) {
+        true => hot,
+        false => (u128::from(hot) * u128::from(budgets.hbm) / taken.max(1)) as u64,
+    };
+    Allocation { hbm: hot.iter().map(in_hbm).collect(), hot }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Counts;
+
+    fn order(counts: &[u32]) -> Order {
+        Order::new(Counts::Exact(counts.to_vec()))
+    }
+
+    #[test]
+    fn memory_goes_to_what_is_looked_up_most_for_a_byte() {
+        let (small, large) = (order(&[8, 1, 4, 0]), order(&[7, 2, 0, 20]));
+        let tables = [(&small, 100), (&large, 400)];
+        let hot = |hbm, dram| allocate(&tables, Budgets { hbm, dram });
+        assert_eq!(hot(0, 99).hot, [0, 0]);
+        // 8 per 100 B, then 20 per 400 B, then 4 per 100 B; 7 per 400 B does not fit.
+        assert_eq!(hot(0, 100).hot, [1, 0]);
+        assert_eq!(hot(0, 500).hot, [1, 1]);
+        assert_eq!(hot(0, 700).hot, [3, 1]);
+        assert_eq!(hot(500, 200), Allocation { hbm: vec![2, 0], hot: vec![3, 1] });
+        assert_eq!(hot(0, 1 << 20), Allocation { hbm: vec![0, 0], hot: vec![4, 4] });
+        assert_eq!(hot(1 << 20, 0), Allocation { hbm: vec![4, 4], hot: vec![4, 4] });
+    }
+}

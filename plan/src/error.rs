@@ -1,0 +1,133 @@
+//! What keeps a plan from being made.
+
+use warprow_formats::FormatError;
+
+/// There is no plan. Nothing was moved or written.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// No table was given.
+    #[error("no table was given")]
+    NoTables,
+    /// A table cannot be.
+    #[error("table {table:?}: {reason}")]
+    Table {
+        /// Its name.
+        table: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] FormatError),
+    /// A trace was changed while it was read.
+    #[error("the trace had {queries} queries, and now has fewer")]
+    Changed {
+        /// Queries that it had.
+        queries: u64,
+    },
+    /// Traces of several tables do not belong together.
+    #[error("the trace of table {table:?} ends after query {queries}, that of {longer:?} goes on")]
+    Uneven {
+        /// Whose trace is the shorter.
+        table: String,
+        /// How many queries it has.
+        queries: u64,
+        /// Whose goes on.
+        longer: String,
+    },
+    /// A trace is too short to learn from one part and to be tested by another.
+    #[error(
+        "the trace has {queries} queries; a plan needs {least} at least, to learn from one part and to be tested by another"
+    )]
+    TooShort {
+        /// Queries in it.
+        queries: u64,
+        /// The least.
+        least: u64,
+    },
+    /// A trace has ids that its table does not have.
+    #[error(
+        "{count} of {ids} ids in the trace of table {table:?} are none of its {rows} rows; the first is id {id}, in query {query}"
+    )]
+    IdsOutside {
+        /// The table.
+        table: String,
+        /// Its rows.
+        rows: u64,
+        /// How many are outside.
+        count: u64,
+        /// Ids of its trace.
+        ids: u64,
+        /// The first of them.
+        id: i64,
+        /// The number of its query, from 0.
+        query: u64,
+    },
+    /// None of the ids is in its table.
+    #[error("none of the ids in the trace is in its table")]
+    NothingInTables,
+    /// A budget is too small for a single row.
+    #[error("{budget} of {bytes} bytes does not hold the hottest row, of table {table:?}, which takes {row_bytes}")]
+    Budget {
+        /// Which one.
+        budget: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// The table of the hottest row.
+        table: String,
+        /// Bytes that the row takes there.
+        row_bytes: u64,
+    },
+    /// The drives are too small.
+    #[error("the tables take {needed} bytes on drives, which have {room}")]
+    Drives {
+        /// Bytes of all tables as they lie on drives.
+        needed: u64,
+        /// Bytes of all drives.
+        room: u64,
+    },
+    /// An option is out of range.
+    #[error("{option}: {reason}")]
+    Option {
+        /// Which one.
+        option: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A plan's file cannot be read or written.
+    #[error("plan {path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Look-ups could not be timed on this machine.
+    #[error("look-ups could not be timed here: {0}")]
+    Timing(String),
+    /// Whoever waits has asked to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl PlanError {
+    /// What to do.
+    pub fn remedy(&self) -> &str {
+        match self {
+            Self::NoTables => "give one table at least",
+            Self::Table { .. } => "look at the shape of the table",
+            Self::Trace(error) => &error.remedy,
+            Self::Changed { .. } => "let nobody write to the trace meanwhile",
+            Self::Uneven { .. } => "give traces of the same queries",
+            Self::TooShort { .. } => "give a longer trace",
+            Self::IdsOutside { .. } => "give the table that the trace is of, or allow missing ids (--allow-missing)",
+            Self::NothingInTables => "check which column or slot is of which table",
+            Self::Budget { .. } => "give as much as the row takes, or 0 for no such tier",
+            Self::Drives { .. } => "give more drives, or larger ones",
+            Self::Option { .. } => "give what is possible",
+            Self::File { .. } => "make the plan again: `warprow plan --out`",
+            Self::Timing(_) => "take the costs of a typical machine (--typical-host)",
+            Self::Stopped => "start again",
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Plans in files, for loading by them.
+//!
+//! A safetensors file: the plan as JSON in its metadata under `warprow.plan`, and for each table a tensor of its name that lists
+//! ids in the order of their ranks, as far as the trace spoke of them; the others follow in the order of their ids.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use warprow_layout::Ranks;
+
+use crate::PlanError;
+use crate::order::{Order, ranks_of};
+use crate::planner::{Plan, Planned, TablePlan};
+
+/// Under which the plan stands in the metadata.
+const KEY: &str = "warprow.plan";
+
+/// A plan, as it stands in a file.
+#[derive(Debug, Clone)]
+pub struct PlanFile {
+    /// The plan.
+    pub plan: Plan,
+    path: String,
+    bytes: Vec<u8>,
+}
+
+impl PlanFile {
+    /// The bytes of a file for `planned`.
+    pub fn encode(planned: &Planned) -> Result<Vec<u8>, PlanError> {
+        let fail = |reason: String| PlanError::File { path: "to be written".to_owned(), reason };
+        let json = serde_json::to_string(&planned.plan).map_err(|error| fail(error.to_string()))?;
+        let data: Vec<(Dtype, Vec<u8>)> = planned.orders.iter().map(list).collect();
+        let views = planned.plan.tables.iter().zip(&data).map(|(table, (dtype, bytes))| {
+            let width = if *dtype == Dtype::U32 { 4 } else { 8 };
+            Ok((&*table.name, TensorView::new(*dtype, vec![bytes.len() / width], bytes)?))
+        });
+        let views = views.collect::<Result<Vec<_>, safetensors::SafeTensorError>>();
+        let metadata = HashMap::from([(KEY.to_owned(), json)]);
+        let encoded = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
+        encoded.map_err(|error| fail(error.to_string()))
+    }
+
+    /// Reads a file, and checks it as far as that is possible without its tables.
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        let name = path.display().to_string();
+        let fail = |reason: String| PlanError::File { path: name.clone(), reason };
+        let bytes = std::fs::read(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
+        Self::decode(&name, bytes)
+    }
+
+    /// The plan in the bytes of a file; `name` is what errors call it.
+    pub fn decode(name: &str, bytes: Vec<u8>) -> Result<Self, PlanError> {
+        let fail = |reason: String| PlanError::File { path: name.to_owned(), reason };
+        let damaged = |error: &dyn std::fmt::Display| fail(format!("it is no plan, or is damaged or cut off: {error}"));
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
+        let json = metadata.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+        let json = json.ok_or_else(|| fail(format!("it is a safetensors file without {KEY:?} in its metadata")))?;
+        let plan: Plan = serde_json::from_str(json).map_err(|error| damaged(&error))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
+        for table in &plan.tables {
+            let tensor = tensors.tensor(&table.name).map_err(|error| damaged(&error))?;
+            if !matches!(tensor.dtype(), Dtype::U32 | Dtype::U64) || tensor.shape().len() != 1 {
+                return Err(fail(format!("its list of table {:?} is none of ids", table.name)));
+            }
+            let hot = table.hbm_rows.checked_add(table.dram_rows);
+            if hot.is_none_or(|hot| hot > table.rows) {
+                return Err(fail(format!("it keeps more rows of table {:?} in memory than there are", table.name)));
+            }
+        }
+        Ok(Self { plan, path: name.to_owned(), bytes })
+    }
+
+    /// What it says of a table of that name.
+    pub fn table(&self, name: &str) -> Option<&TablePlan> {
+        self.plan.tables.iter().find(|table| table.name == name)
+    }
+
+    /// The permutation id → rank of a table that has `rows` rows, and how many of the first ranks belong in memory.
+    pub fn ranks(&self, name: &str, rows: u64) -> Result<(Ranks, u64), PlanError> {
+        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
+        let known = || self.plan.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
+        let table =
+            self.table(name).ok_or_else(|| fail(format!("it has no table {name:?}; its tables: {}", known())))?;
+        if table.rows != rows {
+            let reason = format!("it is for a table {name:?} of {} rows, this one has {rows}", table.rows);
+            return Err(fail(reason));
+        }
+        let tensors = SafeTensors::deserialize(&self.bytes).map_err(|error| fail(error.to_string()))?;
+        let tensor = tensors.tensor(name).map_err(|error| fail(error.to_string()))?;
+        let ids: Vec<u64> = match tensor.dtype() {
+            Dtype::U32 => tensor.data().as_chunks().0.iter().map(|&id| u32::from_le_bytes(id).into()).collect(),
+            _ => tensor.data().as_chunks().0.iter().map(|&id| u64::from_le_bytes(id)).collect(),
+        };
+        let ranks = ranks_of(rows, ids.into_iter());
+        let ranks = ranks.map_err(|error| fail(format!("its list of table {name:?} is damaged: {error}")))?;
+        Ok((ranks, table.hbm_rows + table.dram_rows))
+    }
+}
+
+fn list(order: &Order) -> (Dtype, Vec<u8>) {
+    match order.rows() <= 1 << 32 {
+        true => (Dtype::U32, order.ids().flat_map(|id| (id as u32).to_le_bytes()).collect()),
+        false => (Dtype::U64, order.ids().flat_map(u64::to_le_bytes).collect()),
+    }
+}

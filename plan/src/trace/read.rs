@@ -1,0 +1,76 @@
+//! Traces in files.
+
+use warprow_traces::{Block, Trace as Reader, TraceSpec};
+
+use super::{Bags, Source};
+use crate::PlanError;
+
+/// A trace in a file, whatever its format. Its tables are its slots.
+#[derive(Debug)]
+pub struct Read {
+    spec: TraceSpec,
+    reader: Reader,
+    block: Block,
+    /// Samples of the block that were given out.
+    given: usize,
+    queries: Option<u64>,
+}
+
+impl Read {
+    /// Opens it and reads its headers.
+    pub fn open(spec: &TraceSpec) -> Result<Self, PlanError> {
+        let reader = Reader::open(spec)?;
+        Ok(Self { spec: spec.clone(), reader, block: Block::default(), given: 0, queries: None })
+    }
+
+    /// The names of its slots.
+    pub fn slots(&self) -> impl Iterator<Item = &str> {
+        self.reader.slots().iter().map(|slot| &*slot.name)
+    }
+}
+
+impl Source for Read {
+    fn width(&self) -> usize {
+        self.reader.slots().len()
+    }
+
+    fn queries(&mut self) -> Result<u64, PlanError> {
+        if let Some(queries) = self.queries {
+            return Ok(queries);
+        }
+        while self.reader.next_block(&mut self.block)? {}
+        let queries = self.reader.samples();
+        self.queries = Some(queries);
+        self.rewind()?;
+        Ok(queries)
+    }
+
+    fn rewind(&mut self) -> Result<(), PlanError> {
+        (self.reader, self.block, self.given) = (Reader::open(&self.spec)?, Block::default(), 0);
+        Ok(())
+    }
+
+    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, PlanError> {
+        let mut got = 0;
+        while got < queries {
+            if self.given == self.block.len() {
+                self.given = 0;
+                if !self.reader.next_block(&mut self.block)? {
+                    break;
+                }
+            }
+            let samples = self.block.samples().skip(self.given).take(queries - got);
+            let taken = samples.len();
+            for sample in samples {
+                for (keys, bags) in sample.slots().zip(bags.iter_mut()) {
+                    // Signed ones are in two's complement; of unsigned ones, those past 2⁶³ are of no table either.
+                    bags.ids.extend(keys.iter().map(|&key| key as i64));
+                    bags.end_query();
+                }
+            }
+            self.given += taken;
+            got += taken;
+        }
+        Ok(got)
+    }
+}
