@@ -5,6 +5,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::{
     bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, repair, scrub, serve,
     update, verify,
+    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, plan, repair, scrub, serve,
+    verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
@@ -46,6 +48,7 @@ pub enum Command {
     Compact(generations::CompactArgs),
     AddDrive(membership::AddDriveArgs),
     RemoveDrive(membership::RemoveDriveArgs),
+    Plan(plan::PlanArgs),
     Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
     Devices(devices::DevicesArgs),
@@ -84,6 +87,7 @@ impl Command {
             Self::Compact(_) => "compact",
             Self::AddDrive(_) => "add-drive",
             Self::RemoveDrive(_) => "remove-drive",
+            Self::Plan(_) => "plan",
             Self::Serve(_) => "serve",
             Self::Doctor(_) => "doctor",
             Self::Devices(_) => "devices",

@@ -80,6 +80,7 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Compact(args) => commands::generations::compact(args),
         Command::AddDrive(args) => commands::membership::add(args, &context),
         Command::RemoveDrive(args) => commands::membership::remove(args, &context),
+        Command::Plan(args) => commands::plan::run(args, &context),
         Command::Serve(args) => commands::serve::run(args, &context),
         Command::Doctor(args) => commands::doctor::run(args, &context),
         Command::Devices(args) => commands::devices::run(args, &context),

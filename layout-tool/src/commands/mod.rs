@@ -23,6 +23,7 @@ pub mod load;
 pub mod lookup;
 pub mod membership;
 mod picture;
+pub mod plan;
 mod rehearsal;
 pub mod repair;
 pub mod scrub;

@@ -12,6 +12,7 @@ mod machine;
 mod machines;
 mod mending;
 mod properties;
+mod plan;
 mod rig;
 mod round_trip;
 mod serve;

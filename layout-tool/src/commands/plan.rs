@@ -1,0 +1,411 @@
+//! `warprow plan`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use warprow_formats::RawShape;
+use warprow_plan::trace::{Read, Source, Trace};
+use warprow_plan::{
+    Bound, Budgets, Drives, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point, TableShape,
+    curves,
+};
+use warprow_store::OpenOptions;
+use warprow_traces::TraceSpec;
+
+use super::{Context, Done};
+use crate::drives::{self, DriveArgs};
+use crate::failure::{Class, Failure};
+use crate::report::{printable, table};
+use crate::screen::Unit;
+use crate::units;
+
+/// Say what of each table belongs in GPU memory, in DRAM and on drives, and what look-ups will then cost
+///
+/// A trace of past look-ups tells which rows are hot. The plan is learnt from its first part and tested on the rest (--held-out):
+/// what is printed as expected is what the rest would have met, with the error that its parts show. `load --plan` applies the
+/// file that --out writes.
+///
+/// Nothing is written to drives. The trace is read as a stream, up to four times; counting takes --memory at most, and
+/// where rows are too many for exact counts, the most frequent are counted, with the error stated.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  warprow plan --table 100000000x64:f16 --trace clicks.npy --dram 4G --on 2*gen5-tlc:6.4T --out plan.safetensors
+  warprow plan -d emulated:a.drive --trace item=ratings.csv:movieId,query=userId --batch 64 --dram 1M
+  warprow plan --table user=5000000x32:f32 --table item=80000x128:f32 --trace user,item=clicks.parquet:user_id,item_id \\
+      --hbm 256M --dram 1G --on 4*p5800x --svg budgets.svg
+  warprow load -d emulated:a.drive model.safetensors --all --plan plan.safetensors")]
+pub struct PlanArgs {
+    /// The shape of a table; without NAME if it is the only one. TYPE is one of those of `load`
+    #[arg(long = "table", value_name = "[NAME=]ROWSxDIM:TYPE", required_unless_present = "drives")]
+    tables: Vec<String>,
+    /// Take the shapes from the store on this drive, of the tables that traces are given of; repeat it for each drive
+    #[arg(short, long = "drive", value_name = "DRIVE", id = "drives", conflicts_with = "tables")]
+    drives: Vec<String>,
+    /// What was looked up, and in which tables: one for each slot of the trace, or the slots are called as tables are; of
+    /// several traces, each query of one is that of the others
+    ///
+    /// [KIND:]PATH[:SETTINGS]: ids or keyset (.u32, .i64, ..), npy, csv (its columns; query=COLUMN makes a query of lines
+    /// that follow each other), norm, raw (labels=, dense=, slots= or hotness=), parquet; ids=N: so many ids a query.
+    #[arg(long = "trace", value_name = "[TABLE,..=]TRACE", required = true)]
+    traces: Vec<String>,
+    /// Queries of a look-up
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    batch: u32,
+    /// GPU memory for rows; with any, look-ups run on the GPU
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = units::parse_bytes)]
+    hbm: u64,
+    /// DRAM for rows
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = units::parse_bytes)]
+    dram: u64,
+    /// The drives, as emulated drives can be timed: none, p5800x or gen5-tlc; with SIZE, whether the tables fit is checked
+    #[arg(long = "on", value_name = "[N*]KIND[:SIZE]", default_value = "gen5-tlc")]
+    kind: DriveKind,
+    /// Bytes of an LBA
+    #[arg(long, value_name = "BYTES", default_value_t = 512)]
+    lba: u32,
+    /// The share of the trace, at its end, that the plan is tested on: above 0, up to 0.5
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    held_out: f64,
+    /// Whether rows that are looked up together share LBAs: auto does so where it pays on the part held out
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    group: Group,
+    /// Memory for counting
+    #[arg(long, value_name = "BYTES", default_value = "2G", value_parser = units::parse_bytes)]
+    memory: u64,
+    /// Count ids that their table does not have, rather than refuse them
+    #[arg(long)]
+    allow_missing: bool,
+    /// Take the processor's costs as they are on a typical machine, rather than measure this one
+    #[arg(long)]
+    typical_host: bool,
+    /// Write the plan to this file, for `load --plan`
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draw what other budgets would give
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Overwrite files that exist
+    #[arg(long)]
+    force: bool,
+    /// Seed of what is drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// When rows share LBAs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// Where it pays
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
+/// `[N*]KIND[:SIZE]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DriveKind {
+    count: u32,
+    kind: String,
+    bytes: u64,
+}
+
+impl FromStr for DriveKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (count, rest) = text.split_once('*').unwrap_or(("1", text));
+        let count = count.parse().map_err(|_| format!("{count:?} is no number of drives"))?;
+        let (kind, bytes) = match rest.split_once(':') {
+            // Drives are sold by powers of 1000, with fractions.
+            Some((kind, size)) => (kind, drive_bytes(size)?),
+            None => (rest, 0),
+        };
+        Ok(Self { count, kind: kind.to_owned(), bytes })
+    }
+}
+
+fn drive_bytes(text: &str) -> Result<u64, String> {
+    let fraction = text.strip_suffix('T').and_then(|it| it.parse::<f64>().ok()).filter(|it| it.fract() != 0.0);
+    match fraction {
+        Some(terabytes) if terabytes > 0.0 && terabytes < 1e6 => Ok((terabytes * 1e12) as u64),
+        _ => units::parse_bytes(text),
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        let (class, subject) = match &error {
+            PlanError::Trace(_) => (Class::Input, String::new()),
+            PlanError::NoTables | PlanError::Option { .. } => (Class::Usage, String::new()),
+            PlanError::Table { table, .. } | PlanError::Uneven { table, .. } => (Class::Input, table.clone()),
+            PlanError::IdsOutside { table, .. } | PlanError::Budget { table, .. } => (Class::Input, table.clone()),
+            PlanError::File { path, .. } => (Class::Input, path.clone()),
+            PlanError::Timing(_) => (Class::Resources, String::new()),
+            PlanError::Stopped => (Class::Interrupted, String::new()),
+            PlanError::Changed { .. }
+            | PlanError::TooShort { .. }
+            | PlanError::NothingInTables
+            | PlanError::Drives { .. } => (Class::Input, String::new()),
+        };
+        match error {
+            PlanError::Trace(error) => error.into(),
+            error => Self::new(class, subject, error.to_string()).remedy(error.remedy()),
+        }
+    }
+}
+
+pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
+    for path in [&args.out, &args.svg].into_iter().flatten().filter(|path| !args.force && path.exists()) {
+        let what = "it exists already";
+        return Err(
+            Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name, or --force")
+        );
+    }
+    let (shapes, columns) = tables_and_traces(args)?;
+    let mut trace = Trace::new(columns)?;
+    let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
+    let costs = match args.typical_host || args.hbm > 0 {
+        true => HostCosts::default(),
+        false => HostCosts::measure(row_bytes.next_multiple_of(4))?,
+    };
+    let DriveKind { count, kind, bytes } = args.kind.clone();
+    let options = Options {
+        budgets: Budgets { hbm: args.hbm, dram: args.dram },
+        drives: Drives { count, profile: kind, bytes, lba: args.lba },
+        batch: args.batch,
+        held_out: args.held_out,
+        memory: args.memory,
+        group: match args.group {
+            Group::Auto => GroupRows::Auto,
+            Group::On => GroupRows::On,
+            Group::Off => GroupRows::Off,
+        },
+        allow_missing: args.allow_missing,
+        costs,
+        seed: args.seed,
+    };
+    let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
+    let planned = warprow_plan::plan(&shapes, &mut trace, &options, &mut |progress| {
+        bar.set_message(progress.what);
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+        context.interrupt.flow()
+    });
+    bar.finish_and_clear();
+    let planned = planned.map_err(|error| match error {
+        PlanError::Stopped => context.interrupt.failure(),
+        error => error.into(),
+    })?;
+    if let Some(path) = &args.svg {
+        write(path, curves(&planned.plan)?.as_bytes())?;
+    }
+    if let Some(path) = &args.out {
+        write(path, &PlanFile::encode(&planned)?)?;
+    }
+    let mut text = describe(&planned, &options);
+    for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
+        text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
+    }
+    let host = (args.hbm == 0).then_some(options.costs);
+    Done::new(text, json!({ "plan": planned.plan, "host_costs": host, "out": args.out, "svg": args.svg }))
+}
+
+/// Writes a file as a whole, or not at all.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let fail = |error: &std::io::Error| Failure::io(path.display().to_string(), "cannot be written", error);
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().permissions(mode()).tempfile_in(folder).map_err(|error| fail(&error))?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|error| fail(&error))?;
+    file.persist(path).map(drop).map_err(|error| fail(&error.error))
+}
+
+/// What others may do with a new file, before the process's mask.
+fn mode() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+/// Traces, each with the names of its tables.
+type Sources = Vec<(Vec<String>, Box<dyn Source>)>;
+
+fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Sources), Failure> {
+    let known = match args.drives.is_empty() {
+        true => args.tables.iter().map(|argument| stated(argument)).collect::<Result<Vec<_>, _>>()?,
+        false => {
+            let store =
+                drives::open(&DriveArgs { drives: args.drives.clone() }, &OpenOptions::default().with_read_only())?;
+            let plain = store.tables().into_iter().filter(|it| it.keys.is_none());
+            plain.map(|it| TableShape { name: it.name, rows: it.rows, dim: it.dim, dtype: it.dtype }).collect()
+        }
+    };
+    let names: Vec<&str> = known.iter().map(|it| &*it.name).collect();
+    if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|it| it == *name)) {
+        return Err(Failure::usage(*name, "the table is given twice").remedy("leave one of them out"));
+    }
+    let (mut sources, mut shapes) = (Sources::new(), Vec::<TableShape>::new());
+    for argument in &args.traces {
+        let (of, spec) = tables_of(argument, &names);
+        let spec: TraceSpec = spec
+            .parse()
+            .map_err(|error| Failure::usage(argument, format!("{error}")).remedy("look at `warprow plan --help`"))?;
+        let read = Read::open(&spec)?;
+        let slots: Vec<&str> = read.slots().collect();
+        let of = match (of, &slots[..], &names[..]) {
+            (Some(of), ..) => of,
+            (None, [_], [only]) => vec![(*only).to_owned()],
+            (None, ..) => slots.iter().map(|&slot| slot.to_owned()).collect(),
+        };
+        if of.len() != slots.len() {
+            let what =
+                format!("{} named for the {} of the trace", units::plural(of.len() as u64, "table"), slots.join(", "));
+            return Err(
+                Failure::usage(argument, what).remedy("name one table for each, in their order: --trace A,B=TRACE")
+            );
+        }
+        for name in &of {
+            let Some(shape) = known.iter().find(|it| it.name == *name) else {
+                let what = format!("there is no table {name:?}; there are {}", names.join(", "));
+                return Err(Failure::usage(argument, what).remedy("name the tables of the trace: --trace A,B=TRACE"));
+            };
+            if shapes.contains(shape) {
+                return Err(
+                    Failure::usage(argument, format!("a second trace of table {name:?}")).remedy("leave one out")
+                );
+            }
+            shapes.push(shape.clone());
+        }
+        sources.push((of, Box::new(read)));
+    }
+    // Tables of a store may stay as they are; those that were stated are meant.
+    match known.iter().find(|it| args.drives.is_empty() && !shapes.contains(it)) {
+        Some(table) => {
+            Err(Failure::usage(&table.name, "there is no trace of this table")
+                .remedy("give one with --trace NAME=TRACE"))
+        }
+        None => Ok((shapes, sources)),
+    }
+}
+
+/// The tables that stand before an equals sign, and the trace.
+fn tables_of<'a>(argument: &'a str, known: &[&str]) -> (Option<Vec<String>>, &'a str) {
+    let named = argument.split_once('=').filter(|(names, _)| names.split(',').all(|name| known.contains(&name)));
+    match named {
+        Some((names, rest)) => (Some(names.split(',').map(str::to_owned).collect()), rest),
+        None => (None, argument),
+    }
+}
+
+fn stated(argument: &str) -> Result<TableShape, Failure> {
+    let (name, shape) = argument.rsplit_once('=').unwrap_or(("table", argument));
+    let shape: RawShape =
+        shape.parse().map_err(|error: String| Failure::usage(argument, error).remedy("such as item=1000x64:f32"))?;
+    match (shape.rows, shape.at) {
+        (Some(rows), 0) => Ok(TableShape { name: name.to_owned(), rows, dim: shape.dim, dtype: shape.dtype }),
+        _ => Err(Failure::usage(argument, "a shape has rows, and no offset").remedy("such as item=1000x64:f32")),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+fn describe(planned: &Planned, options: &Options) -> String {
+    let plan = &planned.plan;
+    let (expected, trace) = (&plan.expected, &plan.trace);
+    let mut text = format!(
+        "Planned by {} in {}, the last {} of them held out",
+        units::plural(trace.ids, "id"),
+        if trace.queries == 1 { "1 query".to_owned() } else { format!("{} queries", units::count(trace.queries)) },
+        units::count(trace.held_out)
+    );
+    if trace.missing > 0 {
+        text += &format!("; {} of the ids are in no table", units::count(trace.missing));
+    }
+    text += "\n\n";
+    text += &table(
+        ["table", ">rows", ">dim", "type", ">looked up", ">in GPU memory", ">in DRAM", ">on drives", ">count error"],
+        plan.tables.iter().map(|it| {
+            [
+                it.name.clone(),
+                units::count(it.rows),
+                it.dim.to_string(),
+                it.dtype.clone(),
+                units::count(it.seen_rows),
+                units::count(it.hbm_rows),
+                units::count(it.dram_rows),
+                units::count(it.rows - it.hbm_rows - it.dram_rows),
+                it.count_error.to_string(),
+            ]
+        }),
+    );
+    for it in &plan.tables {
+        let Some(grouping) = it.grouping else { continue };
+        text += &format!(
+            "\n{}: rows looked up together {} LBAs: {} of read commands and {} of bytes {} (± {})",
+            printable(&it.name),
+            if grouping.applied { "share" } else { "do not share" },
+            percent(grouping.commands_saved),
+            percent(grouping.bytes_saved),
+            if grouping.applied { "saved" } else { "would be saved" },
+            percent(2.0 * grouping.error),
+        );
+    }
+    text += &format!(
+        "\n\nexpected of ids: {} from GPU memory, {} from DRAM, {} from drives (± {})",
+        percent(expected.hbm),
+        percent(expected.dram),
+        percent(expected.ssd),
+        percent(expected.error)
+    );
+    text += &format!(
+        "\na look-up of {:.0} ids reads {:.1} rows by {:.1} commands, {}, {:.2} bytes for each byte used",
+        expected.ids,
+        expected.rows_ssd,
+        expected.commands,
+        units::bytes(expected.bytes as u64),
+        expected.amplification
+    );
+    let waits = match expected.bound {
+        Bound::Drives => "waits for drives",
+        Bound::Host => "waits for the processor",
+        Bound::Unknown => "the rate is not known",
+    };
+    text += &format!(
+        "\none slot: {} look-ups/s, {} ids/s, {} reads/s on each drive; it {waits}",
+        units::short(expected.lookups_per_second),
+        units::short(expected.ids_per_second),
+        units::short(expected.iops_per_drive)
+    );
+    if options.budgets.hbm > 0 {
+        text += "\n(on the GPU: what drives allow; the GPU's own time is not counted)";
+    }
+    text += &format!("\n\nother budgets, on {}:\n{}", plan.drives.profile, budgets(plan));
+    text
+}
+
+/// About ten of the points, and the plan's own.
+fn budgets(plan: &Plan) -> String {
+    let chosen = plan.budgets.hbm.saturating_add(plan.budgets.dram);
+    let step = plan.curve.len().div_ceil(10).max(1);
+    let last = plan.curve.len().saturating_sub(1);
+    let kept = |(at, point): &(usize, &Point)| at % step == 0 || *at == last || point.bytes == chosen;
+    let rows = plan.curve.iter().enumerate().filter(kept).map(|(_, point)| {
+        let rates = point.rates.iter().map(|it| match it.ids_per_second > 0.0 {
+            true => format!("{}: {}", it.drives, units::short(it.ids_per_second)),
+            false => format!("{}: –", it.drives),
+        });
+        let mark = if point.bytes == chosen { " *" } else { "" };
+        [
+            units::bytes(point.bytes) + mark,
+            percent(point.hit),
+            format!("{:.1}", point.commands),
+            rates.collect::<Vec<_>>().join("   "),
+        ]
+    });
+    table([">memory for rows", ">ids from memory", ">commands a look-up", "ids/s by number of drives"], rows)
+}

@@ -1,0 +1,127 @@
+//! `plan`, and `load --plan`.
+
+use std::fs;
+
+use crate::rig::Rig;
+
+const ROWS: u64 = 5000;
+
+/// A trace of 4 ids a query: squares make the low residues hot.
+fn trace(rig: &Rig, name: &str, queries: u64) -> String {
+    let path = rig.path(name);
+    let id = |at: u64| {
+        let x = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        (x * x >> 24) * ROWS >> 24
+    };
+    let bytes: Vec<u8> = (0..queries * 4).flat_map(|at| (id(at) as u32).to_le_bytes()).collect();
+    fs::write(&path, bytes).unwrap();
+    format!("{}:ids=4", path.display())
+}
+
+#[test]
+fn a_plan_is_made_and_applied() {
+    let rig = Rig::new();
+    let (drive, trace) = (rig.drive("a.drive", "64M"), trace(&rig, "t.u32", 8000));
+    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
+    let shape = format!("items={ROWS}x32:f32");
+    let plan = ["plan", "--table", &shape, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"];
+    let made = rig.ok(&[&plan[..], &["--out", "p.safetensors", "--svg", "p.svg", "--on", "2*p5800x:1.6T"]].concat());
+    let of_table = &made["plan"]["tables"][0];
+    assert_eq!(
+        (&of_table["name"], &of_table["dram_rows"], &of_table["count_error"]),
+        (&"items".into(), &512.into(), &0.into())
+    );
+    let expected = &made["plan"]["expected"];
+    // A tenth of the rows, of which the first tenth takes the root of a tenth of what is asked for.
+    let hit = expected["dram"].as_f64().unwrap();
+    assert!((hit - 0.32).abs() < 0.02, "{expected}");
+    assert!(expected["ids_per_second"].as_f64().unwrap() > 0.0, "{expected}");
+    let curve = made["plan"]["curve"].as_array().unwrap();
+    assert!(curve.windows(2).all(|pair| pair[0]["hit"].as_f64() <= pair[1]["hit"].as_f64()), "{curve:?}");
+    assert_eq!(curve.last().unwrap()["hit"], 1.0);
+    let svg = fs::read_to_string(rig.path("p.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("8 drives"));
+    let text = rig.run(&plan);
+    assert!(text.exit == 0 && text.stdout.contains("64.0 KiB *"), "{text:?}");
+
+    let loaded = rig.ok(&["load", "-d", &drive, &table, "--plan", "p.safetensors"]);
+    assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&512.into(), &"plan".into()));
+    let shown = rig.ok(&["inspect", "-d", &drive]);
+    assert!(shown.to_string().contains("\"hot_rows\":512"), "{shown}");
+    let looked = rig.ok(&["lookup", "-d", &drive, "--table", "items", "--ids", "0,4999,17"]);
+    assert_eq!(looked["report"]["ids"].as_u64().or(looked["ids"].as_u64()), Some(3), "{looked}");
+    rig.ok(&["export", "-d", &drive, "--table", "items", "--out", "back.npy"]);
+    assert!(fs::read(rig.path("back.npy")).unwrap() == fs::read(rig.path("items.npy")).unwrap());
+    // A store's own tables can be planned for.
+    let again = rig.ok(&["plan", "-d", &drive, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"]);
+    assert_eq!(again["plan"]["tables"], made["plan"]["tables"]);
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused() {
+    let rig = Rig::new();
+    let (good, shape) = (trace(&rig, "t.u32", 100), format!("items={ROWS}x32:f32"));
+    fs::write(rig.path("cut.u32"), [1, 2, 3]).unwrap();
+    fs::write(rig.path("empty.u32"), []).unwrap();
+    fs::write(rig.path("other.u64"), vec![0; 8 * 7]).unwrap();
+    let of = |trace: &str, more: &[&str]| {
+        let shape = shape.clone();
+        let args: Vec<String> = ["plan", "--table", &shape, "--trace", trace, "--typical-host"]
+            .iter()
+            .chain(more)
+            .map(|&it| it.to_owned())
+            .collect();
+        args
+    };
+    for (args, exit, named) in [
+        (of(&good, &["--dram", "127"]), 3, "127 bytes does not hold the hottest row"),
+        (of(&good, &["--hbm", "100"]), 3, "GPU memory of 100"),
+        (of(&good, &["--on", "gen5-tlc:100000"]), 3, "bytes on drives"),
+        (of(&good, &["--on", "49*gen5-tlc"]), 2, "1 to 48 drives"),
+        (of(&good, &["--on", "floppy"]), 2, "profiles"),
+        (of(&good, &["--held-out", "0.9"]), 2, "up to 0.5"),
+        (of(&good, &["--lba", "1000"]), 2, "512 or 4096"),
+        (of("cut.u32", &[]), 3, "cut.u32"),
+        (of("empty.u32", &[]), 3, "0 queries"),
+        (of("other.u64", &[]), 3, "7 queries"),
+        (of("absent.u32", &[]), 3, "absent.u32"),
+        (of("a.u32:colour=red", &[]), 2, "colour"),
+        (of(&good, &["--table", "users=5x4:f32"]), 2, "t"),
+        (of(&format!("items={good}"), &["--table", "users=5x4:f32"]), 2, "users"),
+        (of(&good, &["--trace", &good]), 2, "second trace"),
+    ] {
+        let error = rig.fails(&args.iter().map(|it| &**it).collect::<Vec<_>>(), exit);
+        let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
+        assert!(said.contains(named), "{args:?} does not say {named:?}: {error}");
+        assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: no remedy in {error}");
+    }
+    // Ids outside: refused, or counted as asked.
+    let few = ["plan", "--table", "t=100x32:f32", "--trace", &good, "--typical-host", "--batch", "8"];
+    let error = rig.fails(&few, 3);
+    assert!(error["message"].as_str().unwrap().contains("none of its 100 rows"), "{error}");
+    let counted = rig.ok(&[&few[..], &["--allow-missing"]].concat());
+    assert!(counted["plan"]["trace"]["missing"].as_u64().unwrap() > 0);
+
+    // Plans that are not for what is loaded, and none at all.
+    let drive = rig.drive("a.drive", "64M");
+    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r + c) as f32);
+    let wide = rig.npy("wide.npy", ROWS, 64, |r, c| (r + c) as f32);
+    rig.ok(&[&["plan", "--table", &shape, "--trace", &good, "--typical-host", "--batch", "8", "--out", "p"][..], &[]]
+        .concat());
+    let whole = fs::read(rig.path("p")).unwrap();
+    fs::write(rig.path("half"), &whole[..whole.len() / 2]).unwrap();
+    for (file, plan, named) in [
+        (&table, "half", "damaged or cut off"),
+        (&table, "absent", "cannot be read"),
+        (&table, "items.npy", "no plan"),
+        (&wide, "p", "no table \"wide\""),
+    ] {
+        let error = rig.fails(&["load", "-d", &drive, file, "--plan", plan], 3);
+        assert!(error["message"].as_str().unwrap().contains(named), "{plan}: {error}");
+    }
+    let error = rig.fails(&["load", "-d", &drive, &wide, "--tensor", "items=wide", "--plan", "p"], 3);
+    assert!(error["message"].as_str().unwrap().contains("5000 × 64 f32"), "{error}");
+    assert!(!rig.ok(&["inspect", "-d", &drive]).to_string().contains("items"));
+    let exists = ["plan", "--table", &shape, "--trace", &good, "--typical-host", "--out", "p"];
+    rig.fails(&exists, 4);
+}
