@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use warprow_soft_controller::{Profile, Rehearsal, Timing};
 
+use warprow_workload::mix_all;
+
 use crate::PlanError;
 
 /// Alike drives.
@@ -46,7 +48,8 @@ impl Drives {
         let Some(timing) = timing else { return 0.0 };
         reads.sort_unstable_by_key(|read| (read.drive, read.offset));
         let size = if self.bytes == 0 { map.drive_bytes() } else { self.bytes.max(map.drive_bytes()) };
-        let last = reads.chunk_by(|a, b| a.drive == b.drive).zip(seed..).map(|(reads, seed)| {
+        let last = reads.chunk_by(|a, b| a.drive == b.drive).map(|reads| {
+            let seed = mix_all([seed, reads.first().map_or(0, |read| u64::from(read.drive))]);
             let mut drive = Rehearsal::new(timing.clone(), size, seed);
             let (mut flight, mut now, mut last) = (BinaryHeap::new(), Duration::ZERO, Duration::ZERO);
             for read in reads {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, RowPacking};
 use warprow_store::gpu_row_bytes;
+use warprow_workload::mix_all;
 
 use crate::PlanError;
 use crate::budget::{Allocation, Budgets, allocate};
@@ -616,9 +617,12 @@ impl<'a> Planner<'a> {
         let samples = replay.samples();
         let drives_at_hand = self.options.drives.count;
         let (mut seconds, mut drives, mut ids) = (0.0, 0.0, 0.0);
-        for kept in samples {
+        let commands: u64 = samples.iter().map(|kept| kept.sample.commands).sum();
+        let turns = (4 * REHEARSED / commands.max(1)).clamp(1, 16);
+        for (first, kept) in (0..).step_by(turns as usize).zip(samples) {
             let sample = &kept.sample;
-            let of_drives = cold * self.drive_seconds(replay, kept, hot, drives_at_hand);
+            let of_turn = |turn| self.drive_seconds(replay, kept, hot, drives_at_hand, turn);
+            let of_drives = cold * (first..first + turns).map(of_turn).sum::<f64>() / turns as f64;
             seconds += self.seconds(sample, cold, of_drives);
             drives += of_drives;
             ids += sample.ids as f64;
@@ -648,8 +652,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Seconds that `count` drives take for a batch.
-    fn drive_seconds(&self, replay: &Replay<'_>, kept: &Kept, hot: &[u64], count: u32) -> f64 {
+    /// Seconds that `count` drives take for a batch; `turn` decides which reads are slow ones.
+    fn drive_seconds(&self, replay: &Replay<'_>, kept: &Kept, hot: &[u64], count: u32, turn: u64) -> f64 {
         let drives = Drives { count, ..self.options.drives.clone() };
         let Some(timing) = drives.timing().ok().flatten() else { return 0.0 };
         let map = ChunkMap::new(self.on_drives(), &drives, self.stripe_lbas * u64::from(drives.lba));
@@ -669,7 +673,7 @@ impl<'a> Planner<'a> {
             ReadAt { drive, offset, len: lbas * lba }
         };
         let mut reads: Vec<ReadAt> = replay.commands(kept, hot).map(read).collect();
-        drives.seconds(Some(&timing), &mut reads, &map, self.options.seed)
+        drives.seconds(Some(&timing), &mut reads, &map, mix_all([self.options.seed, turn]))
     }
 
     /// Seconds of a look-up whose drives take `of_drives`; of what is cold a share `cold` counts.
@@ -715,9 +719,9 @@ impl<'a> Planner<'a> {
                 // Enough reads to meet the slow ones as often as they come.
                 let turns = (REHEARSED / lookup.commands.max(1)).clamp(2, 64) as usize;
                 let step = replay.samples().len().div_ceil(turns).max(1);
-                let kept = replay.samples().iter().step_by(step);
-                let (sum, turns) = kept.fold((0.0, 0.0), |(sum, turns), kept| {
-                    (sum + self.drive_seconds(replay, kept, &hot, drives), turns + 1.0)
+                let kept = (0..).zip(replay.samples()).step_by(step);
+                let (sum, turns) = kept.fold((0.0, 0.0), |(sum, turns), (turn, kept)| {
+                    (sum + self.drive_seconds(replay, kept, &hot, drives, turn), turns + 1.0)
                 });
                 let seconds = self.seconds(&lookup, 1.0, sum / f64::max(turns, 1.0));
                 Rate { drives, ids_per_second: if seconds > 0.0 { lookup.ids as f64 / seconds } else { 0.0 } }

@@ -9,6 +9,7 @@ use warprow_formats::{
 };
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
+use warprow_plan::PlanFile;
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
@@ -99,6 +100,9 @@ pub struct LoadArgs {
     /// labels=1,dense=13,slots=26, sizes=A/B/... Or scores:FOLDER of a HugeCTR dump
     #[arg(long, value_name = "[TABLE=][KIND:]FILE[:SETTINGS]")]
     hotness: Vec<String>,
+    /// Order the rows as this plan says, which `warprow plan --out` made, and keep as many in memory
+    #[arg(long, value_name = "FILE", conflicts_with = "hotness")]
+    plan: Option<PathBuf>,
     /// The row that stands for ids a table does not have: zeros, a row of the table, or a file of one row
     #[arg(long, value_name = "zeros|id:N|FILE.npy", default_value = "zeros")]
     default: String,
@@ -134,10 +138,17 @@ struct Prepared<'a> {
     ranks: Option<Ranks>,
     /// Its keys, if it is looked up by keys.
     keyed: Option<Keyed<'a>>,
-    /// Whether its hotness was told.
-    ranked: bool,
+    /// What told its hotness.
+    ranked: Option<Ranked>,
     /// How much of the trace that ranked it speaks of it.
     trace: Option<Share>,
+}
+
+/// What told which rows are hot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ranked {
+    Hotness,
+    Plan,
 }
 
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
@@ -158,6 +169,10 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let hotness = args.hotness.iter().map(|argument| HotnessFile::parse(argument, &names));
     let hotness = hotness.collect::<Result<Vec<_>, _>>()?;
     check_hotness(&hotness, &names)?;
+    let plan = args.plan.as_deref().map(PlanFile::read).transpose()?;
+    for (plan, chosen) in plan.iter().flat_map(|plan| chosen.iter().map(move |chosen| (plan, chosen))) {
+        refuse_foreign(plan, args, chosen)?;
+    }
 
     let options = OpenOptions::default();
     let store = drives::open(&args.drives, &if args.dry_run { options.with_read_only() } else { options })?;
@@ -176,7 +191,8 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         None => options,
     };
     // Whether there is room is said before keys are read and ids counted, which may take minutes.
-    let outlines = chosen.iter().map(|it| outline(args, it, !hotness_of(&hotness, &it.name).is_empty()));
+    let permuted = |it: &Chosen<'_>| plan.is_some() || !hotness_of(&hotness, &it.name).is_empty();
+    let outlines = chosen.iter().map(|it| outline(args, it, permuted(it)));
     store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
     context.interrupt.check()?;
     let mut whose = Vec::with_capacity(chosen.len());
@@ -186,7 +202,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     }
     let mut prepared = Vec::with_capacity(chosen.len());
     for (chosen, whose) in chosen.into_iter().zip(&whose) {
-        prepared.push(prepare(args, chosen, whose, &hotness, context)?);
+        prepared.push(prepare(args, chosen, whose, &hotness, plan.as_ref(), context)?);
     }
     let (rows, bytes) = prepared.iter().fold((0u64, 0u64), |(rows, bytes), it| {
         (
@@ -260,7 +276,12 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
                 units::count(it.spec.rows),
                 it.spec.dim.to_string(),
                 it.spec.dtype.to_string(),
-                if it.ranked { "by --hotness" } else { "the first ids" }.to_owned(),
+                match it.ranked {
+                    Some(Ranked::Hotness) => "by --hotness",
+                    Some(Ranked::Plan) => "by --plan",
+                    None => "the first ids",
+                }
+                .to_owned(),
             ]
         }),
     );
@@ -352,6 +373,25 @@ fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// A plan is for rows of certain sizes: with others, other rows belong in memory.
+fn refuse_foreign(plan: &PlanFile, args: &LoadArgs, chosen: &Chosen<'_>) -> Result<(), Failure> {
+    let refuse = |what: String| {
+        let subject = args.plan.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        Err(Failure::input(subject, what).remedy("make a plan for all tables that are loaded, as they are"))
+    };
+    let Some(table) = plan.table(&chosen.name) else {
+        let known = plan.plan.tables.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
+        return refuse(format!("it has no table {:?}; its tables are {known}", chosen.name));
+    };
+    let spec = outline(args, chosen, true)?;
+    let shape = format!("{} × {} {}", spec.rows, spec.dim, spec.dtype);
+    let planned = format!("{} × {} {}", table.rows, table.dim, table.dtype);
+    match shape == planned {
+        true => Ok(()),
+        false => refuse(format!("it is for a table {:?} of {planned}; this one is {shape}", chosen.name)),
+    }
 }
 
 /// Better now than after minutes of counting.
@@ -451,6 +491,7 @@ fn prepare<'a>(
     chosen: Chosen<'a>,
     whose: &'a Whose<'a>,
     hotness: &[HotnessFile],
+    plan: Option<&PlanFile>,
     context: &Context,
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
@@ -464,8 +505,20 @@ fn prepare<'a>(
         Whose::Ids(order) => (None, order.clone()),
     };
     let hotness = hotness_of(hotness, &chosen.name);
-    let (ranks, trace) = match hotness.is_empty() {
-        false => {
+    let planned = plan.map(|plan| match index {
+        None => Ok(plan.ranks(&chosen.name, table.rows)?),
+        Some(_) => Err(Failure::input(&chosen.name, "it is looked up by keys, for which there are no plans yet")
+            .remedy("load it without --plan, by --hotness")),
+    });
+    let (planned, hot_rows) = planned.transpose()?.unzip();
+    let ranked = match hotness.is_empty() {
+        _ if planned.is_some() => Some(Ranked::Plan),
+        false => Some(Ranked::Hotness),
+        true => None,
+    };
+    let (ranks, trace) = match ranked {
+        Some(Ranked::Plan) => (planned, None),
+        Some(Ranked::Hotness) => {
             let bar = context.screen.bar(format!("ranking {}", chosen.name), 0, Unit::Bytes);
             let rows = index.as_ref().map_or(Rows::Ids(table.rows), |(index, keys)| Rows::Keys(index, *keys));
             let hotness = hotness::rank(&hotness, &chosen.name, rows, &mut |read, bytes| {
@@ -477,11 +530,11 @@ fn prepare<'a>(
             let hotness = hotness?;
             (Some(hotness.ranks), hotness.trace)
         }
-        true => (None, None),
+        None => (None, None),
     };
     context.interrupt.check()?;
-    let ranked = ranks.is_some();
-    let spec = outline(args, &chosen, ranked && index.is_none())?;
+    let spec = outline(args, &chosen, ranked.is_some() && index.is_none())?;
+    let spec = TableSpec { hot_rows: hot_rows.unwrap_or(0), ..spec };
     let place = |id: &str| match whose {
         Whose::Keys(keys) => keyed_place(keys, id, &chosen),
         Whose::Ids(order) => dense_place(order.as_ref(), id, &chosen),
@@ -610,7 +663,12 @@ fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
         "dim": spec.dim,
         "dtype": spec.dtype.name(),
         "key_index": index.map(|index| key_index(index, prepared.spec.keys.is_some_and(|keys| keys.stored))),
-        "order": if *ranked { "hotness" } else { "identity" },
+        "hot_rows": spec.hot_rows,
+        "order": match ranked {
+            Some(Ranked::Plan) => "plan",
+            Some(Ranked::Hotness) => "hotness",
+            None => "identity",
+        },
         "trace_ids": trace.map(|share| share.ids),
         "trace_ids_missing": trace.map(|share| share.missing),
         "row_crc": spec.row_crc,
