@@ -341,7 +341,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     for (name, reason) in skipped.iter().filter(|_| args.all) {
         text += &format!("\nskipped: {}: {reason}", printable(name));
     }
-    if prepared.iter().any(|it| !it.ranked) {
+    if prepared.iter().any(|it| it.ranked.is_none()) {
         text += "\nidentity: hot tier = first ids; tell which rows are hot with --hotness";
     }
     Done::new(text, report)

@@ -161,11 +161,10 @@ impl From<PlanError> for Failure {
 }
 
 pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
-    for path in [&args.out, &args.svg].into_iter().flatten().filter(|path| !args.force && path.exists()) {
-        let what = "it exists already";
-        return Err(
-            Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name, or --force")
-        );
+    let mut files = [&args.out, &args.svg].into_iter().flatten();
+    if let Some(path) = files.find(|path| !args.force && path.exists()) {
+        let refusal = Failure::new(Class::Refused, path.display().to_string(), "it exists already");
+        return Err(refusal.remedy("choose another name, or --force"));
     }
     let (shapes, columns) = tables_and_traces(args)?;
     let mut trace = Trace::new(columns)?;
