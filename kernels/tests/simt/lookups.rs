@@ -143,7 +143,7 @@ fn a_report_is_one_launchs() {
                 .iter()
                 .copied()
                 .enumerate()
-                .filter(|&(i, _)| i < WORDS - 7 || i >= WORDS - 4 && i < WORDS - 1)
+                .filter(|&(i, _)| i < WORDS - 7 || (WORDS - 4..WORDS - 1).contains(&i))
                 .collect()
         };
         let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();

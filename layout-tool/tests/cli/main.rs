@@ -11,8 +11,8 @@ mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]
 mod machines;
 mod mending;
-mod properties;
 mod plan;
+mod properties;
 mod rig;
 mod round_trip;
 mod serve;
