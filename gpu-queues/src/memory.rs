@@ -2,11 +2,31 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{Backing, DmaMemory};
 
 use crate::error::cuda;
 use crate::{Gpu, GpuError};
+
+/// While it lives, calls of this thread that allocate, free and copy do not end captures of other threads' streams.
+struct Relaxed(CaptureMode);
+
+impl Relaxed {
+    /// With a current context.
+    fn new() -> Self {
+        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as before; the mode is the one that was found.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}
 
 /// Memory of a GPU, zeroed to begin with. Freed when dropped: nothing may use it any more then.
 #[derive(Debug)]
@@ -19,7 +39,7 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// `bytes` of zeros, aligned to 256.
     pub fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuError> {
-        let _current = gpu.enter()?;
+        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut address = 0;
         let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
         // SAFETY: the context is current; it stores an address.
@@ -45,7 +65,7 @@ impl DeviceMemory {
 
     /// Sets all of it to zero, and waits until it is.
     pub fn zero(&self) -> Result<(), GpuError> {
-        let _current = self.gpu.enter()?;
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
         // SAFETY: the memory is this one's, all of it.
         cuda("clearing memory", unsafe { sys::cuMemsetD8_v2(self.address, 0, self.bytes as usize) })?;
         // SAFETY: the context is current. The default stream is that of the calls above.
@@ -63,10 +83,13 @@ impl DeviceMemory {
         if from.is_empty() {
             return Ok(());
         }
-        let _current = self.gpu.enter()?;
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
         // SAFETY: inside the memory (checked), from a slice of that length.
         let copied = unsafe { sys::cuMemcpyHtoD_v2(self.address + offset, from.as_ptr().cast(), from.len()) };
-        cuda("copying to the GPU", copied)
+        cuda("copying to the GPU", copied)?;
+        // Of pageable memory it may have been staged alone, and other streams do not wait for the rest.
+        // SAFETY: the context is current. The default stream is that of the copy.
+        cuda("copying to the GPU", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
     /// Copies from byte `offset` on, after everything launched before on the default stream. Panics outside the memory.
@@ -75,7 +98,7 @@ impl DeviceMemory {
         if into.is_empty() {
             return Ok(());
         }
-        let _current = self.gpu.enter()?;
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
         // SAFETY: inside the memory (checked), to a slice of that length.
         let copied = unsafe { sys::cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address + offset, into.len()) };
         cuda("copying from the GPU", copied)
@@ -85,6 +108,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.enter() {
+            let _relaxed = Relaxed::new();
             // SAFETY: allocated once, freed once.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
@@ -102,7 +126,7 @@ pub struct Registered {
 impl Registered {
     /// Registers `memory` with CUDA, for all contexts. A piece of memory is registered once at a time.
     pub fn new(gpu: &Arc<Gpu>, memory: DmaMemory) -> Result<Self, GpuError> {
-        let _current = gpu.enter()?;
+        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let host = memory.as_ptr().cast();
         // SAFETY: the memory is mapped, and stays so: `memory` is kept.
@@ -137,6 +161,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.enter() {
+            let _relaxed = Relaxed::new();
             // SAFETY: registered once, unregistered once.
             unsafe { sys::cuMemHostUnregister(self.memory.as_ptr().cast()) };
         }

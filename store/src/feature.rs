@@ -99,7 +99,8 @@ pub struct PlanOptions {
     pub missing: Missing,
     /// Look-ups that can be under way at once.
     pub slots: u32,
-    /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives.
+    /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives. On a GPU:
+    /// with twice as many rows in either tier, and elements as they are.
     pub growth: bool,
 }
 

@@ -54,10 +54,12 @@ impl Keys {
         self.dram + self.ssd
     }
 
-    /// For tables that grow: twice as many, in either tier.
-    fn grown(self, tables: u64) -> Self {
-        let both = (self.all() * 2 + tables * abi::KEY_ALIGN).min(MAX_KEYS / 2);
-        Self { dram: both.max(self.dram), ssd: both.max(self.ssd) }
+    /// For tables that grow: in either tier twice as many as there are rows, as far as that goes.
+    fn grown(self, rows: u64) -> Self {
+        let spare = MAX_KEYS.saturating_sub(self.all()) / 2;
+        let more =
+            |keys: u64| keys + rows.saturating_mul(2).saturating_sub(keys).min(spare) / abi::KEY_ALIGN * abi::KEY_ALIGN;
+        Self { dram: more(self.dram), ssd: more(self.ssd) }
     }
 }
 
@@ -84,7 +86,7 @@ impl Description {
         let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
         let keys = match before {
             Some(before) => before.keys,
-            None if options.growth && view.follows => needed.grown(tables.len() as u64),
+            None if options.growth && view.follows => needed.grown(sum(|it| it.located.table().rows)),
             None => needed,
         };
         if keys.all() > MAX_KEYS {
@@ -95,8 +97,12 @@ impl Description {
         }
         if needed.dram > keys.dram || needed.ssd > keys.ssd {
             return Err(GpuError::Unfit(format!(
-                "its slots have room for {} rows in DRAM and {} on drives, the tables have {} and {}: plan with PlanOptions::with_growth",
-                keys.dram, keys.ssd, needed.dram, needed.ssd
+                "its slots have room for {} rows in DRAM and {} on drives, the tables have {} and {}: {}",
+                keys.dram,
+                keys.ssd,
+                needed.dram,
+                needed.ssd,
+                if options.growth { "attach and plan anew" } else { "plan with PlanOptions::with_growth" }
             )));
         }
         let mut segments = Vec::with_capacity(tables.len() * 2);

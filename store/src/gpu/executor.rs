@@ -1,6 +1,6 @@
 //! The GPU executor on a store: its tables in GPU memory and DRAM.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use warprow_gpu_queues::{Gpu, Ladder};
@@ -9,8 +9,9 @@ use warprow_kernels::abi::{KEY_ALIGN, element};
 use warprow_layout::{DType, Table};
 
 use super::GpuError;
-use super::follow::Adopting;
+use super::follow::Attempt;
 use super::herald::Herald;
+use super::launch::Stream;
 use super::plan::{GpuPlan, Prepared};
 use super::view::View;
 use crate::Store;
@@ -156,7 +157,9 @@ pub(crate) struct Attached {
     /// Held while tables are replaced.
     pub plans: Mutex<Vec<Weak<Prepared>>>,
     /// Replacements of which the GPU has not said that they have ended.
-    pub unended: Mutex<Vec<Arc<Adopting>>>,
+    pub unended: Mutex<Vec<Arc<Attempt>>>,
+    /// On which tables are replaced, if ever.
+    stream: OnceLock<Stream>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     herald: Option<Herald>,
     /// No row is updated meanwhile.
@@ -166,6 +169,16 @@ pub(crate) struct Attached {
 impl Attached {
     pub(crate) fn view(&self) -> Arc<View> {
         lock(&self.view).clone()
+    }
+
+    pub(crate) fn stream(&self) -> Result<&Stream, GpuError> {
+        match self.stream.get() {
+            Some(stream) => Ok(stream),
+            None => {
+                let stream = Stream::new(&self.gpu)?;
+                Ok(self.stream.get_or_init(|| stream))
+            }
+        }
     }
 
     /// Plans that are made from now on begin with `view`.
@@ -221,9 +234,9 @@ impl Store {
         let kernels = Kernels::load(&gpu)?;
         let view = Mutex::new(Arc::new(View::new(self, &located, &gpu, &options, &mut |_| {})?));
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
-        let (plans, unended) = Default::default();
+        let (plans, unended, stream) = Default::default();
         let attached =
-            Attached { kernels, store, options, gpu, view, plans, unended, herald, _unfollowing: unfollowing };
+            Attached { kernels, store, options, gpu, view, plans, unended, stream, herald, _unfollowing: unfollowing };
         Ok(GpuExecutor { inner: Arc::new(attached) })
     }
 }

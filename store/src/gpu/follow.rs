@@ -26,13 +26,21 @@ pub struct GpuUpcoming {
     plans: Vec<(Weak<Prepared>, Arc<Adopting>)>,
 }
 
-/// A plan's new description, and what became of each state.
+/// A plan's new description.
 #[derive(Debug)]
-pub(crate) struct Adopting {
+struct Adopting {
     generation: u64,
     bytes: u64,
     source: DeviceMemory,
+}
+
+/// A replacement of descriptions that was launched, with all that its kernel uses and what is read by it: kept until it has ended.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    adopting: Arc<Adopting>,
+    /// What became of each state.
     results: Registered,
+    view: Arc<View>,
 }
 
 impl Adopting {
@@ -47,28 +55,33 @@ impl Adopting {
         }
         let source = DeviceMemory::new(&attached.gpu, description.bytes.len() as u64)?;
         source.write(0, &description.bytes)?;
-        let results = Registered::allocate(&attached.gpu, u64::from(plan.state_count()) * 4)?;
         let (generation, bytes) = (description.generation, description.bytes.len() as u64);
-        Ok(Arc::new(Self { generation, bytes, source, results }))
+        Ok(Arc::new(Self { generation, bytes, source }))
+    }
+}
+
+impl Attempt {
+    fn new(plan: &Prepared, adopting: Arc<Adopting>, view: Arc<View>) -> Result<Self, GpuError> {
+        let results = Registered::allocate(&plan.attached.gpu, u64::from(plan.state_count()) * 4)?;
+        Ok(Self { adopting, results, view })
     }
 
     /// Launches it for the states of `plan`.
     fn begin(&self, plan: &Prepared, stream: &Stream, patience: Duration) -> Result<(), GpuError> {
         let (stride, place) = plan.strides();
-        (0..plan.state_count() as usize).for_each(|state| self.results.memory().store_u32(state * 4, adopted::NOT));
         let adoption = abi::Adoption {
             states: plan.states.address(),
             stride,
             place,
-            source: self.source.address(),
-            bytes: self.bytes,
-            generation: self.generation,
+            source: self.adopting.source.address(),
+            bytes: self.adopting.bytes,
+            generation: self.adopting.generation,
             results: self.results.address(),
             timeout_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2),
         };
         #[allow(unsafe_code, reason = "the kernel writes to the plan's states")]
-        // SAFETY: the states are the plan's and as many; source and results live until they say that it has ended, else the executor
-        // keeps them; the description has the bytes that the plan's states have room for.
+        // SAFETY: the states are the plan's and as many; source and results live until they say that it has ended, for the executor
+        // keeps this attempt until then; the description has the bytes that the plan's states have room for.
         unsafe {
             stream.adopt(&plan.attached.kernels, &adoption, plan.state_count())
         }
@@ -131,30 +144,41 @@ impl GpuExecutor {
             };
             adopting.push((plan, prepared));
         }
-        let stream = Stream::new(&attached.gpu)?;
-        attached.begin_with(upcoming.view.clone());
-        let (began, mut begun) = (Instant::now(), Ok(()));
-        for (plan, it) in &adopting {
-            plan.may_read(&upcoming.view);
-            lock(&attached.unended).push(it.clone());
-            begun = begun.and_then(|()| it.begin(plan, &stream, patience));
+        let mut attempts = Vec::with_capacity(adopting.len());
+        for (plan, it) in adopting {
+            let attempt = Arc::new(Attempt::new(&plan, it, upcoming.view.clone())?);
+            attempts.push((plan, attempt));
         }
-        begun?;
-        let mut busy = 0;
-        for (plan, it) in &adopting {
+        let stream = attached.stream()?;
+        attached.begin_with(upcoming.view.clone());
+        // One after the other on one stream, and behind those of calls before: what comes later stays.
+        let began = Instant::now();
+        for (plan, attempt) in &attempts {
+            plan.may_read(&attempt.view);
+            lock(&attached.unended).push(attempt.clone());
+            attempt.begin(plan, stream, patience)?;
+        }
+        let limit = patience.saturating_mul(attempts.len() as u32).saturating_add(GRACE);
+        let (mut busy, mut turns) = (0, 0u32);
+        for (plan, attempt) in &attempts {
             let states = plan.state_count();
-            while it.count(states, adopted::NOT) > 0 {
-                if began.elapsed() > patience.saturating_add(GRACE) {
+            while attempt.count(states, adopted::NOT) > 0 {
+                if began.elapsed() > limit {
                     return Err(GpuError::QueueBusy("the GPU does not come to replacing its tables: call it again"));
+                }
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(512) {
+                    stream.check()?;
                 }
                 std::thread::sleep(Duration::from_micros(20));
             }
-            lock(&attached.unended).retain(|other| !Arc::ptr_eq(other, it));
-            match it.count(states, adopted::BUSY) {
-                0 => plan.reads_only(&upcoming.view),
+            match attempt.count(states, adopted::BUSY) {
+                0 => plan.reads_only(&attempt.view),
                 some => busy += some,
             }
         }
+        // The last has ended, and so have all before.
+        lock(&attached.unended).clear();
         if busy == 0 { Ok(()) } else { Err(GpuError::QueueBusy("look-ups of it did not end in time: call it again")) }
     }
 }

@@ -47,7 +47,7 @@ pub(super) unsafe fn launch(
 
 /// A stream that waits for no other.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     gpu: Arc<Gpu>,
     stream: CUstream,
 }
@@ -64,6 +64,16 @@ impl Stream {
         // SAFETY: a context is current; it stores a handle.
         cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) })?;
         Ok(Self { gpu: gpu.clone(), stream })
+    }
+
+    /// Fails if the context is lost.
+    pub(super) fn check(&self) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the stream is this one's.
+        match unsafe { sys::cuStreamQuery(self.stream) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            code => cuda("the stream on which tables are replaced", code),
+        }
     }
 
     /// Launches the replacement of descriptions.

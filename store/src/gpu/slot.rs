@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
+use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
@@ -177,6 +178,14 @@ impl State {
     /// Starts every queue anew that takes no commands, by as little as does it: a drive may be reset, with everybody else's queues
     /// on it. One that is given up is done without.
     fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        // Closed for all sets at once: a look-up that came in between two would be cut off by the second.
+        self.gate.close();
+        let recovered = self.recover_sets(plan);
+        self.gate.open();
+        recovered
+    }
+
+    fn recover_sets(&mut self, plan: &Prepared) -> Result<(), GpuError> {
         let members: Vec<_> = plan.attached.store.members.iter().flatten().collect();
         let mut lost = Ok(());
         for set in &mut self.sets {
@@ -366,10 +375,11 @@ impl Inner {
         capture != 0 && capture <= self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Tells the drives that have answered look-ups since this was asked last that they have.
-    pub(crate) fn tell_answers(&self) {
-        let mut held = lock(&self.state);
-        let Some(state) = held.as_mut() else { return };
+    /// Tells the drives that have answered look-ups since this was asked last that they have; whether it could.
+    pub(crate) fn tell_answers(&self) -> bool {
+        // Whoever recovers holds it for long; then it is told by another poll.
+        let Ok(mut held) = self.state.try_lock() else { return false };
+        let Some(state) = held.as_mut() else { return true };
         let members: Vec<_> = self.plan.attached.store.members.iter().flatten().collect();
         let queues = state.sets.iter().flat_map(|set| (0..set.descriptors().len()).map(move |drive| (set, drive)));
         for ((set, drive), known) in queues.zip(&mut state.answered) {
@@ -382,6 +392,7 @@ impl Inner {
                 member.controller().proven();
             }
         }
+        true
     }
 
     /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a queue that has

@@ -173,8 +173,8 @@ impl Ticket {
             return Err(GpuError::Flawed("its offsets make no sense", rule));
         }
         let launch = word(LAUNCH);
-        if commands > 0 && self.told.swap(launch, Ordering::Relaxed) != launch {
-            self.slot.tell_answers();
+        if commands > 0 && self.told.load(Ordering::Relaxed) != launch && self.slot.tell_answers() {
+            self.told.store(launch, Ordering::Relaxed);
         }
         if failed != 0 {
             let gate_was_closed = word(GATE) as u32 != 0;
