@@ -231,7 +231,8 @@ mod tests {
         assert!((result.hit - result.hit_planned).abs() < 0.02, "{result:?}");
         assert!((0.9..1.1).contains(&(result.commands / result.commands_planned)), "{result:?}");
         assert!(result.rate > 0.0 && result.rate_planned > 0.0 && result.checked == 40_000, "{result:?}");
-        let fast = speed(&setup, 64 << 10).unwrap();
-        assert!(fast.count_error > 0 && (fast.hit_planned - result.hit).abs() < 0.05, "{fast:?}");
+        // Not all counts fit.
+        let fast = speed(&setup, 192 << 10).unwrap();
+        assert!(fast.count_error > 0 && (fast.hit_planned - result.hit).abs() < 0.1, "{fast:?} for {result:?}");
     }
 }

@@ -52,6 +52,7 @@ impl Sweep {
         let present: Vec<usize> =
             members.iter().enumerate().filter(|(_, member)| member.is_some()).map(|(index, _)| index).collect();
         let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(MOST);
+        let threads = if driving.clock.is_concurrent() { threads } else { Some(1) };
         let wanted = threads.unwrap_or_else(processors).clamp(1, (present.len() * PER_DRIVE).max(1));
         let mut sweep = Self {
             workers: Vec::new(),

@@ -83,4 +83,8 @@ impl Clock for VirtualClock {
             self.turn(until);
         }
     }
+
+    fn is_concurrent(&self) -> bool {
+        false
+    }
 }

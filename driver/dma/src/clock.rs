@@ -10,6 +10,11 @@ pub trait Clock: Send + Sync {
 
     /// Waits for about `duration`.
     fn sleep(&self, duration: Duration);
+
+    /// Whether several threads may wait by it. Not one that is turned by who waits: what happens when would be up to the threads.
+    fn is_concurrent(&self) -> bool {
+        true
+    }
 }
 
 /// The monotonic clock of the system.
