@@ -41,6 +41,28 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, 
     Ok(tables.map(|table| (world.pooled, table.element, world.out)).collect())
 }
 
+/// More ids than one word counts, by one kernel.
+pub(crate) fn many_by_one_kernel(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let ids = rng.u64(17_000..19_000);
+    let world = World::new(&mut rng, &Shape { rows: 1..200, row_bytes: 1..=16, ..Shape::without_drives(ids) });
+    let batch = Batch::of(&mut rng, &world, ids);
+    let lookup = Lookup { ticket: 2, ..batch.lookup() };
+    let mut expected = expect(&world, &batch).by_one_block(&world, false);
+    expected.counters.rows_dram = 0;
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+    rig.direct(&lookup)?;
+    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+}
+
+#[test]
+fn many_ids_are_counted_by_one_kernel() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(12) {
+        many_by_one_kernel(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 #[test]
 fn rows_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };

@@ -140,6 +140,16 @@ const PLANTED: &[Planted] = &[
         ),
     ),
     planted(
+        "no `__syncwarp` before the report is read",
+        lookups::many_by_one_kernel,
+        12,
+        patch(
+            "expand.cuh",
+            "    __syncwarp();\n    report(p, slot, launches, false);",
+            "    report(p, slot, launches, false);",
+        ),
+    ),
+    planted(
         "a barrier that some lanes do not reach",
         ring::case,
         2,
