@@ -409,6 +409,11 @@ impl Work {
         for (name, table) in &state {
             match self.store()?.verify(name, &mut |_| ControlFlow::Continue(())) {
                 Ok(found) => {
+                    // What a drive does not give is named, and the rest is checked all the same.
+                    if let Some(unread) = found.bad.iter().find(|it| it.unreadable) {
+                        ensure!(found.bad.iter().all(|it| it.unreadable), "{name} is damaged: {found:?}");
+                        return Ok(Ended::Badly(unread.detail.clone()));
+                    }
                     ensure!(found.rows == table.spec.rows && found.checked == table.spec.row_crc, "{name}: {found:?}");
                     ensure!(found.is_sound(), "{name} is damaged: {found:?}");
                 }
