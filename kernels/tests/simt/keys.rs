@@ -9,6 +9,7 @@ use warprow_kernels::abi::KeyIndex as KeyIndexOnGpu;
 use warprow_keys::{Fingerprint, KeyIndex, Options};
 
 use crate::shim::{OPTIONS, compiler, sources};
+use crate::sparse::on_gpu;
 
 const SOURCE: &str = r#"
 #include "simt.h"
@@ -63,20 +64,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
                 whole[..bytes.len()].copy_from_slice(bytes);
                 *word = u128::from_le_bytes(whole);
             }
-            let (base, parts) = (bytes.as_ptr() as u64, index.parts());
-            let device = KeyIndexOnGpu {
-                keys: parts.keys,
-                seed: parts.seed,
-                parts: parts.parts,
-                pilots: base + parts.pilots,
-                stand_ins: base + parts.stand_ins,
-                fingerprints: base + parts.fingerprints,
-                buckets: parts.buckets,
-                slots: parts.slots,
-                stand_in_bytes: parts.stand_in_bytes,
-                fingerprint_bytes: parts.fingerprint_bytes,
-                ..KeyIndexOnGpu::default()
-            };
+            let device = on_gpu(&index, bytes.as_ptr() as u64);
             let own = keys.len();
             keys.extend((0..own).map(|_| random.u64(..)));
             let (mut want, mut got) = (vec![0; keys.len()], vec![7; keys.len()]);

@@ -59,27 +59,33 @@ impl Sparse {
 
     /// For the kernels; `rank` of a row.
     pub(crate) fn describe(&self, rank: impl Fn(u64) -> u64, mut keep: impl FnMut(Buffer) -> u64) -> u64 {
-        let (base, parts) = (keep(Buffer::of(self.index.as_bytes())), self.index.parts());
+        let base = keep(Buffer::of(self.index.as_bytes()));
         let mut by_rank = vec![0; self.numbers.len()];
         for (row, &number) in (0..).zip(&self.numbers) {
             by_rank[rank(row) as usize] = number as u64;
         }
         let stored = Buffer::of(&by_rank.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<u8>>());
-        let index = abi::KeyIndex {
-            keys: parts.keys,
-            seed: parts.seed,
-            parts: parts.parts,
-            pilots: base + parts.pilots,
-            stand_ins: base + parts.stand_ins,
-            fingerprints: base + parts.fingerprints,
-            stored: if self.stored { keep(stored) } else { 0 },
-            buckets: parts.buckets,
-            slots: parts.slots,
-            stand_in_bytes: parts.stand_in_bytes,
-            fingerprint_bytes: parts.fingerprint_bytes,
-            is_signed: (self.index.kind() == KeyKind::I64).into(),
-            unused: 0,
-        };
+        let index = abi::KeyIndex { stored: if self.stored { keep(stored) } else { 0 }, ..on_gpu(&self.index, base) };
         keep(Buffer::of(index.as_bytes()))
+    }
+}
+
+/// An index whose bytes lie at `base`, as the kernels have it, without stored keys.
+pub(crate) fn on_gpu(index: &KeyIndex, base: u64) -> abi::KeyIndex {
+    let parts = index.parts();
+    abi::KeyIndex {
+        keys: parts.keys,
+        seed: parts.seed,
+        parts: parts.parts,
+        pilots: base + parts.pilots,
+        stand_ins: base + parts.stand_ins,
+        fingerprints: base + parts.fingerprints,
+        stored: 0,
+        buckets: parts.buckets,
+        slots: parts.slots,
+        stand_in_bytes: parts.stand_in_bytes,
+        fingerprint_bytes: parts.fingerprint_bytes,
+        is_signed: (index.kind() == KeyKind::I64).into(),
+        unused: 0,
     }
 }
