@@ -7,6 +7,7 @@
 #define SHARED __shared__
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
+#define METHOD __device__ __forceinline__
 #define FULL 0xffffffffu
 #endif
 

@@ -429,8 +429,7 @@ DEVICE void report_few(const Lookup& p, u64 launches, u64 generation, u64 ids, u
     word = count == 4 ? ids - missing - padding - hbm : word;
     word = lane == TICKET_GENERATION ? generation : word;
     word = lane == TICKET_ENDED ? now() : word;
-    // What other blocks stored before they were counted comes before the report. Nothing waits for the report itself to arrive.
-    fence_system();
+    // Each block's own fence put what it stored before its count, and all counts before this. Nothing waits for the report to arrive.
     store_words(p, launches, word, false, true);
 }
 
@@ -446,8 +445,10 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64
     if (threadIdx.x == 0) {
         sum = 1 + ((u64)(scratch.flaws != 0) << FEW_FLAWED);
         for (u32 warp = 0; warp < WARPS; ++warp) sum += sums[warp];
-        fence_gpu();
+        // What this block stored is there for everybody before it is counted: the block that finds all counted need not fence again.
+        fence_system();
         sum += atomicAdd(&slot.few, sum);
+        fence_acquire();
     }
     sum = __shfl_sync(FULL, sum, 0);
     if ((sum & FEW_BLOCKS) != gridDim.x) return;

@@ -46,6 +46,12 @@ __device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
+// 16 bytes, aligned; each of the four words is atomic, the whole is not.
+__device__ __forceinline__ void store_relaxed(Quad* at, Quad value) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
 __device__ __forceinline__ void store_release(u64* at, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -91,6 +97,9 @@ static inline Quad load_relaxed(const Quad* at) {
 }
 static inline void store_relaxed(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void store_relaxed(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+static inline void store_relaxed(Quad* at, Quad value) {
+    store_relaxed(&at->x, value.x), store_relaxed(&at->y, value.y), store_relaxed(&at->z, value.z), store_relaxed(&at->w, value.w);
+}
 static inline void store_release(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 static inline void store_mmio(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }

@@ -18,6 +18,7 @@ typedef unsigned long long u64;
 #define WARPROW_FIXED_WIDTHS
 
 #define DEVICE static inline __attribute__((always_inline))
+#define METHOD inline
 #define KERNEL extern "C" void
 #define FULL 0xffffffffu
 #define __launch_bounds__(...)

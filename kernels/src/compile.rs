@@ -11,13 +11,14 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 10] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
+    ("ring.cuh", include_str!("../cuda/ring.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),

@@ -93,41 +93,41 @@ const PLANTED: &[Planted] = &[
         8,
         patch(
             "fetch.cuh",
-            "                __syncthreads();\n                filled = filled + total < BATCH ? filled + total : BATCH;\n                \
-             cursor = s.next < end ? s.next : end;\n                __syncthreads();",
-            "                filled = filled + total < BATCH ? filled + total : BATCH;\n                cursor = s.next < end ? \
-             s.next : end;",
+            "            __syncthreads();\n            filled = filled + total < BATCH ? filled + total : BATCH;\n            \
+             cursor = tile.next < end ? tile.next : end;\n            __syncthreads();",
+            "            filled = filled + total < BATCH ? filled + total : BATCH;\n            cursor = tile.next < end ? \
+             tile.next : end;",
         ),
     ),
     planted(
         "no barrier before the batch's count is looked at",
         ring::case,
         8,
-        patch("fetch.cuh", "        __syncthreads();\n        width = ", "        width = "),
+        patch("ring.cuh", "        __syncthreads();\n        width = ", "        width = "),
     ),
     planted(
         "no barrier before the next tile is known",
         ring::tiles,
         12,
-        patch("fetch.cuh", "                __syncthreads();\n                filled = ", "                filled = "),
+        patch("fetch.cuh", "            __syncthreads();\n            filled = ", "            filled = "),
     ),
     planted(
         "no barrier before failures are forgotten",
         ring::statuses,
         4,
-        patch("fetch.cuh", "s.count[done_slot], end);\n            __syncthreads();", "s.count[done_slot], end);"),
+        patch("ring.cuh", "s.count[done_slot]);\n            __syncthreads();", "s.count[done_slot]);"),
     ),
     planted(
         "no barrier before ready lanes are counted",
         ring::case,
         4,
-        patch("fetch.cuh", "        __syncthreads();\n        u32 found = 0;", "        u32 found = 0;"),
+        patch("ring.cuh", "        __syncthreads();\n        u32 found = 0;", "        u32 found = 0;"),
     ),
     planted(
         "no barrier before a verdict is read",
         ring::case,
         4,
-        patch("fetch.cuh", "        __syncthreads();\n        poison = s.next;", "        poison = s.next;"),
+        patch("ring.cuh", "        __syncthreads();\n        poison = s.verdict;", "        poison = s.verdict;"),
     ),
     planted(
         "no barrier before the last block ends the launch",
@@ -154,7 +154,7 @@ const PLANTED: &[Planted] = &[
         ring::case,
         2,
         patch(
-            "fetch.cuh",
+            "ring.cuh",
             "        __syncthreads();\n        width = ",
             "        if (t < found || found == 0) __syncthreads();\n        width = ",
         ),
@@ -173,17 +173,17 @@ const PLANTED: &[Planted] = &[
         "a phase that nobody checks",
         ring::case,
         4,
-        patch("fetch.cuh", "bool here = looks && (word >> 48 & 1) == ((wraps + 1) & 1);", "bool here = looks;"),
+        patch("ring.cuh", "bool here = looks && (word >> 48 & 1) == ((wraps + 1) & 1);", "bool here = looks;"),
     ),
-    planted("a phase that does not turn", ring::steady, 8, patch("fetch.cuh", "== ((wraps + 1) & 1);", "== 1;")),
+    planted("a phase that does not turn", ring::steady, 8, patch("ring.cuh", "== ((wraps + 1) & 1);", "== 1;")),
     planted(
         "a CID taken from the place in the SQ",
         ring::steady,
         4,
         patch(
-            "fetch.cuh",
-            "u32 cid = s.generation[slot] << queue.cid_shift | place;",
-            "u32 cid = s.generation[slot] << queue.cid_shift | ((tail + number) % queue.sq_size & mask);",
+            "ring.cuh",
+            "const u32 cid = s.generation[batch.slot] << queue.cid_shift | place;",
+            "const u32 cid = s.generation[batch.slot] << queue.cid_shift | ((batch.tail + number) % queue.sq_size & ((1u << queue.cid_shift) - 1));",
         ),
     ),
     planted(
@@ -191,7 +191,7 @@ const PLANTED: &[Planted] = &[
         ring::steady,
         4,
         patch(
-            "fetch.cuh",
+            "ring.cuh",
             "place = cid & mask, slot = place / BATCH;",
             "place = (cid & mask & 0) + oldest % batches * BATCH + t % s.count[oldest % batches], slot = place / BATCH;",
         ),
@@ -201,8 +201,8 @@ const PLANTED: &[Planted] = &[
         ghosts::case,
         4,
         patch(
-            "fetch.cuh",
-            "slot < batches &&\n                         cid >> queue.cid_shift == s.generation[slot];",
+            "ring.cuh",
+            "slot < batches &&\n                               cid >> queue.cid_shift == s.generation[slot];",
             "slot < batches;",
         ),
     ),
@@ -211,9 +211,9 @@ const PLANTED: &[Planted] = &[
         ring::steady,
         8,
         patch(
-            "fetch.cuh",
-            "while (newest - oldest < batches && cursor < end) {",
-            "while (newest - oldest <= batches && cursor < end) {",
+            "ring.cuh",
+            "while (newest - oldest < batches && work.more()) {",
+            "while (newest - oldest <= batches && work.more()) {",
         ),
     ),
     planted(
@@ -240,7 +240,13 @@ const PLANTED: &[Planted] = &[
         "a batch taken one completion too early",
         ring::steady,
         4,
-        patch("fetch.cuh", "finished = s.left[done_slot] == 0;", "finished = s.left[done_slot] <= 1;"),
+        patch(
+            "ring.cuh",
+            "finished = __ballot_sync(FULL, waits) == 0;",
+            "one = waits && (s.outstanding[done_slot * BATCH_WORDS + lane] & (s.outstanding[done_slot * BATCH_WORDS + lane] - 1)) == 0;\n        \
+             const u32 waiting = __ballot_sync(FULL, waits), single = __ballot_sync(FULL, one);\n        \
+             const bool finished = waiting == 0 || (waiting == single && (waiting & (waiting - 1)) == 0);",
+        ),
     ),
     planted(
         "16 bytes at once, wherever they lie",
@@ -253,7 +259,7 @@ const PLANTED: &[Planted] = &[
         ring::statuses,
         16,
         patch(
-            "fetch.cuh",
+            "ring.cuh",
             "                    atomicOr(&s.failed[place / 32], bit);",
             "                    u32 known = load_relaxed(&s.failed[place / 32]);\n                    store_relaxed(&s.failed[place / 32], known | bit);",
         ),
@@ -280,7 +286,7 @@ const PLANTED: &[Planted] = &[
         ring::steady,
         4,
         patch(
-            "fetch.cuh",
+            "ring.cuh",
             "                ++turn;
 ",
             "",
