@@ -70,11 +70,22 @@ pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> 
     if !nvrtc {
         return Err(KernelError::NoNvrtc { arch: arch_name, cache: crate::cache_directory() });
     }
-    let (code, _) = run(MAIN, &OPTIONS, &arch_name, &version)?;
+    let (code, _) = run(MAIN, &[], &OPTIONS, &arch_name, &version)?;
     if let Some(cache) = cache {
         cache.put(&code);
     }
     Ok(code)
+}
+
+/// The machine code of other kernels for `arch`, which may include the look-up's headers and `headers` (name and text). Nothing is
+/// cached.
+pub fn compile_with(main: &str, headers: &[(&str, &str)], options: &[&str], arch: Arch) -> Result<Vec<u8>, KernelError> {
+    let arch = arch.to_string();
+    // SAFETY: it looks for a library and calls nothing in it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(KernelError::NoNvrtc { arch, cache: None });
+    }
+    Ok(run(main, headers, options, &arch, &version())?.0)
 }
 
 fn version() -> String {
@@ -85,7 +96,13 @@ fn version() -> String {
 }
 
 /// Code, and what the compiler said.
-fn run(main: &str, options: &[&str], arch: &str, version: &str) -> Result<(Vec<u8>, String), KernelError> {
+fn run(
+    main: &str,
+    headers: &[(&str, &str)],
+    options: &[&str],
+    arch: &str,
+    version: &str,
+) -> Result<(Vec<u8>, String), KernelError> {
     let failed = |reason: String| KernelError::Compile { arch: arch.to_owned(), version: version.to_owned(), reason };
     let text = |text: &str| CString::new(text).map_err(|_| failed("a source has a zero byte".to_owned()));
     let check = |what: &str, result: nvrtcResult| {
@@ -97,8 +114,9 @@ fn run(main: &str, options: &[&str], arch: &str, version: &str) -> Result<(Vec<u
         Err(failed(format!("{what}: {}", why.to_string_lossy())))
     };
     let main = text(main)?;
-    let names = HEADERS.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
-    let bodies = HEADERS.iter().map(|(_, body)| text(body)).collect::<Result<Vec<_>, _>>()?;
+    let all = || HEADERS.iter().chain(headers);
+    let names = all().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
+    let bodies = all().map(|(_, body)| text(body)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let bodies: Vec<*const c_char> = bodies.iter().map(|body| body.as_ptr()).collect();
     let options = options.iter().map(|option| text(option)).chain([text(&format!("--gpu-architecture={arch}"))]);
@@ -111,7 +129,7 @@ fn run(main: &str, options: &[&str], arch: &str, version: &str) -> Result<(Vec<u
         sys::nvrtcCreateProgram(
             &mut program.0,
             main.as_ptr(),
-            c"lookup.cu".as_ptr(),
+            c"main.cu".as_ptr(),
             bodies.len() as i32,
             bodies.as_ptr(),
             names.as_ptr(),
@@ -211,7 +229,7 @@ mod tests {
         };
         let verbose = [&OPTIONS[..], &["--ptxas-options=-v"]].concat();
         for (arch, budget) in BUILT {
-            let (code, log) = run(MAIN, &verbose, &arch.to_string(), &version()).unwrap();
+            let (code, log) = run(MAIN, &[], &verbose, &arch.to_string(), &version()).unwrap();
             assert_eq!(code[..4], *b"\x7fELF");
             let kernels = spills(&log);
             let declared = HEADERS.iter().map(|(_, text)| text.matches("\nKERNEL ").count()).sum::<usize>();
@@ -224,7 +242,7 @@ mod tests {
         }
         // The compiler accepts this for an architecture that cannot decode it: a disassembler must refuse it.
         let illegal = r#"extern "C" __global__ void f() { asm volatile("fence.release.sys;" ::: "memory"); }"#;
-        let (code, _) = run(illegal, &OPTIONS, "sm_80", &version()).unwrap();
+        let (code, _) = run(illegal, &[], &OPTIONS, "sm_80", &version()).unwrap();
         keep("illegal.cubin".to_owned(), &code);
     }
 }

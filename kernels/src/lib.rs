@@ -9,7 +9,7 @@ mod graph;
 mod lookup;
 
 pub use cache::cache_directory;
-pub use compile::{Arch, compile};
+pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
 pub use lookup::{Kernels, Kind, SMALL_IDS, Shape};

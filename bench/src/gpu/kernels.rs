@@ -1,20 +1,15 @@
 //! The benchmarks' own kernels: rivals, fresh ids, the comparison of answers.
 
-use std::ffi::{CStr, CString, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use cudarc::driver::sys::{self, CUfunction, CUmodule};
-use cudarc::nvrtc::sys as nvrtc;
 use warprow_gpu_queues::Gpu;
 
-use super::stream::{Stream, cuda};
+use super::module::{Kernel, Module};
+use super::stream::Stream;
 
 const SOURCE: &str =
     concat!(include_str!("cuda/content.cuh"), include_str!("cuda/tools.cu"), include_str!("cuda/rivals.cu"));
-const OPTIONS: [&CStr; 2] = [c"--std=c++17", c"--fmad=false"];
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -22,20 +17,14 @@ const THREADS: u32 = 256;
 /// The kernels, compiled for the GPU that is there.
 #[derive(Debug)]
 pub struct Kernels {
-    module: CUmodule,
-    hold: CUfunction,
-    draw: CUfunction,
-    check_rows: CUfunction,
-    check_sums: CUfunction,
-    gather16: CUfunction,
-    gather4: CUfunction,
-    gpu: Arc<Gpu>,
+    module: Module,
+    hold: Kernel,
+    draw: Kernel,
+    check_rows: Kernel,
+    check_sums: Kernel,
+    gather16: Kernel,
+    gather4: Kernel,
 }
-
-// SAFETY: CUDA's handles of modules and functions may be used from any thread.
-unsafe impl Send for Kernels {}
-// SAFETY: as above.
-unsafe impl Sync for Kernels {}
 
 /// Rows that a rival gathers.
 #[derive(Clone, Copy, Debug)]
@@ -57,43 +46,27 @@ pub struct Gather {
 impl Kernels {
     /// Compiles and loads them.
     pub fn new(gpu: &Arc<Gpu>) -> anyhow::Result<Arc<Self>> {
-        let _current = gpu.enter()?;
-        let (major, minor) = gpu.capability();
-        let code = compile(&format!("sm_{major}{minor}"))?;
-        let mut module = ptr::null_mut();
-        // SAFETY: an image for this device.
-        cuda("the benchmarks' kernels", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
-        let function = |name: &CStr| {
-            let mut function = ptr::null_mut();
-            // SAFETY: the module is loaded, the name ends with a zero. Loaded at once: a kernel that is held by the host must
-            // not meet one that is being loaded.
-            unsafe {
-                cuda("a kernel", sys::cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
-                cuda("loading a kernel", sys::cuFuncLoad(function))?;
-            }
-            anyhow::Ok(function)
-        };
+        let module = Module::new(gpu, SOURCE, &[])?;
         Ok(Arc::new(Self {
+            hold: module.kernel(c"hold")?,
+            draw: module.kernel(c"draw")?,
+            check_rows: module.kernel(c"check_rows")?,
+            check_sums: module.kernel(c"check_sums")?,
+            gather16: module.kernel(c"gather16")?,
+            gather4: module.kernel(c"gather4")?,
             module,
-            hold: function(c"hold")?,
-            draw: function(c"draw")?,
-            check_rows: function(c"check_rows")?,
-            check_sums: function(c"check_sums")?,
-            gather16: function(c"gather16")?,
-            gather4: function(c"gather4")?,
-            gpu: gpu.clone(),
         }))
     }
 
     /// The GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
-        &self.gpu
+        self.module.gpu()
     }
 
     /// Holds `stream` until the word at `words` is `turn`; past `limit` it goes on, and says so in the next word.
     pub(super) fn hold(&self, stream: &Stream, words: u64, turn: u32, limit: Duration) -> anyhow::Result<()> {
         // SAFETY: two words of pinned memory, which the stream keeps.
-        unsafe { self.launch(self.hold, stream, 1, 1, [words, turn.into(), limit.as_nanos() as u64, words + 4]) }
+        unsafe { self.module.launch(self.hold, stream, 1, 1, [words, turn.into(), limit.as_nanos() as u64, words + 4]) }
     }
 
     /// Writes `count` ids, `each` for every table in turn, in the order of their draws from `seed`.
@@ -110,7 +83,7 @@ impl Kernels {
         seed: u64,
     ) -> anyhow::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(self.draw, stream, self.blocks(count), THREADS, [ids, count, each.max(1), tables, seed]) }
+        unsafe { self.module.launch(self.draw, stream, self.blocks(count), THREADS, [ids, count, each.max(1), tables, seed]) }
     }
 
     /// Compares rows with what they must be.
@@ -119,7 +92,7 @@ impl Kernels {
     /// As the kernel's description says: the parameters are its, in its order.
     pub(super) unsafe fn check_rows(&self, stream: &Stream, work: u64, parameters: [u64; 8]) -> anyhow::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(self.check_rows, stream, self.blocks(work), THREADS, parameters) }
+        unsafe { self.module.launch(self.check_rows, stream, self.blocks(work), THREADS, parameters) }
     }
 
     /// Compares sums with what they must be.
@@ -128,7 +101,7 @@ impl Kernels {
     /// As the kernel's description says: the parameters are its, in its order.
     pub(super) unsafe fn check_sums(&self, stream: &Stream, work: u64, parameters: [u64; 9]) -> anyhow::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(self.check_sums, stream, self.blocks(work), THREADS, parameters) }
+        unsafe { self.module.launch(self.check_sums, stream, self.blocks(work), THREADS, parameters) }
     }
 
     /// Gathers rows as PyTorch-Direct does: loads through unified addressing in the order of the request, without deduplication;
@@ -142,70 +115,11 @@ impl Kernels {
         let len = row_bytes / unit;
         let parameters = [table, stride / unit, ids, out, count, len];
         // SAFETY: the caller's promise; tables and outputs are aligned to 128.
-        unsafe { self.launch(kernel, stream, self.blocks(count * len), THREADS, parameters) }
+        unsafe { self.module.launch(kernel, stream, self.blocks(count * len), THREADS, parameters) }
     }
 
     fn blocks(&self, work: u64) -> u32 {
-        work.div_ceil(THREADS.into()).clamp(1, u64::from(self.gpu.sms()) * 16) as u32
-    }
-
-    /// # Safety
-    /// The kernel takes `N` parameters of 64 bits, these, and what they name stays until it has ended.
-    unsafe fn launch<const N: usize>(
-        &self,
-        kernel: CUfunction,
-        stream: &Stream,
-        blocks: u32,
-        threads: u32,
-        mut parameters: [u64; N],
-    ) -> anyhow::Result<()> {
-        let _current = self.gpu.enter()?;
-        let mut parameters = parameters.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
-        let (stream, none) = (stream.raw(), ptr::null_mut());
-        // SAFETY: the caller's promise. CUDA copies the parameters.
-        let launched = unsafe {
-            sys::cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters.as_mut_ptr(), none)
-        };
-        cuda("a kernel of the benchmarks", launched)
-    }
-}
-
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        let Ok(_current) = self.gpu.enter() else { return };
-        // SAFETY: loaded once; nothing of it runs any more, for streams wait when they are dropped.
-        unsafe { sys::cuModuleUnload(self.module) };
-    }
-}
-
-fn compile(architecture: &str) -> anyhow::Result<Vec<u8>> {
-    // SAFETY: it looks for a library and calls nothing in it.
-    ensure!(unsafe { nvrtc::is_culib_present() }, "libnvrtc cannot be found: the benchmarks' kernels need it");
-    let (source, architecture) = (CString::new(SOURCE)?, CString::new(format!("--gpu-architecture={architecture}"))?);
-    let options: Vec<_> = OPTIONS.iter().map(|option| option.as_ptr()).chain([architecture.as_ptr()]).collect();
-    let (mut program, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: strings end with a zero and outlive the calls; buffers have the size asked for.
-    unsafe {
-        let ok = nvrtc::nvrtcResult::NVRTC_SUCCESS;
-        let (none, name) = (ptr::null(), c"bench.cu");
-        let created = nvrtc::nvrtcCreateProgram(&mut program, source.as_ptr(), name.as_ptr(), 0, none, none);
-        ensure!(created == ok, "the benchmarks' program: {created:?}");
-        let compiled = nvrtc::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr());
-        if compiled != ok {
-            let mut log = Vec::new();
-            if nvrtc::nvrtcGetProgramLogSize(program, &mut size) == ok {
-                log.resize(size.max(1), 0u8);
-                nvrtc::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
-            }
-            nvrtc::nvrtcDestroyProgram(&mut program);
-            bail!("the benchmarks' kernels do not compile: {compiled:?}: {}", String::from_utf8_lossy(&log));
-        }
-        let sized = nvrtc::nvrtcGetCUBINSize(program, &mut size);
-        let mut code = vec![0u8; size];
-        let taken = nvrtc::nvrtcGetCUBIN(program, code.as_mut_ptr().cast());
-        nvrtc::nvrtcDestroyProgram(&mut program);
-        ensure!(sized == ok && taken == ok, "no code of the benchmarks' kernels");
-        Some(code).filter(|code| !code.is_empty()).context("no code of the benchmarks' kernels")
+        work.div_ceil(THREADS.into()).clamp(1, u64::from(self.gpu().sms()) * 16) as u32
     }
 }
 
@@ -216,16 +130,22 @@ mod tests {
     use warprow_layout::DType;
     use warprow_workload::{Content, Oracle};
 
+    use warprow_kernels::Arch;
+
     use super::*;
+    use crate::gpu::module::code;
+    use crate::gpu::resident;
 
     #[test]
     fn they_compile_for_every_architecture() {
         // SAFETY: it looks for a library and calls nothing in it.
-        if !unsafe { nvrtc::is_culib_present() } {
+        if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
             return eprintln!("skipped: compiling the benchmarks' kernels needs libnvrtc");
         }
-        for architecture in ["sm_80", "sm_90", "sm_100"] {
-            assert_eq!(compile(architecture).unwrap()[..4], *b"\x7fELF");
+        for major in [8, 9, 10] {
+            for (main, headers) in [(SOURCE, &[][..]), (resident::SOURCE, &resident::HEADERS[..])] {
+                assert_eq!(code(main, headers, Arch { major, minor: 0 }).unwrap()[..4], *b"\x7fELF");
+            }
         }
     }
 

@@ -7,8 +7,10 @@ pub mod criteo;
 pub mod dram;
 mod kernels;
 mod looker;
+mod module;
 mod processor;
 mod request;
+pub mod resident;
 pub mod ring;
 mod stream;
 

@@ -1,5 +1,7 @@
 //! `ring`: commands a second over one queue pair, against a minimal ring.
 
+mod resident;
+
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,6 +36,11 @@ use warprow_workload::{Machine, Pairs};
 /// the GPU. Each drive has a thread that answers. With --commands look-ups go on, with the most threads, until so many commands have
 /// been answered.
 ///
+/// With --gpu --controller gpu a kernel that stays on the GPU answers instead of threads, and the ring code reads nothing but LBAs: what
+/// rings and protocol cost where the controller is as fast as the GPU. It permutes completions, delays one in 10,000 by 20 us, and checks
+/// addresses and that no command identifier is used again too early. With --controller peer it is on another GPU. All that is read
+/// is compared, where data moves (--data). Figures are commands by the time of the whole kernel.
+///
 /// Needs two idle cores; each thread is bound to one. Nothing is written to disk.
 #[derive(Debug, Parser)]
 #[command(
@@ -46,7 +53,10 @@ Examples:
   ring --host --depth 1 --backing ram --seconds 5
   ring --on vfio-user:/run/a.sock --overwrite --depth 1 --block 4096
   ring --gpu --size 2G --threads 1,2,4,8
-  ring --gpu --size 2G --threads 8 --commands 1G --json   # a soak: about a minute at 17 M/s"
+  ring --gpu --size 2G --threads 8 --commands 1G --json   # a soak: about a minute at 17 M/s
+  ring --gpu --controller gpu --queues 1,16,48
+  ring --gpu --controller peer --queues 48 --data yes
+  ring --gpu --controller gpu --queues 1 --batch 1,16,256 --depths 64,1024,4096 --data no"
 )]
 struct Args {
     /// A host thread submits: the default.
@@ -69,6 +79,11 @@ struct Args {
     /// With --gpu: numbers of drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<u32>,
+    /// With --gpu: who answers.
+    #[arg(long, value_enum, default_value_t = Answering::Threads, requires = "gpu")]
+    controller: Answering,
+    #[command(flatten)]
+    resident: resident::Options,
     /// With --gpu: commands to be answered in all, by the most of --threads: 1e8, 1G.
     #[arg(long, requires = "gpu")]
     commands: Option<Count>,
@@ -109,6 +124,16 @@ enum Backings {
     Null,
     /// First the one, then the other.
     Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Answering {
+    /// Threads of the processor.
+    Threads,
+    /// A kernel on the same GPU.
+    Gpu,
+    /// A kernel on another GPU.
+    Peer,
 }
 
 fn main() -> ExitCode {
@@ -193,8 +218,11 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {
-    if args.gpu {
-        return measure_gpu(args);
+    match args.controller {
+        Answering::Threads if args.gpu => return measure_gpu(args),
+        Answering::Threads => {}
+        Answering::Gpu => return resident::measure(&args.resident, 0, args.size.0, args.seed, args.json),
+        Answering::Peer => return resident::measure(&args.resident, 1, args.size.0, args.seed, args.json),
     }
     let machine = Machine::this();
     let time = Duration::try_from_secs_f64(args.seconds).unwrap_or_default();
