@@ -86,7 +86,8 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
     const u32 mask = (1u << queue.cid_shift) - 1;
     const u32* const closed = at<u32>(work.gate() + WR_GATE_CLOSED);
     u32 tail = state.tail, head = state.head, turn = state.turn;
-    u32 oldest = 0, newest = 0, outstanding = 0, commands = 0, doorbells = 0;
+    // Batches by number, and the slots of the oldest and of the next.
+    u32 oldest = 0, newest = 0, old_slot = 0, new_slot = 0, outstanding = 0, commands = 0, doorbells = 0;
     // Entries that were consumed since the controller was last told.
     u32 owed = 0;
     u32 poison = WR_FAULT_NONE, width = 32, busy = 0;
@@ -101,35 +102,18 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
     __syncthreads();
 
     while (!poison && (work.more() || oldest != newest)) {
-        // Fill and submit batches while there is a free one and something to read.
-        while (newest - oldest < batches && work.more()) {
-            const u32 slot = newest % batches;
-            const u32 filled = work.fill(s, Batch{slot, tail});
-            if (filled == 0) break;
+        // A batch, if a slot is free and there is something to read.
+        u32 filled = 0;
+        if (newest - oldest < batches && work.more()) {
+            filled = work.fill(s, Batch{new_slot, tail});
+            if (filled == 0 && oldest == newest) break;
+        }
+        if (filled != 0) {
             tail += filled;
             if (tail >= queue.sq_size) tail -= queue.sq_size;
             outstanding += filled;
             commands += filled;
-            ++doorbells;
-            ++newest;
-            if (t == 0) {
-                s.count[slot] = filled;
-                s.deadline[slot] = now() + queue.timeout_ns;
-                // Every lane's entry is ordered before the doorbell: they passed a barrier with this lane since. So are the looks at the
-                // entries whose room is given back.
-                fence_release();
-                if (owed != 0) {
-                    ring_bell(queue, queue.cq_head, head);
-                    // Where the queue could look full to whoever sees the new tail and the old head, this one comes first.
-                    if (outstanding + owed >= queue.cq_size) fence_release();
-                }
-                ring_bell(queue, queue.sq_tail, tail);
-            }
-            doorbells += owed != 0;
-            owed = 0;
         }
-        if (oldest == newest) break;
-
         // Look for completions: a prefix, lane i at entry head + i. While nothing comes only one warp looks, to spare the bus.
         u32 position = head + t, wraps = turn;
         if (position >= queue.cq_size) {
@@ -138,6 +122,25 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         }
         const bool looks = t < outstanding && t < width;
         const u64 word = looks ? load_relaxed(at<const u64>(queue.cq + (u64)position * WR_CQE_BYTES + 8)) : 0;
+        if (filled != 0) {
+            // While what was looked at is under way. Every lane's entry is ordered before the doorbell: they passed a barrier with this
+            // lane since. So are the looks at the entries whose room is given back.
+            if (t == 0) {
+                s.count[new_slot] = filled;
+                s.deadline[new_slot] = now() + queue.timeout_ns;
+                fence_release();
+                if (owed != 0) {
+                    ring_bell(queue, queue.cq_head, head);
+                    // Where the queue could look full to whoever sees the new tail and the old head, this one comes first.
+                    if (outstanding + owed >= queue.cq_size) fence_release();
+                }
+                ring_bell(queue, queue.sq_tail, tail);
+            }
+            doorbells += 1 + (owed != 0);
+            owed = 0;
+            ++newest;
+            if (++new_slot == batches) new_slot = 0;
+        }
         const bool here = looks && (word >> 48 & 1) == ((wraps + 1) & 1);
         const u32 ballot = __ballot_sync(FULL, here);
         if (lane == 0) s.ready[warp] = ballot == FULL ? 32 : __ffs(~ballot) - 1;
@@ -168,8 +171,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         }
         __syncthreads();
         width = found == 0 ? 32 : BATCH;
-        const u32 done_slot = oldest % batches;
-        const bool waits = lane < BATCH_WORDS && s.outstanding[done_slot * BATCH_WORDS + lane] != 0;
+        const bool waits = lane < BATCH_WORDS && s.outstanding[old_slot * BATCH_WORDS + lane] != 0;
         const bool finished = __ballot_sync(FULL, waits) == 0;
         if (found != 0) {
             head += found;
@@ -188,21 +190,22 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             __syncthreads();
             if (t == 0) {
                 u32 bad = 0;
-                for (u32 i = 0; i < BATCH_WORDS; ++i) bad += __popc(s.failed[done_slot * BATCH_WORDS + i]);
-                s.answered |= bad < s.count[done_slot];
+                for (u32 i = 0; i < BATCH_WORDS; ++i) bad += __popc(s.failed[old_slot * BATCH_WORDS + i]);
+                s.answered |= bad < s.count[old_slot];
             }
-            work.take(s, done_slot, s.count[done_slot]);
+            work.take(s, old_slot, s.count[old_slot]);
             __syncthreads();
-            if (t < BATCH_WORDS) s.failed[done_slot * BATCH_WORDS + t] = 0;
-            if (t == 0) s.generation[done_slot] = (s.generation[done_slot] + 1) % queue.generations;
+            if (t < BATCH_WORDS) s.failed[old_slot * BATCH_WORDS + t] = 0;
+            if (t == 0) s.generation[old_slot] = s.generation[old_slot] + 1 == queue.generations ? 0 : s.generation[old_slot] + 1;
             ++oldest;
+            if (++old_slot == batches) old_slot = 0;
             overdue = false;
             busy = 0;
             __syncthreads();
             continue;
         }
         // Room for what is outstanding, at any time; else with the next tail, or when there is time for it.
-        if (owed != 0 && (found == 0 || outstanding + owed + BATCH >= queue.cq_size)) {
+        if (owed != 0 && (found + filled == 0 || outstanding + owed + BATCH >= queue.cq_size)) {
             if (t == 0) {
                 fence_release();
                 ring_bell(queue, queue.cq_head, head);
@@ -210,19 +213,19 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             ++doorbells;
             owed = 0;
         }
-        if (found != 0 && ++busy % BUSY_PASSES != 0) continue;
+        if ((found != 0 || filled != 0) && ++busy % BUSY_PASSES != 0) continue;
         // One lane decides for all. Nothing extends a batch's time; once it is over, the queue is looked at until it holds no more,
         // for this block may have been held up, but not for ever: a drive may post what nobody asked for without end.
         if (t == 0) {
             const u64 time = now();
-            const bool hopeless = time > s.deadline[done_slot] + queue.timeout_ns;
+            const bool hopeless = time > s.deadline[old_slot] + queue.timeout_ns;
             u32 verdict = (found == 0 && overdue) || hopeless ? WR_FAULT_TIMED_OUT : WR_FAULT_NONE;
             if (verdict == WR_FAULT_NONE && found == 0 && time - s.gate_seen >= GATE_PAUSE) {
                 if (load_relaxed(closed) != 0) verdict = WR_FAULT_CLOSED;
                 s.gate_seen = time;
             }
             s.verdict = verdict;
-            s.overdue = time > s.deadline[done_slot];
+            s.overdue = time > s.deadline[old_slot];
         }
         __syncthreads();
         poison = s.verdict;
@@ -269,7 +272,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         store_relaxed(&fault.queue, queue.queue_id);
         store_relaxed(&fault.cid, s.generation[place / BATCH] << queue.cid_shift | place);
         store_relaxed(&fault.lba, work.lba_of(s.tag[place]));
-        store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - s.deadline[oldest % batches]);
+        store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - s.deadline[old_slot]);
         store_relaxed(&fault.launch, launch);
         store_relaxed(&fault.outstanding, outstanding);
         fence_release();

@@ -115,7 +115,7 @@ const PLANTED: &[Planted] = &[
         "no barrier before failures are forgotten",
         ring::statuses,
         4,
-        patch("ring.cuh", "s.count[done_slot]);\n            __syncthreads();", "s.count[done_slot]);"),
+        patch("ring.cuh", "s.count[old_slot]);\n            __syncthreads();", "s.count[old_slot]);"),
     ),
     planted(
         "no barrier before ready lanes are counted",
@@ -193,7 +193,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "ring.cuh",
             "place = cid & mask, slot = place / BATCH;",
-            "place = (cid & mask & 0) + oldest % batches * BATCH + t % s.count[oldest % batches], slot = place / BATCH;",
+            "place = (cid & mask & 0) + old_slot * BATCH + t % s.count[old_slot], slot = place / BATCH;",
         ),
     ),
     planted(
@@ -212,8 +212,8 @@ const PLANTED: &[Planted] = &[
         8,
         patch(
             "ring.cuh",
-            "while (newest - oldest < batches && work.more()) {",
-            "while (newest - oldest <= batches && work.more()) {",
+            "if (newest - oldest < batches && work.more()) {",
+            "if (newest - oldest <= batches && work.more()) {",
         ),
     ),
     planted(
@@ -243,7 +243,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "ring.cuh",
             "finished = __ballot_sync(FULL, waits) == 0;",
-            "one = waits && (s.outstanding[done_slot * BATCH_WORDS + lane] & (s.outstanding[done_slot * BATCH_WORDS + lane] - 1)) == 0;\n        \
+            "one = waits && (s.outstanding[old_slot * BATCH_WORDS + lane] & (s.outstanding[old_slot * BATCH_WORDS + lane] - 1)) == 0;\n        \
              const u32 waiting = __ballot_sync(FULL, waits), single = __ballot_sync(FULL, one);\n        \
              const bool finished = waiting == 0 || (waiting == single && (waiting & (waiting - 1)) == 0);",
         ),
