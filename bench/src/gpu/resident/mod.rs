@@ -29,8 +29,9 @@ pub(super) const HEADERS: [(&str, &str); 2] = [
 
 /// Bytes of an LBA.
 const BLOCK: u64 = 512;
-/// Threads of a block that answers a queue, where data moves and where none does.
-const ANSWERING: [u32; 2] = [1024, 256];
+/// Threads of a block that answers a queue: where no data moves, where some does, and where so many queues would leave no room for readers.
+const ANSWERING: [u32; 3] = [256, 1024, 512];
+const MANY_QUEUES: u32 = 64;
 /// A controller that nobody stops ends by itself.
 const LONGEST: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -252,10 +253,11 @@ impl<'a> Bench<'a> {
             (DeviceMemory::new(gpu, descriptors.len() as u64)?, DeviceMemory::new(other, channels.len() as u64)?);
         queue_memory.write(0, &descriptors)?;
         channel_memory.write(0, &channels)?;
+        let threads = ANSWERING[usize::from(data) + usize::from(data && queues > MANY_QUEUES)];
         let answer = [channel_memory.address(), stop.address(), LONGEST.as_nanos() as u64];
         let code = &self.answering;
         // SAFETY: the channels name memory of both GPUs that lives until the controller has ended, which is waited for below.
-        unsafe { code.module.launch(code.answer, &self.answers, queues, ANSWERING[usize::from(!data)], answer) }?;
+        unsafe { code.module.launch(code.answer, &self.answers, queues, threads, answer) }?;
         let read = [
             queue_memory.address(),
             self.oracle.rows(),
