@@ -98,7 +98,14 @@ typedef struct Fault {
     u32 failed_cid;
     u32 unused;
     u64 answered;    /* number of the latest launch in which a command succeeded; 0: none since the queue was created */
-    u32 reserved[12];
+    /* The first row that did not match its checksum in the latest launch in which one did not, `damaged_launch` last, behind a
+     * release; the queue goes on. */
+    u64 damaged_rank;
+    u64 damaged_lba;    /* the first LBA of the command that read it */
+    u64 damaged_launch; /* number of the launch; 0: there is none, or the others are being written */
+    u32 damaged_table;  /* index among the launch's tables */
+    u32 damaged_cid;
+    u32 reserved[4];
 } Fault;
 
 #endif

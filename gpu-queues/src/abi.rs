@@ -150,8 +150,18 @@ pub struct Fault {
     pub unused: u32,
     /// Number of the latest launch in which a command succeeded; 0: none since the queue was created.
     pub answered: u64,
+    /// Rank of the first row that did not match its checksum in the latest launch in which one did not.
+    pub damaged_rank: u64,
+    /// First LBA of the command that read it.
+    pub damaged_lba: u64,
+    /// Number of that launch; stored last. 0: there is none, or the others are being written.
+    pub damaged_launch: u64,
+    /// Index of its table among those of the launch.
+    pub damaged_table: u32,
+    /// Identifier of that command.
+    pub damaged_cid: u32,
     /// Zero.
-    pub reserved: [u32; 12],
+    pub reserved: [u32; 4],
 }
 
 /// A command that ended with an error status. Its queue goes on.
@@ -162,6 +172,21 @@ pub struct FailedCommand {
     /// Its identifier.
     pub cid: u16,
     /// Its first LBA.
+    pub lba: u64,
+    /// Number of the launch, counted by its slot from 1.
+    pub launch: u64,
+}
+
+/// A row that did not match its checksum. The queue that read it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DamagedRow {
+    /// Index of its table among those of the launch.
+    pub table: u32,
+    /// Its rank.
+    pub rank: u64,
+    /// Identifier of the command that read it.
+    pub cid: u16,
+    /// First LBA of that command.
     pub lba: u64,
     /// Number of the launch, counted by its slot from 1.
     pub launch: u64,
@@ -231,7 +256,12 @@ impl Fault {
             failed_cid: word(offset_of!(Self, failed_cid)),
             unused: 0,
             answered: long(offset_of!(Self, answered)),
-            reserved: [0; 12],
+            damaged_rank: long(offset_of!(Self, damaged_rank)),
+            damaged_lba: long(offset_of!(Self, damaged_lba)),
+            damaged_launch: long(offset_of!(Self, damaged_launch)),
+            damaged_table: word(offset_of!(Self, damaged_table)),
+            damaged_cid: word(offset_of!(Self, damaged_cid)),
+            reserved: [0; 4],
         })
     }
 
@@ -251,16 +281,28 @@ impl Fault {
             fence(Ordering::Acquire);
             failed
         };
-        let mut before = look();
-        for _ in 0..LOOKS {
-            let now = look();
-            if now == before && (now.launch == 0 || !now.status.is_success()) {
-                return (!now.status.is_success()).then_some(now);
-            }
-            std::hint::spin_loop();
-            before = now;
-        }
-        None
+        settled(look, |failed| failed.launch == 0 || !failed.status.is_success())
+            .filter(|failed| !failed.status.is_success())
+    }
+
+    /// The damaged row of what lies at byte `offset` of pinned memory, likewise.
+    pub(crate) fn load_damaged(memory: &DmaMemory, offset: usize) -> Option<DamagedRow> {
+        let look = || {
+            let launch = memory.load_u64(offset + offset_of!(Self, damaged_launch));
+            fence(Ordering::Acquire);
+            let damaged = DamagedRow {
+                table: memory.load_u32(offset + offset_of!(Self, damaged_table)),
+                rank: memory.load_u64(offset + offset_of!(Self, damaged_rank)),
+                cid: memory.load_u32(offset + offset_of!(Self, damaged_cid)) as u16,
+                lba: memory.load_u64(offset + offset_of!(Self, damaged_lba)),
+                launch,
+            };
+            fence(Ordering::Acquire);
+            damaged
+        };
+        // Of a queue where none was ever found all is zero.
+        let none = |row: &DamagedRow| row.launch == 0 && (row.rank, row.lba, row.table, row.cid) == (0, 0, 0, 0);
+        settled(look, |row| row.launch != 0 || none(row)).filter(|row| row.launch != 0)
     }
 
     /// The command that failed by its status in the same launch.
@@ -270,6 +312,20 @@ impl Fault {
             FailedCommand { status, cid: self.failed_cid as u16, lba: self.failed_lba, launch: self.failed_launch };
         (!status.is_success() && failed.launch == self.launch).then_some(failed)
     }
+}
+
+/// What two looks after each other agree on, if `whole` takes it.
+fn settled<T: PartialEq>(look: impl Fn() -> T, whole: impl Fn(&T) -> bool) -> Option<T> {
+    let mut before = look();
+    for _ in 0..LOOKS {
+        let now = look();
+        if now == before && whole(&now) {
+            return Some(now);
+        }
+        std::hint::spin_loop();
+        before = now;
+    }
+    None
 }
 
 impl fmt::Display for FailedCommand {
@@ -307,4 +363,5 @@ const _: () = {
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
     assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, answered) == 72);
+    assert!(offset_of!(Fault, damaged_rank) == 80 && offset_of!(Fault, reserved) == 112);
 };

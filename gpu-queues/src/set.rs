@@ -10,8 +10,8 @@ use warprow_driver::{
 use warprow_spec::NvmOpcode;
 
 use crate::abi::{
-    DOORBELL_MEMORY, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES, MAX_BATCHES,
-    QueueDescriptor, QueueState,
+    DOORBELL_MEMORY, DamagedRow, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES,
+    MAX_BATCHES, QueueDescriptor, QueueState,
 };
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
@@ -250,6 +250,13 @@ impl QueueSet {
     pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, FailedCommand)> {
         let failed = |index| Fault::load_failed(self.memory.faults.memory(), index * size_of::<Fault>());
         self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, failed(index)?)))
+    }
+
+    /// The first row that did not match its checksum in the latest launch in which one did not, on queues where there was one since
+    /// they were created.
+    pub fn damaged(&self) -> impl Iterator<Item = (&QueueDescriptor, DamagedRow)> {
+        let damaged = |index| Fault::load_damaged(self.memory.faults.memory(), index * size_of::<Fault>());
+        self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, damaged(index)?)))
     }
 
     /// Number of the latest launch in which a command of the queue on drive number `drive` succeeded; 0 if none has since the queue

@@ -109,6 +109,11 @@ fn structures_match_the_header() {
         failed_cid,
         unused,
         answered,
+        damaged_rank,
+        damaged_lba,
+        damaged_launch,
+        damaged_table,
+        damaged_cid,
         reserved,
     });
     assert_eq!(in_c(&header, "Fault"), fault);

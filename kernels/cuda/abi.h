@@ -3,9 +3,15 @@
 #pragma once
 
 enum IdType : u32 { ID_I32, ID_I64, ID_U32, ID_U64 };
-enum Element : u32 { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I8, ELEMENT_U8 };
+enum Element : u32 {
+    ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I8, ELEMENT_U8,
+    ELEMENT_F8E4M3, ELEMENT_F8E5M2,
+    ELEMENT_Q8, ELEMENT_Q4
+};
 enum Pooling : u32 { POOLING_NONE, POOLING_SUM, POOLING_MEAN };
 enum Missing : u32 { MISSING_DEFAULT, MISSING_ZERO, MISSING_SKIP };
+// What is told of ids that a table lacks: that they are missing; the same, and the first of them; nothing: they count as padding.
+enum Bounds : u32 { BOUNDS_COUNT, BOUNDS_REPORT, BOUNDS_IGNORE };
 // Which ids a padding id is compared with: negative ones are no unsigned id, those past 2^63 no signed one.
 enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
@@ -39,6 +45,8 @@ struct Table {
     u64 keys;         // KeyIndex; 0: ids are row numbers
     u32 chunks;       // entries of the map
     u32 chunk_shift;
+    u64 crcs;         // RowCrcs, then u32 for each row on drives, by rank; 0: they are not checked
+    u64 unused;
 };
 
 // The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
@@ -74,7 +82,7 @@ struct Feature {
     u32 weighted;
     u32 column;       // its first element in a pooled output row
     u32 has_padding;
-    u32 unused;
+    u32 bounds;
     u64 padding;      // sign-extended
 };
 
@@ -86,6 +94,8 @@ enum Flaw : u32 { FLAW_TOO_MANY_IDS = 1, FLAW_OFFSETS = 2, FLAW_TOO_MANY_BAGS = 
 struct Counters {
     u64 ids, missing, padding, ids_hbm, ids_dram, ids_ssd, failed;
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
+    u64 damaged;        // rows on drives that are not what was written
+    u64 first_missing;  // ~ the lowest position of an id whose feature reports it; 0: there is none
 };
 
 // Pinned memory. `sequence` is stored behind what the launch did; of a launch of few ids the other words may arrive after it, and whoever
@@ -100,6 +110,7 @@ struct Ticket {
     u64 began, prepared, fetched, ended;  // nanoseconds of the GPU's clock
     u64 launch;       // SlotState.launch
     u64 generation;   // SlotState.generation
+    u64 missing_id;   // the id that Counters.first_missing is of
     u64 check;        // of what is above but for the first three times: see check_of
 };
 
@@ -159,6 +170,9 @@ struct Lookup {
     u32 row_lanes;    // as many, or only as many as the widest row needs, where rows are copied by whole 16 B
     u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
     u32 follows;      // the description may be replaced between launches: `first` is not to be used
+    u32 rich;         // for the kernels that can everything: tables of any element, ids that tables lack told of in any way. Groups of
+                      // lanes that share a row are then parts of a warp (row_lanes = 1 << lanes)
+    u32 unused;
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]
@@ -179,6 +193,7 @@ struct Lookup {
     u64 status;       // u8[max unique]: of rows on drives
     u64 staging;      // staging_stride bytes for each unique
     u64 staging_stride;
+    u64 slices;       // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
     Feature first;    // of features; a parameter takes no load
 };
 
@@ -197,6 +212,6 @@ struct Adoption {
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64, "src/abi.rs");
-static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 160 && sizeof(Segment) == 32 && sizeof(Feature) == 192, "src/abi.rs");
-static_assert(sizeof(Counters) == 104 && sizeof(Ticket) == 184 && sizeof(SlotState) == 400, "src/abi.rs");
-static_assert(sizeof(Lookup) == 488, "src/abi.rs");
+static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
+static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 416, "src/abi.rs");
+static_assert(sizeof(Lookup) == 520, "src/abi.rs");

@@ -22,7 +22,8 @@ constexpr u64 PLACE_HERE = 1ull << 63;    // the lower bits are the row's addres
 constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among the uniques
 
 // Of a unique row on drives.
-enum RowStatus : u8 { ROW_READ, ROW_FAILED };
+// Damaged: it is not what was written.
+enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED };
 
 DEVICE u32* gate_closed(const Lookup& p) { return at<u32>(p.gate + WR_GATE_CLOSED); }
 DEVICE u64* gate_inside(const Lookup& p) { return at<u64>(p.gate + WR_GATE_INSIDE); }

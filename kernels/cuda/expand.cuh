@@ -1,77 +1,8 @@
 // Rows to the caller's output: found, converted, pooled. The host executor's arithmetic, bit for bit.
 #pragma once
+#include "elements.cuh"
 #include "fetch.cuh"
 #include "prepare.cuh"
-
-DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
-
-// Exact; NaNs keep their payload and become quiet.
-DEVICE float widen_f16(u16 half) {
-    u32 sign = (u32)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
-    if (exponent == 31) return bits_to_float(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
-    if (exponent != 0) return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    float magnitude = __fmul_rn((float)mantissa, 5.9604644775390625e-8f);  // 2^-24
-    return bits_to_float(sign | __float_as_uint(magnitude));
-}
-
-// To nearest, ties to even.
-DEVICE u16 narrow_f16(float value) {
-    u32 bits = __float_as_uint(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (u16)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-    if (magnitude >= 0x477ff000) return (u16)(sign | 0x7c00);  // 65520 and above
-    if (magnitude < 0x38800000) {                              // below 2^-14: subnormal, counted in units of 2^-24
-        float units = __fmul_rn(bits_to_float(magnitude), 16777216.0f);
-        return (u16)(sign | (u32)__float2int_rn(units));
-    }
-    u32 rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-    return (u16)(sign | ((rounded - 0x38000000) >> 13));
-}
-
-DEVICE float widen_bf16(u16 half) {
-    u32 bits = (u32)half << 16, quiet = (half & 0x7fff) > 0x7f80 ? 0x400000 : 0;
-    return bits_to_float(bits | quiet);
-}
-
-DEVICE u16 narrow_bf16(float value) {
-    u32 bits = __float_as_uint(value);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (u16)(bits >> 16 | 0x40);
-    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-DEVICE u32 element_bytes(u32 element) {
-    return element == ELEMENT_F32 ? 4 : element == ELEMENT_F16 || element == ELEMENT_BF16 ? 2 : 1;
-}
-
-// The lower bits of `bits` as an element.
-DEVICE float widen_bits(u32 element, u32 bits) {
-    switch (element) {
-        case ELEMENT_F32: return bits_to_float(bits);
-        case ELEMENT_F16: return widen_f16((u16)bits);
-        case ELEMENT_BF16: return widen_bf16((u16)bits);
-        case ELEMENT_I8: return (float)(signed char)bits;
-        default: return (float)(u8)bits;
-    }
-}
-
-DEVICE float widen(u64 row, u32 element, u32 index) {
-    switch (element) {
-        case ELEMENT_F32: return at<const float>(row)[index];
-        case ELEMENT_F16: return widen_f16(at<const u16>(row)[index]);
-        case ELEMENT_BF16: return widen_bf16(at<const u16>(row)[index]);
-        case ELEMENT_I8: return (float)at<const signed char>(row)[index];
-        default: return (float)at<const u8>(row)[index];
-    }
-}
-
-DEVICE void narrow(u64 row, u32 element, u64 index, float value) {
-    switch (element) {
-        case ELEMENT_F32: at<float>(row)[index] = value; break;
-        case ELEMENT_F16: at<u16>(row)[index] = narrow_f16(value); break;
-        case ELEMENT_BF16: at<u16>(row)[index] = narrow_bf16(value); break;
-        // Integers are only ever copied or cleared.
-        default: at<u8>(row)[index] = 0;
-    }
-}
 
 // What a position stands for: an address, or one of these.
 constexpr u64 ROW_NONE = 0;
@@ -148,6 +79,44 @@ DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 
     }
 }
 
+// Writes the elements of a part of a row, converted, by the lanes that share it, of which lane i holds quad `first` + i (before the row's
+// begin that wraps to beyond its end). Each lane writes four elements at a time, and neighbours write neighbouring ones: so output rows
+// are written by whole lines, for four shuffles each time. RICH plans' groups of lanes are parts of a warp.
+DEVICE void put_widened(const Lookup& p, u64 out, const Table& table, u64 row, u32 first, const uint4& quad) {
+    const u32 lanes = p.row_lanes, lane = threadIdx.x & (lanes - 1), begin = threadIdx.x % 32 - lane;
+    const u32 all = lanes == 32 ? FULL : ((1u << lanes) - 1) << begin, bits = element_bits(table.element);
+    Scale by{};
+    if (is_scaled(table.element)) {
+        const u32 at = scale_at(table.element, table.dim);
+        if (p.parts_of_row == 1) {
+            // Some of these lanes hold it: a load less, of memory that may be behind a bus.
+            u32 words[3];
+            for (u32 i = 0; i < 3; ++i) {
+                const u32 word = at / 4 + i;
+                words[i] = __shfl_sync(all, word_of(quad, word % 4), begin + ((word / 4 - first) & (lanes - 1)));
+            }
+            by = scale_of(table.element, at, words[0], words[1], words[2]);
+        } else {
+            by = load_scale(row, table.element, table.dim);
+        }
+    }
+    // Elements of a quad: four times as many as it takes turns.
+    for (u32 turn = 0; turn < 32 / bits; ++turn) {
+        const u32 unit = turn * lanes + lane, from = begin + unit * bits / 32;
+        uint4 there;
+        there.x = __shfl_sync(all, quad.x, from);
+        there.y = __shfl_sync(all, quad.y, from);
+        there.z = __shfl_sync(all, quad.z, from);
+        there.w = __shfl_sync(all, quad.w, from);
+        Raw raw{{there.x, there.y, there.z, there.w}};
+        if (bits == 16 && unit % 2 != 0) raw.word[0] = there.z, raw.word[1] = there.w;
+        if (bits == 8) raw.word[0] = word_of(there, unit % 4);
+        if (bits == 4) raw.word[0] = word_of(there, unit / 2 % 4) >> unit % 2 * 16;
+        const u32 e = first * (128 / bits) + unit * 4;
+        if (e < table.dim) put_four(out, p.out_element, e, table.dim, widen_four(table.element, raw, by));
+    }
+}
+
 // What a position begins with: its id, or its place.
 template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
     return DIRECT ? id_at(p.ids, p.id_type, index) : at<const u64>(p.place)[index];
@@ -157,7 +126,8 @@ template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
 // ONE: the plan has one feature.
-template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
+// RICH: rows may be of any element.
+template <bool DIRECT, bool ONE, bool RICH> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
     const u32 lanes = p.row_lanes, parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
     // Groups of lanes are parts of a warp, or follow each other without gaps.
     const bool aligned = lanes == 1u << p.lanes;
@@ -182,6 +152,7 @@ template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotSt
         u64 row = row_at<DIRECT>(p, slot, place);
         const bool leads = lane == 0 && part == 0;
         if (DIRECT && leads) {
+            tell_missing<RICH>(p, feature, i, place, mine);
             add(marked, mine);
             mask_at(p, feature, i, place);
         }
@@ -200,6 +171,9 @@ template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotSt
             const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4 && aligned;
             if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
             else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
+        } else if (RICH) {
+            const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
+            if (dim != 0) put_widened(p, out, table, row, quad - lane, data);
         } else {
             u32 each = 16 / element_bytes(table.element);
             if (quad < (dim + each - 1) / each)
@@ -210,11 +184,109 @@ template <bool DIRECT, bool ONE> DEVICE void expand_rows(const Lookup& p, SlotSt
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
-// One output row for each bag, by a warp. Rows are added in the order of the bag, each element by one lane.
-// Traffic: 8 B and a row for each id, the row out for each bag.
-template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
-    set_up<false>(p, all, scratch);
+// A bag without ids whose row lacks, or one of no ids.
+struct Bag {
+    u64 begin, end;  // positions
+    u64 counted;     // those that a mean counts
+    u64 out;         // its feature's first element
+};
+
+// What a position adds to its bag.
+struct Addend {
+    u64 row;
+    float weight;
+};
+
+template <bool DIRECT> DEVICE Addend addend_at(const Lookup& p, const SlotState& slot, const Feature& feature, u64 index) {
+    Marked again{};
+    u64 given = given_at<DIRECT>(p, index);
+    u64 place = DIRECT ? place_of<true>(p, feature, given, again) : given;
+    u64 row = row_at<DIRECT>(p, slot, place);
+    if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = feature.table.default_row;
+    return Addend{row, feature.weighted ? at<const float>(p.weights)[index] : 1.0f};
+}
+
+// The rows of a bag, by a warp, each element by one lane.
+template <bool DIRECT> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
+    const Table& table = feature.table;
+    const u32 lane = threadIdx.x % 32;
+    for (u32 first = 0; first < table.dim; first += 32 * HELD) {
+        float sum[HELD] = {};
+        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
+            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
+            u32 rows = (u32)min_of(32, bag.end - tile);
+            for (u32 i = 0; i < rows; ++i) {
+                u64 row = __shfl_sync(FULL, mine.row, i);
+                float factor = __shfl_sync(FULL, mine.weight, i);
+                if (row == ROW_NONE) continue;
+                for (u32 held = 0; held < HELD; ++held) {
+                    u32 e = first + held * 32 + lane;
+                    if (e >= table.dim) continue;
+                    float value = widen(row, table.element, e);
+                    if (feature.weighted) value = __fmul_rn(factor, value);
+                    sum[held] = __fadd_rn(sum[held], value);
+                }
+            }
+        }
+        for (u32 held = 0; held < HELD; ++held) {
+            u32 e = first + held * 32 + lane;
+            if (e >= table.dim) continue;
+            float value = sum[held];
+            if (feature.pooling == POOLING_MEAN && bag.counted != 0) value = __fdiv_rn(value, (float)bag.counted);
+            narrow(bag.out, p.out_element, e, value);
+        }
+    }
+}
+
+// The same for rows of any element: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each lane
+// loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
+// two for a scale, a load of 2 to 16 B, and for each element at most a conversion, two products and two sums.
+template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+    constexpr u32 ROWS = 4;
+    const Table& table = feature.table;
+    const u32 lane = threadIdx.x % 32;
+    const bool has_scale = is_scaled(table.element);
+    for (u32 first = lane * 4; first - lane * 4 < table.dim; first += 128) {
+        Four sum{};
+        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
+            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
+            Scale own{};
+            if (has_scale && mine.row != ROW_NONE) own = load_scale(mine.row, table.element, table.dim);
+            const u32 rows = (u32)min_of(32, bag.end - tile);
+            for (u32 i = 0; i < rows; i += ROWS) {
+                Raw raw[ROWS];
+                bool there[ROWS];
+                for (u32 j = 0; j < ROWS; ++j) {
+                    // Past the last row there is none.
+                    const u64 row = __shfl_sync(FULL, mine.row, i + j);
+                    there[j] = row != ROW_NONE;
+                    raw[j] = there[j] && first < table.dim ? load_four(row, table.element, first) : Raw{};
+                }
+                for (u32 j = 0; j < ROWS; ++j) {
+                    Scale by{};
+                    if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, i + j), __shfl_sync(FULL, own.bias, i + j)};
+                    const float factor = feature.weighted ? __shfl_sync(FULL, mine.weight, i + j) : 1.0f;
+                    if (!there[j]) continue;
+                    const Four four = widen_four(table.element, raw[j], by);
+                    for (u32 e = 0; e < 4; ++e) {
+                        const float value = feature.weighted ? __fmul_rn(factor, four.value[e]) : four.value[e];
+                        sum.value[e] = __fadd_rn(sum.value[e], value);
+                    }
+                }
+            }
+        }
+        if (first >= table.dim) continue;
+        if (feature.pooling == POOLING_MEAN && bag.counted != 0)
+            for (u32 e = 0; e < 4; ++e) sum.value[e] = __fdiv_rn(sum.value[e], (float)bag.counted);
+        put_four(bag.out, p.out_element, first, table.dim, sum);
+    }
+}
+
+// One output row for each bag, by a warp. Rows are added in the order of the bag.
+// Traffic: 8 B and a row for each id, the row out for each bag.
+template <bool DIRECT, bool RICH> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
+    set_up<false>(p, all, scratch);
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags, walked = 0;
     // Bags of offsets that descend may overlap, and be far longer together than the ids.
@@ -231,7 +303,10 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {
             u64 given = given_at<DIRECT>(p, i), place = DIRECT ? place_of<true>(p, feature, given, marked) : given;
-            if (DIRECT) mask_at(p, feature, i, place);
+            if (DIRECT) {
+                mask_at(p, feature, i, place);
+                tell_missing<RICH>(p, feature, i, place, marked);
+            }
             if (row_at<DIRECT>(p, slot, place) == ROW_LOST) {
                 lost = true;
                 ++failed;
@@ -242,42 +317,9 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
         }
         for (u32 step = 16; step > 0; step /= 2) counted += __shfl_xor_sync(FULL, counted, step);
         lost = __ballot_sync(FULL, lost) != 0;
-        u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
-        for (u32 first = 0; first < table.dim; first += 32 * HELD) {
-            float sum[HELD] = {};
-            for (u64 tile = begin; tile < end && !lost; tile += 32) {
-                u64 mine = 0;
-                float weight = 1.0f;
-                if (tile + lane < end) {
-                    Marked again{};
-                    u64 given = given_at<DIRECT>(p, tile + lane);
-                    u64 place = DIRECT ? place_of<true>(p, feature, given, again) : given;
-                    mine = row_at<DIRECT>(p, slot, place);
-                    if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) mine = table.default_row;
-                    if (feature.weighted) weight = at<const float>(p.weights)[tile + lane];
-                }
-                u32 rows = (u32)min_of(32, end - tile);
-                for (u32 i = 0; i < rows; ++i) {
-                    u64 row = __shfl_sync(FULL, mine, i);
-                    float factor = __shfl_sync(FULL, weight, i);
-                    if (row == ROW_NONE) continue;
-                    for (u32 held = 0; held < HELD; ++held) {
-                        u32 e = first + held * 32 + lane;
-                        if (e >= table.dim) continue;
-                        float value = widen(row, table.element, e);
-                        if (feature.weighted) value = __fmul_rn(factor, value);
-                        sum[held] = __fadd_rn(sum[held], value);
-                    }
-                }
-            }
-            for (u32 held = 0; held < HELD; ++held) {
-                u32 e = first + held * 32 + lane;
-                if (e >= table.dim) continue;
-                float value = sum[held];
-                if (feature.pooling == POOLING_MEAN && counted != 0 && !lost) value = __fdiv_rn(value, (float)counted);
-                narrow(out, p.out_element, e, value);
-            }
-        }
+        const u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
+        const Bag it{begin, lost ? begin : end, lost ? 0 : counted, out};
+        if (RICH) add_up_any<DIRECT>(p, slot, feature, it); else add_up<DIRECT>(p, slot, feature, it);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
@@ -285,7 +327,7 @@ template <bool DIRECT> DEVICE void expand_bags(const Lookup& p, SlotState& slot,
 // Words of a ticket.
 constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64);
 constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_GENERATION = TICKET_LAUNCH + 1;
-constexpr u32 TICKET_CHECK = TICKET_GENERATION + 1;
+constexpr u32 TICKET_MISSING = TICKET_GENERATION + 1, TICKET_CHECK = TICKET_MISSING + 1;
 static_assert(TICKET_CHECK + 1 == sizeof(Ticket) / sizeof(u64) && TICKET_CHECK < 32, "a word a lane");
 
 DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Ticket>(p.tickets) + p.ticket); }
@@ -294,7 +336,7 @@ DEVICE u64* ticket_words(const Lookup& p) { return reinterpret_cast<u64*>(at<Tic
 // `whole`: the sequence number among them, in no order; readers go by the check. What came before has to be fenced.
 DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times, bool whole) {
     const u32 lane = threadIdx.x;
-    const bool is_told = lane < TICKET_BEGAN || lane == TICKET_ENDED || lane == TICKET_LAUNCH || lane == TICKET_GENERATION;
+    const bool is_told = lane < TICKET_BEGAN || (lane >= TICKET_ENDED && lane < TICKET_CHECK);
     if (lane == 0) word = launches;
     const u64 part = is_told ? check_part(lane, word) : 0;
     const u64 check = (u64)__reduce_add_sync(FULL, (u32)(part >> 32)) << 32 | __reduce_add_sync(FULL, (u32)part);
@@ -303,9 +345,12 @@ DEVICE void store_words(const Lookup& p, u64 launches, u64 word, bool times, boo
     __syncwarp();
 }
 
+// The id that a launch tells of, for it was not found.
+DEVICE u64 missing_id(const Lookup& p, u64 first_missing) { return first_missing != 0 ? id_at(p.ids, p.id_type, ~first_missing) : 0; }
+
 // One warp, after everything else: the report, a word a lane, so that the loads wait for memory once.
 // `times`: but for the end, they are the slot's, and the launch has a number; else they are in the ticket.
-DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool times) {
+template <bool RICH> DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool times) {
     u32 lane = threadIdx.x;
     u64 word = 0;
     if (lane == 1) word = OUTCOME_DONE | (u64)load_relaxed(&slot.flaws) << 32;
@@ -318,14 +363,15 @@ DEVICE void report(const Lookup& p, const SlotState& slot, u64 launches, bool ti
     else if (lane == TICKET_ENDED) word = now();
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
     else if (lane == TICKET_GENERATION) word = slot.generation;
+    else if (RICH && lane == TICKET_MISSING) word = missing_id(p, load_relaxed(&slot.counters.first_missing));
     store_words(p, launches, word, times, false);
 }
 
 // The same, and the launch is over: the gate, the lease.
-DEVICE void release(const Lookup& p) {
+template <bool RICH> DEVICE void release(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
     const u64 launches = slot.launches[p.ticket] + 1;
-    report(p, slot, launches, true);
+    report<RICH>(p, slot, launches, true);
     if (threadIdx.x != 0) return;
     slot.admitted[p.ticket] = 0;
     slot.launches[p.ticket] = launches;
@@ -354,24 +400,33 @@ DEVICE bool is_last(u32& count) {
 constexpr u32 EXPAND_THREADS = 256;
 
 // `ends`: there is nothing to clear, and the last block ends the launch.
-template <bool POOLED> DEVICE void expand(const Lookup& p, const u32 ends, Scratch& scratch) {
+template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 ends, Scratch& scratch) {
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
     const Bags bags = bags_of(p, slot.size);
     Marked ignored{};
-    if (POOLED) expand_bags<false>(p, slot, bags, scratch, ignored); else expand_rows<false, false>(p, slot, bags, scratch, ignored);
-    if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release(p);
+    if (POOLED) expand_bags<false, RICH>(p, slot, bags, scratch, ignored); else expand_rows<false, false, RICH>(p, slot, bags, scratch, ignored);
+    if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release<RICH>(p);
 }
 
 // Kernels of their own, for the one needs more registers than the other. grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 ends) {
     SHARED Scratch scratch;
-    expand<false>(p, ends, scratch);
+    expand<false, false>(p, ends, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_bags(const Lookup p, const u32 ends) {
     SHARED Scratch scratch;
-    expand<true>(p, ends, scratch);
+    expand<true, false>(p, ends, scratch);
+}
+// Of RICH plans.
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
+    SHARED Scratch scratch;
+    expand<false, true>(p, ends, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_expand_rich_bags(const Lookup p, const u32 ends) {
+    SHARED Scratch scratch;
+    expand<true, true>(p, ends, scratch);
 }
 
 // Clears what `mark` set. grid: by uniques.
@@ -384,7 +439,7 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
         at<u32>(p.bitmap)[key / 32] = 0;
         at<u32>(p.summary)[key / 32768] = 0;
     }
-    if (is_last(slot.finish_left) && threadIdx.x < 32) release(p);
+    if (is_last(slot.finish_left) && threadIdx.x < 32) release<true>(p);
 }
 
 // Up to so many ids, what a launch counts fits one word, so that the last block knows the sums with no further load: 11 bits each for
@@ -416,7 +471,7 @@ DEVICE void leave(const Lookup& p, SlotState& slot) {
 }
 
 // One warp of the last block: the report of a launch of few ids. Times but the last are in the ticket.
-DEVICE void report_few(const Lookup& p, u64 launches, u64 generation, u64 ids, u32 flaws, u64 sum) {
+template <bool RICH> DEVICE void report_few(const Lookup& p, u64 launches, u64 generation, u64 ids, u32 flaws, u64 sum, u64 first_missing) {
     u32 lane = threadIdx.x, count = lane - TICKET_COUNTERS;
     u64 missing = sum >> FEW_MISSING & FEW, padding = sum >> FEW_PADDING & FEW, hbm = sum >> FEW_HBM;
     if (sum >> FEW_FLAWED & FEW_BLOCKS) flaws |= FLAW_OFFSETS;
@@ -428,15 +483,28 @@ DEVICE void report_few(const Lookup& p, u64 launches, u64 generation, u64 ids, u
     word = count == 3 ? hbm : word;
     word = count == 4 ? ids - missing - padding - hbm : word;
     word = lane == TICKET_GENERATION ? generation : word;
+    if (RICH) {
+        constexpr u32 FIRST_MISSING = sizeof(Counters) / sizeof(u64) - 1;
+        const u64 id = missing_id(p, first_missing);
+        word = count == FIRST_MISSING ? first_missing : word;
+        word = lane == TICKET_MISSING ? id : word;
+    }
     word = lane == TICKET_ENDED ? now() : word;
     // Each block's own fence put what it stored before its count, and all counts before this. Nothing waits for the report to arrive.
     store_words(p, launches, word, false, true);
 }
 
+constexpr u32 EXPAND_WARPS = EXPAND_THREADS / 32;
+
+// By the block: a word for each warp.
+DEVICE u64* few_sums() {
+    SHARED u64 sums[EXPAND_WARPS];
+    return sums;
+}
+
 // The end of a launch of few ids, by all threads.
-DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const Marked& marked, const Scratch& scratch) {
-    constexpr u32 WARPS = EXPAND_THREADS / 32;
-    SHARED u64 sums[WARPS];
+template <bool RICH> DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const Marked& marked, const Scratch& scratch) {
+    u64* sums = few_sums();
     u64 missing = __reduce_add_sync(FULL, marked.missing), padding = __reduce_add_sync(FULL, marked.padding);
     u64 hbm = __reduce_add_sync(FULL, marked.hbm), sum = 0;
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = (missing << FEW_MISSING) + (padding << FEW_PADDING) + (hbm << FEW_HBM);
@@ -444,7 +512,7 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64
     if (threadIdx.x >= 32) return;
     if (threadIdx.x == 0) {
         sum = 1 + ((u64)(scratch.flaws != 0) << FEW_FLAWED);
-        for (u32 warp = 0; warp < WARPS; ++warp) sum += sums[warp];
+        for (u32 warp = 0; warp < EXPAND_WARPS; ++warp) sum += sums[warp];
         // What this block stored is there for everybody before it is counted: the block that finds all counted need not fence again.
         fence_system();
         sum += atomicAdd(&slot.few, sum);
@@ -452,17 +520,23 @@ DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64
     }
     sum = __shfl_sync(FULL, sum, 0);
     if ((sum & FEW_BLOCKS) != gridDim.x) return;
+    u64 first_missing = 0;
     if (threadIdx.x == 0) {
+        if (RICH) {
+            first_missing = load_relaxed(&slot.counters.first_missing);
+            slot.counters.first_missing = 0;
+        }
         slot.few = 0;
         slot.launches[p.ticket] = launches;
         leave(p, slot);
     }
-    report_few(p, launches, generation, ids, flaws, sum);
+    if (RICH) first_missing = __shfl_sync(FULL, first_missing, 0);
+    report_few<RICH>(p, launches, generation, ids, flaws, sum, first_missing);
 }
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
 // state of its ticket's own. Traffic: ids, rows, output.
-template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& scratch) {
+template <bool POOLED, bool ONE, bool RICH> DEVICE void direct(const Lookup& p, Scratch& scratch) {
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
@@ -477,15 +551,15 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
     Marked marked{};
-    if (POOLED) expand_bags<true>(p, slot, bags, scratch, marked); else expand_rows<true, ONE>(p, slot, bags, scratch, marked);
+    if (POOLED) expand_bags<true, RICH>(p, slot, bags, scratch, marked); else expand_rows<true, ONE, RICH>(p, slot, bags, scratch, marked);
     check_offsets(p, bags, scratch, thread, threads);
-    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few(p, slot, bags.ids, launches, generation, flaws, marked, scratch);
+    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH>(p, slot, bags.ids, launches, generation, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
     if (threadIdx.x == 0) slot.counters.ids = bags.ids;
     __syncwarp();
-    report(p, slot, launches, false);
+    report<RICH>(p, slot, launches, false);
     if (threadIdx.x != 0) return;
     slot.counters = Counters{};
     slot.flaws = 0;
@@ -497,13 +571,26 @@ template <bool POOLED, bool ONE> DEVICE void direct(const Lookup& p, Scratch& sc
 // grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, false>(p, scratch);
+    direct<false, false, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
     SHARED Scratch scratch;
-    direct<true, false>(p, scratch);
+    direct<true, false, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, true>(p, scratch);
+    direct<false, true, false>(p, scratch);
+}
+// Of RICH plans.
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_rows(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<false, false, true>(p, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rich_bags(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<true, false, true>(p, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_one(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<false, true, true>(p, scratch);
 }

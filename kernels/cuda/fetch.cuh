@@ -1,5 +1,6 @@
 // Unique rows into staging: from DRAM by loads, from drives by commands in their queues. docs/gpu.md has the protocol.
 #pragma once
+#include "crc.cuh"
 #include "ring.cuh"
 
 constexpr u32 FETCH_THREADS = WR_LANES;
@@ -45,8 +46,59 @@ DEVICE void gather(const Lookup& p, u32 block, u32 blocks) {
 
 // --- Drives --------------------------------------------------------------------------------------------------------------------
 
-// Copies the rows of a finished batch from the landing area to staging, a warp for each command, and says that they are there.
-DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring& s, u32 slot, u32 count, u32 end) {
+// What a block that checks rows shares.
+struct Checks {
+    u32 slices[CRC_SLICES];
+    // Rows that are not what was written: how many, and the first of them.
+    u32 damaged;
+    u32 unique;  // NOTHING: there is none
+    u32 cid;
+    u64 lba;
+};
+
+// By the whole block; a barrier follows.
+DEVICE void begin_checks(const Lookup& p, Checks& checks) {
+    for (u32 i = threadIdx.x; i < CRC_SLICES && p.slices != 0; i += FETCH_THREADS) checks.slices[i] = at<const u32>(p.slices)[i];
+    if (threadIdx.x != 0) return;
+    checks.damaged = 0;
+    checks.unique = NOTHING;
+}
+
+// Whether the row of a unique, which is in staging, is what was written. By a warp.
+DEVICE bool is_sound(const Lookup& p, const Checks& checks, u32 unique) {
+    const u64 key = at<const u64>(p.unique)[unique];
+    const Segment& segment = segment_of(p, key);
+    const Table& table = at<Table>(p.table)[segment.table];
+    if (table.crcs == 0) return true;
+    const u64 index = key - segment.first_key;
+    const u32 stored = at<const u32>(table.crcs + sizeof(RowCrcs))[index];
+    // What other lanes of the warp have stored is read.
+    __syncwarp();
+    const u64 staged = p.staging + unique * p.staging_stride;
+    return row_crc(checks.slices, *at<const RowCrcs>(table.crcs), segment.first_rank + index, staged, table.row_bytes) == stored;
+}
+
+// One thread, behind all batches: counts the damaged rows and tells the host of the first.
+DEVICE void end_checks(const Lookup& p, const QueueDescriptor& queue, const Checks& checks) {
+    if (checks.unique == NOTHING) return;
+    SlotState& slot = *at<SlotState>(p.slot);
+    Fault& fault = *at<Fault>(queue.fault);
+    const u64 key = at<const u64>(p.unique)[checks.unique];
+    const Segment& segment = segment_of(p, key);
+    atomicAdd(&slot.counters.damaged, (u64)checks.damaged);
+    store_relaxed(&fault.damaged_launch, 0ull);
+    fence_release();
+    store_relaxed(&fault.damaged_rank, segment.first_rank + (key - segment.first_key));
+    store_relaxed(&fault.damaged_lba, checks.lba);
+    store_relaxed(&fault.damaged_table, segment.table);
+    store_relaxed(&fault.damaged_cid, checks.cid);
+    fence_release();
+    store_relaxed(&fault.damaged_launch, slot.launch);
+}
+
+// Copies the rows of a finished batch from the landing area to staging, a warp for each command, and says that they are there, if they
+// are what was written.
+DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 slot, u32 count, u32 end) {
     for (u32 lane = threadIdx.x / 32; lane < count; lane += FETCH_THREADS / 32) {
         u32 place = slot * BATCH + lane, unique = s.tag[place];
         if (s.failed[place / 32] >> place % 32 & 1) continue;
@@ -60,13 +112,25 @@ DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring
             if (from % 16 == 0) {
                 for (u32 byte = threadIdx.x % 32 * 16; byte < row.row_bytes; byte += 512)
                     *at<Quad>(to + byte) = load_relaxed(at<const Quad>(from + byte));
+            } else if (from % 4 == 0) {
+                // Up to 3 bytes more than the row: both sides are of whole words.
+                for (u32 byte = threadIdx.x % 32 * 4; byte < row.row_bytes; byte += 128)
+                    *at<u32>(to + byte) = load_relaxed(at<const u32>(from + byte));
             } else {
                 for (u32 byte = threadIdx.x % 32; byte < row.row_bytes; byte += 32) {
                     u64 address = from + byte;
                     at<u8>(to)[byte] = load_relaxed(at<const u32>(address & ~3ull)) >> address % 4 * 8;
                 }
             }
-            if (threadIdx.x % 32 == 0) at<u8>(p.status)[i] = ROW_READ;
+            const bool sound = p.slices == 0 || is_sound(p, checks, i);
+            if (threadIdx.x % 32 != 0) continue;
+            at<u8>(p.status)[i] = sound ? ROW_READ : ROW_DAMAGED;
+            if (sound) continue;
+            atomicAdd(&checks.damaged, 1u);
+            if (atomicCAS(&checks.unique, NOTHING, i) == NOTHING) {
+                checks.cid = s.generation[slot] << queue.cid_shift | place;
+                checks.lba = home & 0xffffffffffffull;
+            }
         }
     }
 }
@@ -89,6 +153,7 @@ struct Rows {
         u32 next;
     };
     Tile& tile;
+    Checks& checks;
 
     METHOD u64 gate() const { return p.gate; }
     METHOD u64 launch() const { return at<SlotState>(p.slot)->launch; }
@@ -127,7 +192,7 @@ struct Rows {
         return filled;
     }
 
-    METHOD void take(const Ring& s, u32 slot, u32 count) { take_batch(p, queue, s, slot, count, end); }
+    METHOD void take(const Ring& s, u32 slot, u32 count) { take_batch(p, queue, s, checks, slot, count, end); }
 };
 
 // Reads what one drive holds of the uniques from `begin` to `end`, through the queue that this block owns. Rows count as failed until
@@ -135,8 +200,10 @@ struct Rows {
 DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, const u32 begin, const u32 end) {
     SHARED Ring s;
     SHARED Rows::Tile tile;
+    SHARED Checks checks;
     if (threadIdx.x == 0) tile.bytes = 0;
-    Rows rows{p, queue, begin, begin, end, tile};
+    begin_checks(p, checks);
+    Rows rows{p, queue, begin, begin, end, tile, checks};
     const Driven driven = drive(queue, s, rows);
     if (threadIdx.x != 0) return;
     SlotState& slot = *at<SlotState>(p.slot);
@@ -145,6 +212,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, const u32 begi
     atomicAdd(&slot.counters.bytes, tile.bytes);
     if (driven.anomalies) atomicAdd(&slot.counters.anomalies, (u64)driven.anomalies);
     if (driven.poison) atomicAdd(&slot.faults, 1u);
+    end_checks(p, queue, checks);
 }
 
 // The place of a set among those whose queue on a drive took commands when the launch began.
@@ -179,7 +247,7 @@ DEVICE Share share_of(const Lookup& p, u32 set, u32 drive, u64 launch) {
 
 // grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits. The sets whose queue on a
 // drive takes commands share its rows; where none does, they fail.
-KERNEL __launch_bounds__(FETCH_THREADS) warprow_fetch(const Lookup p) {
+KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup p) {
     if (!is_admitted(p)) return;
     const SlotState& slot = *at<SlotState>(p.slot);
     u32 submitters = p.sets * p.drives;

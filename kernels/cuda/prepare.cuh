@@ -219,6 +219,17 @@ DEVICE void mask_at(const Lookup& p, const Feature& feature, u64 index, u64 plac
     at<u8>(p.mask)[index] = place != PLACE_MISSING && !padding;
 }
 
+// What the report is to say of an id that its table lacks, after it was counted as missing. RICH: a feature may want another thing.
+template <bool RICH> DEVICE void tell_missing(const Lookup& p, const Feature& feature, u64 index, u64 place, Marked& marked) {
+    if (!RICH || place != PLACE_MISSING || feature.bounds == BOUNDS_COUNT) return;
+    if (feature.bounds == BOUNDS_REPORT) {
+        atomicMax(&at<SlotState>(p.slot)->counters.first_missing, ~index);
+    } else {
+        --marked.missing;
+        ++marked.padding;
+    }
+}
+
 // Offsets that do not ascend, or that pass the ids, or ids that are no bags of one length: noted; what they mean is then whatever bag_begin makes of them.
 DEVICE void check_offsets(const Lookup& p, const Bags& it, Scratch& scratch, u64 thread, u64 threads) {
     u64 bags = p.features * it.bags, entries = bags + (p.has_end ? 1 : 0);
@@ -261,6 +272,7 @@ KERNEL warprow_mark(const Lookup p) {
         u64 place = place_of<false>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
+        tell_missing<true>(p, feature, i, place, marked);
         if (place >= PLACE_STAGED) continue;
         u32* word = at<u32>(p.bitmap) + place / 32;
         u32 bit = 1u << place % 32;
@@ -403,6 +415,7 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
         u64 place = place_of<true>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
+        tell_missing<true>(p, feature, i, place, marked);
         if (place < PLACE_STAGED) words[atomicAdd(&keyed, 1u)] = place << POSITION_BITS | i;
     }
     sum_marked(marked, scratch);

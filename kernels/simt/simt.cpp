@@ -430,9 +430,12 @@ static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
     NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish),
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
+    NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->ends); }},
     {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->ends); }},
+    {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->ends); }},
+    {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->ends); }},
 };
 
 // Runs a kernel to its end: 0, or 1 and a message that says what its lanes did wrong.

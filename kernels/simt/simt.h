@@ -110,6 +110,12 @@ template <class T, class V> T atomicCAS(T* at, V expected, V value) {
     __atomic_compare_exchange_n(at, &found, (T)value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return found;
 }
+template <class T, class V> T atomicMax(T* at, V value) {
+    simt::preempt();
+    T found = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while ((T)value > found && !__atomic_compare_exchange_n(at, &found, (T)value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return found;
+}
 template <class T, class V> T atomicMin(T* at, V value) {
     simt::preempt();
     T found = __atomic_load_n(at, __ATOMIC_RELAXED);

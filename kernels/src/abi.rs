@@ -30,6 +30,14 @@ pub mod element {
     pub const I8: u32 = 3;
     /// Unsigned, 8 bits.
     pub const U8: u32 = 4;
+    /// A float of 8 bits, 4 of them exponent.
+    pub const F8E4M3: u32 = 5;
+    /// A float of 8 bits, 5 of them exponent.
+    pub const F8E5M2: u32 = 6;
+    /// Unsigned, 8 bits, with the row's scale and bias behind them, an F32 each.
+    pub const Q8: u32 = 7;
+    /// Unsigned, 4 bits, with the row's scale and bias behind them, an F16 each.
+    pub const Q4: u32 = 8;
 }
 
 /// How rows of a bag become one.
@@ -50,6 +58,16 @@ pub mod missing {
     pub const ZERO: u32 = 1;
     /// Nothing.
     pub const SKIP: u32 = 2;
+}
+
+/// What is told of ids that their table lacks.
+pub mod bounds {
+    /// That they are missing.
+    pub const COUNT: u32 = 0;
+    /// The same, and the first of them.
+    pub const REPORT: u32 = 1;
+    /// Nothing: they count as padding.
+    pub const IGNORE: u32 = 2;
 }
 
 /// Which ids a padding id is compared with.
@@ -116,7 +134,7 @@ macro_rules! plain {
 
 plain!(
     /// Where a table's rows lie.
-    Table, 160 {
+    Table, 176 {
         /// Rows it has.
         rows: u64,
         /// Ranks below this are in GPU memory.
@@ -169,6 +187,10 @@ plain!(
         chunks: u32,
         /// log₂ of the LBAs in a chunk.
         chunk_shift: u32,
+        /// [`RowCrcs`](crate::crc::RowCrcs), then the checksum of each row on drives, a u32 each, by rank; 0: they are not checked.
+        crcs: u64,
+        /// Zero.
+        unused: u64,
     }
 );
 
@@ -222,7 +244,7 @@ plain!(
 
 plain!(
     /// A feature of the plan.
-    Feature, 192 {
+    Feature, 208 {
         /// A copy of its table: all that a position needs is read at once.
         table: Table,
         /// See [`pooling`].
@@ -235,8 +257,8 @@ plain!(
         column: u32,
         /// See [`padding`].
         has_padding: u32,
-        /// Zero.
-        unused: u32,
+        /// See [`bounds`].
+        bounds: u32,
         /// The padding id, sign-extended.
         padding: u64,
     }
@@ -244,7 +266,7 @@ plain!(
 
 plain!(
     /// What a launch counts.
-    Counters, 104 {
+    Counters, 120 {
         /// Ids.
         ids: u64,
         /// Ids that their tables lack.
@@ -271,12 +293,16 @@ plain!(
         bytes: u64,
         /// Completions that nobody waited for.
         anomalies: u64,
+        /// Rows on drives that did not match their checksum.
+        damaged: u64,
+        /// `!` the lowest position of an id whose feature reports it as missing; 0: there is none.
+        first_missing: u64,
     }
 );
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 184 {
+    Ticket, 208 {
         /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
@@ -301,12 +327,14 @@ plain!(
         launch: u64,
         /// The latest generation among those that it read, where its plan follows; else 0.
         generation: u64,
+        /// The id that `counters.first_missing` is of.
+        missing_id: u64,
         /// Of the words before, but for the first three times: [`check_of`].
         check: u64,
     }
 );
 
-/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, the end, the launch's number and generation.
+/// What `Ticket::check` holds for these words of a ticket and no others: those before the times, and the end and what follows it.
 pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
     let (mut low, mut high) = (0u32, 0u32);
     for (index, word) in words {
@@ -318,7 +346,7 @@ pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 400 {
+    SlotState, 416 {
         /// Launches that run, or blocks of one; [`LEASE_ADOPTING`] while tables are being replaced.
         lease: u32,
         /// Of the launch.
@@ -399,7 +427,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 488 {
+    Lookup, 520 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -450,6 +478,11 @@ plain!(
         by_lines: u32,
         /// Not zero: the description may be replaced between launches, and `first` is not to be used.
         follows: u32,
+        /// Not zero: for the kernels that can everything. Tables may then be of any element, and ids that tables lack told of in any
+        /// way; `row_lanes` is 1 << `lanes`.
+        rich: u32,
+        /// Zero.
+        unused: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.
@@ -490,6 +523,8 @@ plain!(
         staging: u64,
         /// Bytes from one to the next, a multiple of 16.
         staging_stride: u64,
+        /// [`slices`](crate::crc::slices); 0: rows are not checked.
+        slices: u64,
         /// The first of the features: a parameter takes no load.
         first: Feature,
     }

@@ -11,11 +11,13 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 10] = [
+const HEADERS: [(&str, &str); 12] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("crc.cuh", include_str!("../cuda/crc.cuh")),
+    ("elements.cuh", include_str!("../cuda/elements.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
     ("ring.cuh", include_str!("../cuda/ring.cuh")),

@@ -29,9 +29,9 @@ pub struct LookupGraph {
 unsafe impl Send for LookupGraph {}
 
 impl LookupGraph {
-    /// Makes a graph of the kernels of that kind, for look-ups of about that shape, of so many features, all pooled or none, of
-    /// tables that are replaced or not. All
-    /// that a launch needs is allocated now.
+    /// Makes a graph of the kernels of that kind, for look-ups of about that shape, like `like` in what chooses kernels: the number
+    /// of features, whether they are pooled, whether tables are replaced, what kernels have to be able to. All that a launch needs
+    /// is allocated now.
     ///
     /// # Safety
     /// The context of `gpu` is current; the kernels are in it, and outlive the graph and its launches.
@@ -39,10 +39,10 @@ impl LookupGraph {
         gpu: &Arc<Gpu>,
         kernels: &Kernels,
         kind: Kind,
-        (pooled, features, follows): (bool, u32, bool),
+        like: &Lookup,
         shape: &Shape,
     ) -> Result<Self, KernelError> {
-        let lookup = Lookup { pooled: pooled.into(), features, follows: follows.into(), ..Lookup::default() };
+        let lookup = *like;
         let steps: Vec<Step> = kernels.steps(kind, &lookup, shape).collect();
         let (graph, exec) = (ptr::null_mut(), ptr::null_mut());
         let mut this = Self { kind, graph, exec, nodes: Vec::new(), steps, lookup, gpu: gpu.clone() };
@@ -68,7 +68,7 @@ impl LookupGraph {
     /// Launches it on `stream`, which is not being captured. Of one graph, launches follow each other on whatever streams.
     ///
     /// # Safety
-    /// As for [`Kernels::launch`], and `kernels` are those that it was made of, for look-ups of as many features, pooled like this one.
+    /// As for [`Kernels::launch`], and `kernels` are those that it was made of, for look-ups like this one.
     pub unsafe fn launch(
         &mut self,
         stream: CUstream,

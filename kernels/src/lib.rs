@@ -4,6 +4,7 @@
 pub mod abi;
 mod cache;
 mod compile;
+pub mod crc;
 mod error;
 mod graph;
 mod lookup;

@@ -18,8 +18,8 @@ pub const SMALL_IDS: u64 = 8192;
 const WIDE: u32 = 256;
 const SMALL_THREADS: u32 = 1024;
 
-/// Of a kernel: that for output rows by id, and that for pooled ones.
-type ByPooling = [CUfunction; 2];
+/// Of a kernel: that for output rows by id, and that for pooled ones; plain, and rich.
+type ByPooling = [[CUfunction; 2]; 2];
 
 /// The kernels, loaded into a context.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Kernels {
     finish: CUfunction,
     direct: ByPooling,
     /// Of one feature, not pooled.
-    direct_one: CUfunction,
+    direct_one: [CUfunction; 2],
     adopt: CUfunction,
 }
 
@@ -136,10 +136,16 @@ impl Kernels {
                 place: function(c"warprow_place")?,
                 prepare,
                 fetch: function(c"warprow_fetch")?,
-                expand: [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
+                expand: [
+                    [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
+                    [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
+                ],
                 finish: function(c"warprow_finish")?,
-                direct: [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
-                direct_one: function(c"warprow_direct_one")?,
+                direct: [
+                    [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
+                    [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
+                ],
+                direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
                 adopt: function(c"warprow_adopt")?,
             })
         };
@@ -154,7 +160,7 @@ impl Kernels {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, ends: 0 };
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
-        let pooled = usize::from(lookup.pooled != 0);
+        let (pooled, rich) = (usize::from(lookup.pooled != 0), usize::from(lookup.rich != 0));
         let row_lanes = u64::from(lookup.row_lanes);
         let threads_of_row = if pooled != 0 { 32 } else { row_lanes * u64::from(lookup.parts_of_row) };
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
@@ -166,9 +172,9 @@ impl Kernels {
         let walkers = Shape::parts(shape.sms) / (WIDE / 32);
         let shared = shape.max_ids.clamp(1, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
-        let expand = step("the kernel `expand`", self.expand[pooled], by_rows(8));
+        let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
-        let direct = if one { self.direct_one } else { self.direct[pooled] };
+        let direct = if one { self.direct_one[rich] } else { self.direct[rich][pooled] };
         let steps = match kind {
             Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(5))), None, None, None, None, None, None],
             Kind::Small => [

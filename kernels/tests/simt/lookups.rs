@@ -13,10 +13,14 @@ use crate::world::{Shape, World};
 
 /// Two look-ups, checked; what they converted: pooled or not, from what, to what.
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, String> {
+    case_of(shim, seed, false)
+}
+
+pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(bool, u32, u32)>, String> {
     let mut rng = Rng::with_seed(seed);
     // Up to 16,383 ids the whole report is one word.
     let max_ids = [rng.u64(1..20), rng.u64(1..1200), rng.u64(1..1200), rng.u64(16_384..24_000)][rng.usize(0..4)];
-    let world = World::new(&mut rng, &Shape::without_drives(max_ids));
+    let world = World::new(&mut rng, &Shape { rich, ..Shape::without_drives(max_ids) });
     let mut launches = [0u64; 16];
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);

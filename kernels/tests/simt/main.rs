@@ -12,6 +12,7 @@ mod lookups;
 mod oracle;
 mod planted;
 mod queues;
+mod rich;
 mod rig;
 mod ring;
 mod sets;

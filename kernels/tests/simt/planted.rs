@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
 use crate::shim::{Patch, Shim};
-use crate::{adopt, dedupe, ghosts, lookups, ring, sets};
+use crate::{adopt, dedupe, ghosts, lookups, rich, ring, sets};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -57,7 +57,11 @@ const PLANTED: &[Planted] = &[
         "blocks that never leave",
         adopt::planted,
         40,
-        patch("expand.cuh", "        leave(p, slot);\n    }\n    report_few", "    }\n    report_few"),
+        patch(
+            "expand.cuh",
+            "        leave(p, slot);\n    }\n    if (RICH) first_missing",
+            "    }\n    if (RICH) first_missing",
+        ),
     ),
     planted(
         "a block that reads before it has entered",
@@ -68,6 +72,36 @@ const PLANTED: &[Planted] = &[
             "        fence_gpu();\n    }\n    __syncthreads();\n}\n\n// One thread of the last",
             "        fence_gpu();\n    }\n}\n\n// One thread of the last",
         ),
+    ),
+    planted(
+        "a scale of another row",
+        rich::whole,
+        12,
+        patch("expand.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
+    ),
+    planted(
+        "a bag's rows with one scale",
+        rich::whole,
+        12,
+        patch("expand.cuh", "Scale{__shfl_sync(FULL, own.scale, i + j)", "Scale{__shfl_sync(FULL, own.scale, i)"),
+    ),
+    planted(
+        "checksums of 512 bytes",
+        rich::checked,
+        24,
+        patch("crc.cuh", "quad + 32 < quads ? table.between : table.after[lane]", "table.after[lane]"),
+    ),
+    planted(
+        "a row that is checked before the warp has it",
+        rich::checked,
+        24,
+        patch("fetch.cuh", "    __syncwarp();\n    const u64 staged", "    const u64 staged"),
+    ),
+    planted(
+        "ignored ids that are missing all the same",
+        rich::whole,
+        12,
+        patch("prepare.cuh", "        --marked.missing;\n", ""),
     ),
     planted(
         "no barrier between the steps of the sort",
@@ -145,8 +179,8 @@ const PLANTED: &[Planted] = &[
         12,
         patch(
             "expand.cuh",
-            "    __syncwarp();\n    report(p, slot, launches, false);",
-            "    report(p, slot, launches, false);",
+            "    __syncwarp();\n    report<RICH>(p, slot, launches, false);",
+            "    report<RICH>(p, slot, launches, false);",
         ),
     ),
     planted(

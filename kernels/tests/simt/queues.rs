@@ -69,7 +69,12 @@ impl Queue {
             failed_cid: word(64),
             unused: 0,
             answered: self.fault.u64_at(72),
-            reserved: [0; 12],
+            damaged_rank: self.fault.u64_at(80),
+            damaged_lba: self.fault.u64_at(88),
+            damaged_launch: self.fault.u64_at(96),
+            damaged_table: word(104),
+            damaged_cid: word(108),
+            reserved: [0; 4],
         }
     }
 

@@ -37,6 +37,7 @@ pub(crate) struct Told {
     pub(crate) gate_was_closed: u32,
     pub(crate) faults: u32,
     pub(crate) launch: u64,
+    pub(crate) missing_id: u64,
     pub(crate) counters: Counters,
 }
 
@@ -56,6 +57,17 @@ fn counters(buffer: &Buffer, at: usize) -> Counters {
         doorbells: counter(10),
         bytes: counter(11),
         anomalies: counter(12),
+        damaged: counter(13),
+        first_missing: counter(14),
+    }
+}
+
+fn expand_of(lookup: &Lookup) -> &'static str {
+    match (lookup.pooled, lookup.rich) {
+        (0, 0) => "warprow_expand_rows",
+        (_, 0) => "warprow_expand_bags",
+        (0, _) => "warprow_expand_rich_rows",
+        _ => "warprow_expand_rich_bags",
     }
 }
 
@@ -103,7 +115,7 @@ impl Rig<'_> {
 
     pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
-        let kernel = if lookup.pooled != 0 { "warprow_expand_bags" } else { "warprow_expand_rows" };
+        let kernel = expand_of(lookup);
         self.launch(Launch { ends: small, ..Launch::new(kernel, blocks, 256) }, lookup, None)?;
         if small { Ok(()) } else { self.finish(lookup) }
     }
@@ -123,7 +135,7 @@ impl Rig<'_> {
     /// The last kernel of what one block prepared, with somebody beside it.
     pub(crate) fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
-        let kernel = if lookup.pooled != 0 { "warprow_expand_bags" } else { "warprow_expand_rows" };
+        let kernel = expand_of(lookup);
         self.launch(Launch { ends: true, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
     }
 
@@ -140,10 +152,13 @@ impl Rig<'_> {
     fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel = match (lookup.pooled, lookup.features + lookup.follows) {
-            (0, 1) => "warprow_direct_one",
-            (0, _) => "warprow_direct_rows",
-            _ => "warprow_direct_bags",
+        let kernel = match (lookup.pooled, lookup.features + lookup.follows, lookup.rich) {
+            (0, 1, 0) => "warprow_direct_one",
+            (0, _, 0) => "warprow_direct_rows",
+            (_, _, 0) => "warprow_direct_bags",
+            (0, 1, _) => "warprow_direct_rich_one",
+            (0, _, _) => "warprow_direct_rich_rows",
+            _ => "warprow_direct_rich_bags",
         };
         self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
     }
@@ -215,6 +230,7 @@ impl Rig<'_> {
             gate_was_closed: field!(tickets, at, Ticket, gate_was_closed, u32_at),
             faults: field!(tickets, at, Ticket, faults, u32_at),
             launch: field!(tickets, at, Ticket, launch, u64_at),
+            missing_id: field!(tickets, at, Ticket, missing_id, u64_at),
             counters: counters(tickets, at + std::mem::offset_of!(Ticket, counters)),
         }
     }
@@ -234,7 +250,13 @@ impl Rig<'_> {
         // Those of queues are for others to judge.
         (want.commands, want.doorbells) = (told.counters.commands, told.counters.doorbells);
         (want.bytes, want.anomalies) = (told.counters.bytes, told.counters.anomalies);
+        want.damaged = told.counters.damaged;
         same("counters", told.counters, want)?;
+        let missing_id = match want.first_missing {
+            0 => 0,
+            first => batch.ids[!first as usize] as u64,
+        };
+        same("the first missing id", told.missing_id, missing_id)?;
         self.check_clear()?;
         same("nothing is written past the output", batch.is_sound(), true)?;
         Ok(told)

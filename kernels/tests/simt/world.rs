@@ -4,10 +4,11 @@ use std::ops::{Range, RangeInclusive};
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_BYTES;
-use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, element, missing, padding, pooling, tier};
+use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, bounds, element, missing, padding, pooling, tier};
+use warprow_kernels::crc;
 
 use crate::buffer::Buffer;
-use crate::oracle::element_bytes;
+use crate::oracle::{element_bytes, row_bytes, row_crc};
 use crate::sparse::Sparse;
 
 pub(crate) struct Table {
@@ -25,11 +26,15 @@ pub(crate) struct Table {
     content: Vec<u8>,
     pub(crate) default: Vec<u8>,
     first_lba: u64,
+    /// Rows on drives are checked.
+    pub(crate) checked: bool,
+    /// Ranks of rows that a drive returns with a bit of these in the row wrong.
+    pub(crate) spoilt: Vec<(u64, usize)>,
 }
 
 impl Table {
     pub(crate) fn row_bytes(&self) -> usize {
-        (self.dim * element_bytes(self.element)) as usize
+        row_bytes(self.element, self.dim)
     }
 
     fn stride(&self) -> usize {
@@ -67,6 +72,7 @@ pub(crate) struct Feature {
     pub(crate) table: usize,
     pub(crate) pooling: u32,
     pub(crate) missing: u32,
+    pub(crate) bounds: u32,
     pub(crate) weighted: bool,
     pub(crate) column: usize,
     pub(crate) padding: Option<i128>,
@@ -119,6 +125,9 @@ pub(crate) struct Shape {
     pub(crate) sets: u32,
     /// All rows on drives, one unpooled feature for each table.
     pub(crate) cold: bool,
+    /// For the kernels that can everything: tables of any element, some with checksums, and features that tell of missing ids in
+    /// any way.
+    pub(crate) rich: bool,
 }
 
 impl Shape {
@@ -132,6 +141,7 @@ impl Shape {
             max_ids,
             sets: 1,
             cold: false,
+            rich: false,
         }
     }
 }
@@ -152,6 +162,7 @@ pub(crate) struct World {
     /// How many more than it needs share a row, modulo what there may be.
     spare_lanes: u32,
     by_lines: bool,
+    rich: bool,
     /// Blocks of `count` and `place`.
     pub(crate) walkers: u32,
     pub(crate) sets: u32,
@@ -167,6 +178,8 @@ struct Described {
     first: abi::Feature,
     segments: Buffer,
     segment_count: u32,
+    /// 0: nothing is checked.
+    slices: u64,
     // Held for their addresses.
     _rows: Vec<Buffer>,
 }
@@ -206,6 +219,24 @@ fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
     bytes
 }
 
+/// Rows of any element; those with a scale mostly have plain ones.
+fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
+    let wide = match element {
+        element::Q8 => element::F32,
+        element::Q4 => element::F16,
+        _ => return random_elements(rng, element, (rows * u64::from(dim)) as usize),
+    };
+    let numbers = row_bytes(element, dim) - 2 * element_bytes(wide) as usize;
+    let row = |_| [random_elements(rng, element::U8, numbers), random_elements(rng, wide, 2)].concat();
+    (0..rows).flat_map(row).collect()
+}
+
+/// What lies at `Table::crcs`.
+fn checksums(table: &Table) -> Buffer {
+    let rows = (table.dram_end..table.rows).flat_map(|rank| row_crc(rank, table.row(rank)).to_le_bytes());
+    Buffer::of(&crc::row_constants(table.row_bytes() as u32).into_iter().chain(rows).collect::<Vec<u8>>())
+}
+
 /// One time in three, by what comes next: nothing else that is random changes by it.
 fn seldom(rng: &Rng) -> bool {
     rng.clone().u32(0..3) == 0
@@ -240,17 +271,26 @@ impl World {
     pub(crate) fn new(rng: &mut Rng, shape: &Shape) -> Self {
         let pooled = !shape.cold && rng.bool();
         let integer = !pooled && rng.u32(0..5) == 0;
-        let out = if integer { rng.u32(element::I8..=element::U8) } else { rng.u32(element::F32..=element::BF16) };
+        let out = match (integer, shape.rich) {
+            (true, true) => rng.u32(element::I8..=element::F8E5M2),
+            (true, false) => rng.u32(element::I8..=element::U8),
+            _ => rng.u32(element::F32..=element::BF16),
+        };
         let geometry = random_geometry(rng, shape);
         let mut tables = Vec::new();
         let mut next_lba = rng.u64(0..3) << geometry.stripe_shift;
         for _ in 0..rng.usize(shape.tables.clone()) {
             let copied = integer || rng.u32(0..4) == 0;
-            let element = if copied { out } else { rng.u32(element::F32..=element::U8) };
+            let most = if shape.rich { element::Q4 } else { element::U8 };
+            let element = if copied { out } else { rng.u32(element::F32..=most) };
             let bytes = rng.u32(shape.row_bytes.clone());
             // Multiples of 16 bytes are what most tables have.
             let bytes = if rng.bool() { bytes } else { bytes.next_multiple_of(16).min(*shape.row_bytes.end()) };
-            let dim = (bytes / element_bytes(element)).max(1);
+            let dim = match element {
+                element::Q8 => bytes.saturating_sub(8).max(1),
+                element::Q4 => bytes.saturating_sub(4).max(1) * 2,
+                _ => (bytes / element_bytes(element)).max(1),
+            };
             let rows = rng.u64(shape.rows.clone());
             let hbm = if shape.cold || rng.bool() { 0 } else { rng.u64(0..=rows) };
             let dram_end = match shape.drives {
@@ -271,9 +311,11 @@ impl World {
                 dim,
                 ranks,
                 sparse: seldom(rng).then(|| Sparse::random(&mut rng.clone(), rows)),
-                content: random_elements(rng, element, (rows * u64::from(dim)) as usize),
-                default: random_elements(rng, element, dim as usize),
+                content: random_rows(rng, element, dim, rows),
+                default: random_rows(rng, element, dim, 1),
                 first_lba: next_lba,
+                checked: shape.rich && rng.bool(),
+                spoilt: Vec::new(),
             };
             let packing = Packing::of(&table, &geometry);
             next_lba += rows.div_ceil(packing.group_rows) * u64::from(packing.group_lbas);
@@ -308,6 +350,7 @@ impl World {
                 table,
                 pooling: if pooled { rng.u32(pooling::SUM..=pooling::MEAN) } else { pooling::NONE },
                 missing: rng.u32(missing::DEFAULT..=missing::SKIP),
+                bounds: if shape.rich { rng.u32(bounds::COUNT..=bounds::IGNORE) } else { bounds::COUNT },
                 weighted: pooled && rng.bool(),
                 column,
                 padding: (rng.u32(0..3) == 0).then(|| match seldom(rng) {
@@ -332,6 +375,7 @@ impl World {
             lanes: rng.u32(0..=5),
             spare_lanes: rng.u32(..),
             by_lines: rng.bool(),
+            rich: shape.rich,
             walkers,
             sets: shape.sets,
             staging_stride,
@@ -341,6 +385,7 @@ impl World {
                 first: abi::Feature::default(),
                 segments: Buffer::new(0),
                 segment_count: 0,
+                slices: 0,
                 _rows: Vec::new(),
             },
             slot: Slot {
@@ -410,6 +455,8 @@ impl World {
                 keys,
                 chunks: geometry.map.len() as u32,
                 chunk_shift: geometry.chunk_shift,
+                crcs: if table.checked { keep(checksums(table)) } else { 0 },
+                unused: 0,
             });
             let number = number as u32;
             let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
@@ -435,7 +482,7 @@ impl World {
                 Some(id) if id > i64::MAX.into() => padding::U64,
                 Some(_) => padding::ANY,
             },
-            unused: 0,
+            bounds: feature.bounds,
             padding: feature.padding.unwrap_or(0) as u64,
         });
         let features: Vec<_> = features.collect();
@@ -445,6 +492,7 @@ impl World {
             first: features[0],
             segments: Buffer::of_all(segments.iter().map(abi::Segment::as_bytes)),
             segment_count: segments.len() as u32,
+            slices: if self.tables.iter().any(|table| table.checked) { keep(Buffer::of(&crc::slices())) } else { 0 },
             _rows: rows,
         };
     }
@@ -480,6 +528,7 @@ impl World {
             segments: self.described.segment_count,
             lanes: self.lanes,
             row_lanes: match quads {
+                _ if self.rich => 1 << self.lanes,
                 needed if needed <= 1 << self.lanes => needed + self.spare_lanes % ((1 << self.lanes) - needed + 1),
                 _ => 1 << self.lanes,
             },
@@ -505,6 +554,8 @@ impl World {
             status: status.address(),
             staging: staging.address(),
             staging_stride: self.staging_stride as u64,
+            rich: self.rich.into(),
+            slices: self.described.slices,
             ..Lookup::default()
         }
     }
@@ -542,6 +593,11 @@ impl World {
                 let home = self.home(number, rank);
                 let at = ((home.lba << self.geometry.lba_shift) as usize) + home.byte;
                 images[home.drive as usize][at..at + table.row_bytes()].copy_from_slice(table.row(rank));
+            }
+            for &(rank, bit) in &table.spoilt {
+                let home = self.home(number, rank);
+                let at = ((home.lba << self.geometry.lba_shift) as usize) + home.byte + bit / 8;
+                images[home.drive as usize][at] ^= 1 << (bit % 8);
             }
         }
         images
@@ -605,10 +661,11 @@ impl Geometry {
 impl World {
     /// One table of rows that lie in GPU memory and DRAM, half each, looked up as they are.
     pub(crate) fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
-        let rows = content.len() as u64 / u64::from(dim * element_bytes(element));
-        let shape = Shape { cold: true, ..Shape::without_drives(rows) };
+        let row = row_bytes(element, dim);
+        let rows = (content.len() / row) as u64;
+        let shape = Shape { cold: true, rich: element > element::U8, ..Shape::without_drives(rows) };
         let geometry = Geometry { stripe_shift: 5, lba_shift: 9, ..random_geometry(rng, &shape) };
-        let default = content[..(dim * element_bytes(element)) as usize].to_vec();
+        let default = content[..row].to_vec();
         let table = Table {
             rows,
             hbm: rows / 2,
@@ -622,6 +679,8 @@ impl World {
             content,
             default,
             first_lba: 0,
+            checked: false,
+            spoilt: Vec::new(),
         };
         let mut world = Self::with(rng, &shape, vec![table], geometry, false, out);
         world.features[0].padding = None;

@@ -1,0 +1,136 @@
+//! The kernels that can everything: eight-bit floats, rows with a scale, missing ids told of in any way, rows that are checked.
+
+use fastrand::Rng;
+use warprow_kernels::abi::element;
+
+use crate::batch::Batch;
+use crate::lookups;
+use crate::oracle::row_bytes;
+use crate::queues::Drives;
+use crate::rig::{Rig, expect};
+use crate::ring::{Scene, TIMEOUT};
+use crate::shim::{Shim, seeds};
+use crate::world::{Shape, World};
+
+pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    lookups::case_of(shim, seed, true).map(drop)
+}
+
+#[test]
+fn rows_of_any_element_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in seeds(150) {
+        let cases = lookups::case_of(&mut shim, seed, true);
+        seen.extend(cases.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")));
+    }
+    // Every element to every float, pooled and not, and copies of elements of a byte.
+    assert_eq!(seen.len(), 2 * 9 * 3 + 4, "{seen:?}");
+}
+
+/// All numbers of eight bits and of four, and more of each than a warp's turn; two rows to a table at least.
+#[test]
+fn every_number_of_few_bits_converts() {
+    let Some(mut shim) = Shim::new() else { return };
+    for from in element::F8E4M3..=element::Q4 {
+        for to in element::F32..=element::BF16 {
+            for dim in [256, 20, 1024, 2048] {
+                let mut rng = Rng::with_seed(u64::from(from * 8 + to));
+                let behind = match from {
+                    element::Q8 => [0.75f32, -3.5].map(f32::to_le_bytes).concat(),
+                    element::Q4 => [0.75, -3.5].map(|it| half::f16::from_f32(it).to_le_bytes()).concat(),
+                    _ => Vec::new(),
+                };
+                let row = row_bytes(from, dim);
+                let numbers = (0..(row - behind.len()) as u32).map(|number| number as u8);
+                let rows: Vec<u8> = numbers.chain(behind).collect::<Vec<u8>>().repeat(5);
+                let world = World::of_rows(&mut rng, from, to, dim, rows);
+                let batch = Batch::each(&world, world.tables[0].rows);
+                let (expected, lookup) = (expect(&world, &batch).by_one_block(&world, true), batch.lookup());
+                let mut rig = Rig { shim: &mut shim, rng, world: &world };
+                let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
+                told.unwrap_or_else(|wrong| panic!("{dim} of {from} to {to}: {wrong}"));
+            }
+        }
+    }
+}
+
+/// Tables of which some are checked, on drives that return some of their rows with a bit changed.
+fn scene(seed: u64) -> Scene {
+    let mut rng = Rng::with_seed(seed);
+    let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
+    let shape = Shape {
+        drives: rng.u32(1..=3),
+        rows: 1..rows,
+        row_bytes: 1..=row_bytes,
+        sets: rng.u32(1..=2),
+        cold: rng.bool(),
+        rich: true,
+        ..Shape::without_drives(rng.u64(1..1500))
+    };
+    let mut world = World::new(&mut rng, &shape);
+    for table in world.tables.iter_mut().filter(|table| table.checked && table.dram_end < table.rows) {
+        let bits = table.row_bytes() * 8;
+        table.spoilt = (0..rng.u64(0..40)).map(|_| (rng.u64(table.dram_end..table.rows), rng.usize(0..bits))).collect();
+        // A bit that changes twice has not.
+        table.spoilt.sort_unstable();
+        table.spoilt.dedup_by_key(|(rank, _)| *rank);
+    }
+    let batches = rng.u32(1..=4);
+    let drives = Drives::new(&mut rng, &world, batches, true, TIMEOUT);
+    Scene { drives, world, rng, resident: 0 }
+}
+
+/// Look-ups that find every damaged row, and no other; how many they found.
+pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
+    let (mut scene, mut found) = (scene(seed), 0);
+    for _ in 0..2 {
+        let batch = Batch::new(&mut scene.rng, &scene.world);
+        let launched = scene.run(shim, batch, |_, _| ())?;
+        let is_damaged = |key: u64| {
+            let (table, rank) = scene.world.row_of(key);
+            scene.world.tables[table].spoilt.iter().any(|&(spoilt, _)| spoilt == rank)
+        };
+        let due: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| is_damaged(key)).collect();
+        if launched.lost != due {
+            return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
+        }
+        let told = scene.check(shim, &launched)?;
+        if told.counters.damaged != due.len() as u64 || told.faults != 0 {
+            return Err(format!("{told:?}, where {} rows are damaged", due.len()));
+        }
+        let mut named = 0;
+        for queue in &scene.drives.queues {
+            let fault = queue.fault();
+            if fault.damaged_launch != told.launch {
+                continue;
+            }
+            named += 1;
+            let (table, rank) = (fault.damaged_table as usize, fault.damaged_rank);
+            let home = scene.world.home(table, rank);
+            let is_due = due.contains(&scene.world.tables[table].key(rank));
+            if !is_due || home.lba != fault.damaged_lba || !queue.has_cid(fault.damaged_cid) || fault.kind != 0 {
+                return Err(format!("{fault:?}, where {due:?} are damaged"));
+            }
+        }
+        if (named == 0) != due.is_empty() {
+            return Err(format!("{named} queues name a damaged row of {}", due.len()));
+        }
+        found += due.len();
+    }
+    Ok(found)
+}
+
+pub(crate) fn checked(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    damage(shim, seed).map(drop)
+}
+
+#[test]
+fn damaged_rows_are_lost_and_no_others() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut found = 0;
+    for seed in seeds(24) {
+        found += damage(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    assert!(found > 100, "{found}");
+}
