@@ -28,6 +28,27 @@ pub enum Missing {
     Error,
 }
 
+/// What a report says of ids that their table does not have. ([`Missing`] says which row they get; their mask is 0 whatever is said.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Bounds {
+    /// Nothing: they count as `padding`.
+    Ignore,
+    /// How many they are: `missing`.
+    #[default]
+    Count,
+    /// The same, and the first of the batch's, by position and id: `first_missing`.
+    Report,
+}
+
+/// The first id of a batch that its table does not have, of features with [`Bounds::Report`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingId {
+    /// Where in `ids` it stands.
+    pub position: u64,
+    /// The id.
+    pub id: i128,
+}
+
 /// A column of the output: ids into one table, and how to pool them. Several features may share a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,6 +66,8 @@ pub struct Feature {
     pub padding: Option<i128>,
     /// `None`: as the plan says.
     pub missing: Option<Missing>,
+    /// `None`: as the plan says.
+    pub bounds: Option<Bounds>,
 }
 
 impl Feature {
@@ -57,6 +80,7 @@ impl Feature {
             weighted: false,
             padding: None,
             missing: None,
+            bounds: None,
         }
     }
 
@@ -83,6 +107,12 @@ impl Feature {
     pub fn missing(self, missing: Missing) -> Self {
         Self { missing: Some(missing), ..self }
     }
+
+    /// With other words about missing ids than the plan's.
+    #[must_use]
+    pub fn bounds(self, bounds: Bounds) -> Self {
+        Self { bounds: Some(bounds), ..self }
+    }
 }
 
 /// How large look-ups of a plan may be, and what they yield.
@@ -97,6 +127,8 @@ pub struct PlanOptions {
     pub out: DType,
     /// What missing ids stand for, where a feature does not say.
     pub missing: Missing,
+    /// What is said of them, likewise.
+    pub bounds: Bounds,
     /// Look-ups that can be under way at once.
     pub slots: u32,
     /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives. On a GPU:
@@ -105,9 +137,17 @@ pub struct PlanOptions {
 }
 
 impl Default for PlanOptions {
-    /// 4,096 bags, 65,536 ids, `f32`, default rows, one slot.
+    /// 4,096 bags, 65,536 ids, `f32`, default rows, missing ids counted, one slot.
     fn default() -> Self {
-        Self { max_batch: 4096, max_ids: 1 << 16, out: DType::F32, missing: Missing::Default, slots: 1, growth: false }
+        Self {
+            max_batch: 4096,
+            max_ids: 1 << 16,
+            out: DType::F32,
+            missing: Missing::Default,
+            bounds: Bounds::Count,
+            slots: 1,
+            growth: false,
+        }
     }
 }
 
@@ -128,6 +168,12 @@ impl PlanOptions {
     #[must_use]
     pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
+    }
+
+    /// With those words about missing ids.
+    #[must_use]
+    pub fn with_bounds(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// With room for tables of elements of any type and with all rows on drives, which a switch may bring.

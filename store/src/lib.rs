@@ -64,7 +64,7 @@ pub use batch::{Batch, Ids, Output, Rows};
 pub use drive::{Create, DriveAddress};
 pub use error::{InvalidBatch, LookupError, RowError, StoreError};
 pub use events::{DriveEvents, NamespaceChanged};
-pub use feature::{Feature, Missing, PlanOptions, Pooling};
+pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use gpu::{

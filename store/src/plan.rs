@@ -7,7 +7,7 @@ use warprow_driver::DriverError;
 use warprow_layout::{DType, Drive, Table};
 
 use crate::StoreError;
-use crate::feature::{Feature, Missing, PlanOptions, Pooling};
+use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
 use crate::host::{Attached, HostTable, Order};
 use crate::hosting::Hosting;
 use crate::member::lock;
@@ -77,6 +77,7 @@ pub(crate) struct PlannedFeature {
     pub weighted: bool,
     pub padding: Option<i128>,
     pub missing: Missing,
+    pub bounds: Bounds,
     /// Its first element in a pooled output row; 0 unpooled.
     pub column: usize,
     pub dim: usize,
@@ -155,13 +156,18 @@ pub(crate) fn resolve<'a>(
                 tables.len() - 1
             }
         };
+        let (missing, bounds) = (feature.missing.unwrap_or(options.missing), feature.bounds.unwrap_or(options.bounds));
+        if missing == Missing::Error && bounds == Bounds::Ignore {
+            return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
+        }
         let dim = source.dim as usize;
         planned.push(PlannedFeature {
             table: table as u16,
             pooling: feature.pooling,
             weighted: feature.weighted,
             padding: feature.padding,
-            missing: feature.missing.unwrap_or(options.missing),
+            missing,
+            bounds,
             column: if pooled { column } else { 0 },
             dim,
         });
@@ -177,9 +183,11 @@ impl Prepared {
         let known = host.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
         // Rows of eight-bit floats that come out as such are copied: bytes.
-        let bits = |dtype| if is_float8(dtype) { DType::U8 } else { dtype };
-        tables.iter_mut().filter(|table| table.dtype == options.out).for_each(|table| table.dtype = bits(table.dtype));
-        let options = PlanOptions { out: bits(options.out), ..options };
+        tables
+            .iter_mut()
+            .filter(|table| table.dtype == options.out)
+            .for_each(|table| table.dtype = handed_out(table.dtype));
+        let options = PlanOptions { out: handed_out(options.out), ..options };
         for table in &mut tables {
             table.default_byte = host.tables[table.host].default_byte;
         }
@@ -363,9 +371,9 @@ fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     }
 }
 
-/// Whether elements are floats of eight bits, which come out as such as [`Rows::U8`](crate::Rows::U8).
-pub(crate) fn is_float8(dtype: DType) -> bool {
-    matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
+/// The type of an array for outputs of type `out`: floats of eight bits come out as such as [`Rows::U8`](crate::Rows::U8).
+pub(crate) fn handed_out(out: DType) -> DType {
+    if matches!(out, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { out }
 }
 
 /// Whether rows of `table` can become elements of type `out`; else why not.

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::feature::MissingId;
+
 /// A stage of a look-up, in their order; [`Report::stages`] is indexed by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
@@ -50,6 +52,8 @@ macro_rules! counts {
             $($(#[$doc])* pub $name: u64,)*
             /// The latest generation among those that were read.
             pub generation: u64,
+            /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
+            pub first_missing: Option<MissingId>,
             /// Time in each stage, indexed by [`Stage`]. They do not overlap: what the drives do while rows are expanded costs
             /// nothing.
             pub stages: [Duration; 6],
@@ -107,9 +111,10 @@ macro_rules! counts {
 counts! {
     /// Ids given.
     ids,
-    /// Ids that were the padding id and were not read (unpooled padding is read, and counts as its tier).
+    /// Ids that were the padding id and were not read (unpooled padding is read, and counts as its tier), and missing ids of
+    /// features that ignore them.
     padding,
-    /// Ids that their table does not have.
+    /// Ids that their table does not have, but for ignored ones.
     missing,
     /// Ids whose row could not be read.
     failed,

@@ -10,7 +10,7 @@ use crate::batch::{Batch, Ids, Output, Rows};
 use crate::check::check;
 use crate::error::{LookupError, RowError};
 use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
-use crate::feature::Missing;
+use crate::feature::{Bounds, Missing, MissingId};
 use crate::memory::Memory;
 use crate::overlay::Snapshot;
 use crate::plan::{Planned, Prepared, Room, queue_error};
@@ -211,15 +211,26 @@ impl State {
         let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
         let (mut counts, mut refused) = (KeyCounts::default(), false);
-        for (feature, range) in features() {
+        for (number, (feature, range)) in features().enumerate() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
             let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
             let found = with_ids!(batch.ids, ids => match &plan.sparse[usize::from(table)] {
                 None => keys(&ids[range], table, rows, padding, read_padding, keys_out),
                 Some(sparse) => sparse_keys(&ids[range], table, sparse, padding, read_padding, keys_out),
             });
-            counts.missing += found.missing;
+            match feature.bounds {
+                Bounds::Ignore => counts.padding += found.missing,
+                Bounds::Count | Bounds::Report => counts.missing += found.missing,
+            }
             counts.padding += found.padding;
+            if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
+                // Features come in the order of their ids.
+                let position = ids_of(number).find(|&id| all_keys[id] == KEY_MISSING);
+                report.first_missing = position.map(|position| MissingId {
+                    position: position as u64,
+                    id: with_ids!(batch.ids, ids => ids[position].into()),
+                });
+            }
             refused |= found.missing != 0 && feature.missing == Missing::Error;
         }
         report.padding = counts.padding as u64;

@@ -11,6 +11,7 @@ use warprow_store::{Feature, HostOptions, LoadOptions, PlanOptions, Report, Slot
 fn check_report(report: &Report, wanted: &Wanted, unique_rows: usize) {
     assert_eq!(report.ids, wanted.mask.len() as u64);
     assert_eq!((report.missing, report.padding, report.failed), (wanted.missing, wanted.padding, 0));
+    assert_eq!(report.first_missing, wanted.first_missing);
     assert_eq!(report.ids, report.padding + report.missing + report.failed + report.ids_dram + report.ids_ssd);
     assert_eq!(report.unique as usize, unique_rows);
     assert_eq!(report.unique, report.rows_dram + report.rows_ssd);

@@ -5,7 +5,7 @@ mod common;
 use common::Table;
 use half::f16;
 use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, InvalidBatch, LoadOptions, LookupError, Missing, Output, PlanOptions,
+    Batch, Bounds, DType, Feature, Host, HostOptions, InvalidBatch, LoadOptions, LookupError, Missing, MissingId, Output, PlanOptions,
     Pooling, Rows, Store, StoreError,
 };
 
@@ -126,6 +126,25 @@ fn missing_ids_are_named_before_anything_is_read() {
     assert!(rows.iter().all(|&x| x == 7.0) && mask.iter().all(|&x| x == 7), "the output is untouched");
     assert_eq!(store.metrics().lookups, 1);
     assert_eq!(store.metrics().missing, 4);
+}
+
+#[test]
+fn missing_ids_are_told_of_as_features_want_it() {
+    let (_store, host) = host();
+    let feature = |bounds| Feature::new("f", "narrow").missing(Missing::Default).bounds(bounds).padding(-1);
+    let features = [feature(Bounds::Ignore), feature(Bounds::Count), feature(Bounds::Report), feature(Bounds::Report)];
+    let plan = host.plan(&features, PlanOptions::default()).unwrap();
+    let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 12]);
+    // Rows of "narrow": 0 to 9; the third feature has all it asks for.
+    let ids = [0i64, 1 << 40, -2, -2, 1, -1, 2, -1, 3, 4, -3, 1 << 41];
+    let mut out = Output::new(Rows::F32(&mut rows), plan.width()).with_mask(&mut mask);
+    let report = plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
+    assert_eq!((report.missing, report.padding), (3, 4));
+    assert_eq!(report.first_missing, Some(MissingId { position: 10, id: -3 }));
+    assert_eq!(mask, [1, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0]);
+    let both = [feature(Bounds::Ignore).missing(Missing::Error)];
+    let text = host.plan(&both, PlanOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("\"f\"") && text.contains("choose one"), "{text}");
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn a_report_is_one_launchs() {
                 .iter()
                 .copied()
                 .enumerate()
-                .filter(|&(i, _)| i < WORDS - 7 || (WORDS - 4..WORDS - 1).contains(&i))
+                .filter(|&(i, _)| i < WORDS - 8 || (WORDS - 5..WORDS - 1).contains(&i))
                 .collect()
         };
         let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use warprow_kernels::abi;
+use warprow_kernels::crc::ROW_CONSTANTS;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Ranks, Table, VolumeError};
 
@@ -46,6 +47,8 @@ pub(super) struct Order {
     pub index: Option<KeyIndex>,
     /// Keys by rank; `None`: not to be compared.
     pub stored: Option<Vec<u64>>,
+    /// Checksums of rows by rank; `None`: they are not checked.
+    pub crcs: Option<Vec<u32>>,
 }
 
 /// Where the index of a table's keys lies in `constants`.
@@ -58,18 +61,19 @@ pub(crate) struct PlacedKeys {
 }
 
 impl Store {
-    fn read_order(&self, it: &Located, check_keys: bool) -> Result<Order, VolumeError> {
+    fn read_order(&self, it: &Located, (check_keys, check_rows): (bool, bool)) -> Result<Order, VolumeError> {
         let (volume, generation) = (&self.shared.volume, &it.generation);
         let index = volume.read_key_index(generation, it.index)?;
         let compared = check_keys && index.is_some();
         let stored = if compared { volume.read_keys(generation, it.index)? } else { None };
-        Ok(Order { ranks: volume.read_ranks(generation, it.index)?, index, stored })
+        let crcs = if check_rows { volume.read_row_crcs(generation, it.index)? } else { None };
+        Ok(Order { ranks: volume.read_ranks(generation, it.index)?, index, stored, crcs })
     }
 
     /// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
     /// here: what was lost is the table's alone.
     pub(super) fn arrange(&self, located: &[Located], options: &GpuOptions) -> Result<Arrangement, StoreError> {
-        let read = located.iter().map(|it| match self.read_order(it, options.check_keys) {
+        let read = located.iter().map(|it| match self.read_order(it, (options.check_keys, options.check_rows)) {
             Ok(order) => Ok(Ok(order)),
             Err(
                 damage @ (VolumeError::RanksDamaged { .. }
@@ -126,6 +130,8 @@ impl Arrangement {
             index: place(bytes, index.as_bytes().len() as u64),
             stored: order.stored.as_ref().map(|stored| place(bytes, stored.len() as u64 * 8)),
         });
+        let cold = located.table().rows - dram_end;
+        let crcs = order.crcs.as_ref().filter(|_| cold > 0).map(|_| place(bytes, ROW_CONSTANTS as u64 + cold * 4));
         let constant = |len: u64| if damage.is_some() { 0 } else { len };
         self.tables.push(GpuTable {
             hbm_rows,
@@ -135,6 +141,7 @@ impl Arrangement {
             default_row: place(bytes, constant(stride.into())),
             ranks,
             keys,
+            crcs,
             map: place(bytes, constant(located.generation.placement.map().len() as u64 * 4)),
             dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
             damage,

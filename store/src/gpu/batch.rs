@@ -25,6 +25,10 @@ impl IdType {
         }
     }
 
+    pub(crate) const fn is_signed(self) -> bool {
+        matches!(self, Self::I32 | Self::I64)
+    }
+
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::I32 => warprow_kernels::abi::id::I32,

@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 use super::batch::{GpuBatch, GpuOutput, IdType, Len};
 use super::{GpuError, GpuReport, GpuSlot};
 use crate::batch::{Batch, Ids, Output, Rows};
+use crate::plan::handed_out;
 use crate::stage::Id;
 
 /// A slot with arrays of its own on the GPU.
@@ -54,8 +55,9 @@ impl CopiedSlot {
         let count = batch.ids.len();
         let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
         let element = plan.options.out.size() as usize;
-        if out.rows.dtype() != plan.options.out {
-            return invalid("the output", format!("{} elements, {} were planned", out.rows.dtype(), plan.options.out));
+        if out.rows.dtype() != handed_out(plan.options.out) {
+            let planned = handed_out(plan.options.out);
+            return invalid("the output", format!("{} elements, {planned} were planned", out.rows.dtype()));
         }
         let out_rows = if plan.description.pooled { batch.batch as usize } else { count };
         let needed = out_rows.saturating_sub(1).saturating_mul(out.row_stride)

@@ -5,10 +5,10 @@ use warprow_kernels::abi;
 use warprow_layout::Table;
 
 use super::GpuError;
-use super::executor::{keys_of, landing_stride};
+use super::executor::{element_of, keys_of, landing_stride};
 use super::view::{GpuTable, View};
-use crate::feature::{Feature, Missing, PlanOptions, Pooling};
-use crate::plan::{Resolved, is_float8, resolve};
+use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use crate::plan::{Resolved, resolve};
 
 /// Most keys that a plan has: a bitmap of 1 GiB.
 const MAX_KEYS: u64 = 1 << 33;
@@ -26,6 +26,8 @@ pub(crate) struct Description {
     pub first: abi::Feature,
     pub pooled: bool,
     pub weighted: bool,
+    /// It takes the kernels that can everything.
+    pub rich: bool,
     pub width: usize,
     pub keys: Keys,
     /// Rows that are not in GPU memory, and those on drives.
@@ -145,7 +147,11 @@ impl Description {
                 weighted: feature.weighted.into(),
                 column: feature.column as u32,
                 has_padding,
-                unused: 0,
+                bounds: match feature.bounds {
+                    Bounds::Ignore => abi::bounds::IGNORE,
+                    Bounds::Count => abi::bounds::COUNT,
+                    Bounds::Report => abi::bounds::REPORT,
+                },
                 padding,
             };
             first.get_or_insert(feature);
@@ -157,12 +163,6 @@ impl Description {
         segments.iter().for_each(|segment| bytes.extend_from_slice(segment.as_bytes()));
         let mut landing = 4096;
         for table in tables.iter().map(|table| table.located.table()) {
-            if is_float8(table.dtype) || table.dtype.is_scaled() {
-                return Err(GpuError::Unsupported(format!(
-                    "table {:?} has elements of type {}: the GPU does not widen them yet",
-                    table.name, table.dtype
-                )));
-            }
             landing = landing.max(landing_stride(table, view.lba_size).map_err(GpuError::Unsupported)?);
         }
         let this = Self {
@@ -174,6 +174,8 @@ impl Description {
             first: first.unwrap_or_default(),
             pooled,
             weighted: planned.iter().any(|feature| feature.weighted),
+            rich: tables.iter().any(|it| element_of(it.located.table().dtype) > abi::element::U8)
+                || planned.iter().any(|feature| feature.bounds != Bounds::Count),
             width,
             keys,
             keyed_rows: tables.iter().map(|it| it.dram_rows() + it.cold_rows()).sum(),
@@ -188,6 +190,11 @@ impl Description {
             Some(before) => this.check_in_place_of(before).map(|()| this),
             None => Ok(this),
         }
+    }
+
+    /// The name of table number `index` of those that look-ups read.
+    pub(crate) fn table_name(&self, index: u32) -> &str {
+        self.names.get(index as usize).map_or("", String::as_str)
     }
 
     /// Its tables in `view`.
@@ -213,7 +220,7 @@ impl Description {
 }
 
 fn rows_of(table: &Table, stride: u32) -> (u32, u32, u32, u32) {
-    (table.dim, super::executor::element_of(table.dtype), table.row_bytes(), stride)
+    (table.dim, element_of(table.dtype), table.row_bytes(), stride)
 }
 
 /// A padding id as the kernels compare it: which types of ids can be it, and its bits.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use warprow_gpu_queues::{Gpu, Ladder};
-use warprow_kernels::Kernels;
+use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder};
+use warprow_kernels::{Kernels, crc};
 use warprow_kernels::abi::{KEY_ALIGN, element};
 use warprow_layout::{DType, Table};
 
@@ -59,6 +59,10 @@ pub struct GpuOptions {
     /// Ids of tables of sparse keys are compared with the keys stored beside the rows, which lie in GPU memory then, 8 B each. Without,
     /// one id in 2⁸, 2¹⁶ or 2³² that a table lacks gets the row of another, by the table's fingerprints.
     pub check_keys: bool,
+    /// Rows are compared with the checksums stored beside them, of tables that have them: those for GPU memory and DRAM as they are
+    /// read when the executor is attached, those on drives as they arrive, for which 4 B of GPU memory a row are taken. Without, only
+    /// the drive says whether a row is what was written.
+    pub check_rows: bool,
     /// Plans go over to other tables when [`GpuExecutor::adopt`] says so, captured look-ups too. That costs look-ups of rows that all lie in
     /// memory about a microsecond, and GPU memory a description for each slot and ticket.
     pub following: bool,
@@ -78,6 +82,7 @@ impl Default for GpuOptions {
             direct_ids: None,
             timeout: None,
             check_keys: false,
+            check_rows: false,
             following: false,
             host_doorbells: false,
         }
@@ -127,6 +132,12 @@ impl GpuOptions {
         Self { check_keys: true, ..self }
     }
 
+    /// With every row checked.
+    #[must_use]
+    pub fn with_checked_rows(self) -> Self {
+        Self { check_rows: true, ..self }
+    }
+
     /// With plans that other tables can be given to.
     #[must_use]
     pub fn with_following(self) -> Self {
@@ -152,6 +163,8 @@ pub(crate) struct Attached {
     pub store: Arc<Shared>,
     pub options: GpuOptions,
     pub gpu: Arc<Gpu>,
+    /// What checksums are computed with; `None`: none is.
+    pub slices: Option<DeviceMemory>,
     /// What plans begin with.
     view: Mutex<Arc<View>>,
     /// Held while tables are replaced.
@@ -233,10 +246,17 @@ impl Store {
         check_updates(&located)?;
         let kernels = Kernels::load(&gpu)?;
         let view = Mutex::new(Arc::new(View::new(self, &located, &gpu, &options, &mut |_| {})?));
+        let slices = options.check_rows.then(|| {
+            let bytes = crc::slices();
+            let memory = DeviceMemory::new(&gpu, bytes.len() as u64)?;
+            memory.write(0, &bytes).map(|()| memory)
+        });
+        let slices = slices.transpose()?;
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
         let (plans, unended, stream) = Default::default();
+        let _unfollowing = unfollowing;
         let attached =
-            Attached { kernels, store, options, gpu, view, plans, unended, stream, herald, _unfollowing: unfollowing };
+            Attached { kernels, store, options, gpu, slices, view, plans, unended, stream, herald, _unfollowing };
         Ok(GpuExecutor { inner: Arc::new(attached) })
     }
 }
@@ -300,8 +320,11 @@ pub(crate) fn element_of(dtype: DType) -> u32 {
         DType::F16 => element::F16,
         DType::BF16 => element::BF16,
         DType::I8 => element::I8,
-        // Plans of tables of the others are refused: nothing is widened from this.
-        DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::Q8 | DType::Q4 => element::U8,
+        DType::U8 => element::U8,
+        DType::F8E4M3 => element::F8E4M3,
+        DType::F8E5M2 => element::F8E5M2,
+        DType::Q8 => element::Q8,
+        DType::Q4 => element::Q4,
     }
 }
 

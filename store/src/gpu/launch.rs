@@ -16,14 +16,14 @@ use super::plan::Prepared;
 pub(super) fn graphs(
     gpu: &Arc<Gpu>,
     kernels: &Kernels,
-    (kind, pooled, features, follows): (Kind, bool, u32, bool),
+    (kind, like): (Kind, &Lookup),
     shape: &Shape,
     count: usize,
 ) -> Result<Vec<LookupGraph>, GpuError> {
     let _current = gpu.enter()?;
     // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
     (0..count)
-        .map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, (pooled, features, follows), shape) }?))
+        .map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, like, shape) }?))
         .collect()
 }
 

@@ -81,7 +81,8 @@ impl GpuPlan {
         let straddles = |it: &GpuTable| it.dram_rows() > 0 && mostly_straddle(it.row_stride.into());
         let by_lines = tables().any(straddles);
         let row_bytes = |it: &GpuTable| it.located.table().row_bytes();
-        let whole = tables().all(|it| row_bytes(it).is_multiple_of(16));
+        // Rich kernels have groups of lanes within a warp.
+        let whole = !description.rich && tables().all(|it| row_bytes(it).is_multiple_of(16));
         let longest = tables().map(|it| row_bytes(it).next_multiple_of(16)).max().unwrap_or(16);
         let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
         let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);

@@ -50,15 +50,16 @@ impl Graphs {
     fn new(plan: &Prepared) -> Result<Self, GpuError> {
         let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
         let shape = plan.shape(most, most);
+        let like = abi::Lookup {
+            pooled: plan.description.pooled.into(),
+            features: plan.description.features,
+            follows: plan.attached.options.following.into(),
+            rich: plan.description.rich.into(),
+            ..abi::Lookup::default()
+        };
         let of = |kind, needed: bool| {
             let count = if needed { TICKETS / 2 } else { 0 };
-            launch::graphs(
-                gpu,
-                &plan.attached.kernels,
-                (kind, plan.description.pooled, plan.description.features, plan.attached.options.following),
-                &shape,
-                count,
-            )
+            launch::graphs(gpu, &plan.attached.kernels, (kind, &like), &shape, count)
         };
         Ok(Self {
             direct: of(Kind::Direct, !plan.is_cold)?,
@@ -281,7 +282,7 @@ impl GpuSlot {
             self.inner.broken.store(true, Ordering::Relaxed);
         }
         launched?;
-        Ok(self.issue(state, index, captured))
+        Ok(self.issue(state, index, captured, batch.id_type.is_signed()))
     }
 
     /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
@@ -308,11 +309,11 @@ impl GpuSlot {
         Ok(())
     }
 
-    fn issue(&self, state: &mut State, index: usize, captured: bool) -> Ticket {
+    fn issue(&self, state: &mut State, index: usize, captured: bool, signed: bool) -> Ticket {
         let issued = &mut state.issued[index];
         *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
         let capture = if captured { self.inner.captures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
-        Ticket::new(self.inner.clone(), index, issued.launches, capture)
+        Ticket::new(self.inner.clone(), index, issued.launches, capture, signed)
     }
 
     /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
@@ -421,7 +422,14 @@ impl Inner {
             let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
             ((failed.launch != launch, false), QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
         });
-        nearest(faults.chain(errors))
+        let damaged = state.sets.iter().flat_map(QueueSet::damaged).map(|(queue, row)| {
+            let table = self.plan.description.table_name(row.table);
+            let what = format!("table {table:?}, rank {}: the row does not match its checksum", row.rank);
+            let what = if row.launch == launch { what } else { format!("in another look-up, {what}") };
+            let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
+            ((row.launch != launch, false), QueueFault { drive, queue, command: (row.cid, row.lba), what })
+        });
+        nearest(faults.chain(errors).chain(damaged))
     }
 }
 
@@ -537,6 +545,8 @@ fn describe(
         parts_of_row: sharing.parts_of_row,
         by_lines: sharing.by_lines.into(),
         follows: plan.attached.options.following.into(),
+        rich: plan.description.rich.into(),
+        unused: 0,
         feature: 0,
         table: 0,
         segment: 0,
@@ -557,6 +567,7 @@ fn describe(
         status: memory + places.status,
         staging: memory + places.staging,
         staging_stride: u64::from(plan.description.stride),
+        slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
         first: plan.description.first,
     };
     at_state(plan, lookup, plan.state(state.number, None))

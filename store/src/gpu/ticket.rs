@@ -8,6 +8,7 @@ use warprow_kernels::abi::{self, flaw, outcome};
 
 use super::GpuError;
 use super::slot::Inner;
+use crate::feature::MissingId;
 
 /// What a look-up on the GPU did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +18,9 @@ pub struct GpuReport {
     pub runs: u64,
     /// Ids given.
     pub ids: u64,
-    /// Ids that were the padding id and were not read.
+    /// Ids that were the padding id and were not read, and missing ids of features that ignore them.
     pub padding: u64,
-    /// Ids that their table does not have.
+    /// Ids that their table does not have, but for ignored ones.
     pub missing: u64,
     /// Ids whose row could not be read.
     pub failed: u64,
@@ -41,6 +42,10 @@ pub struct GpuReport {
     pub bytes_read: u64,
     /// Completions that nobody waited for.
     pub anomalies: u64,
+    /// Rows from drives that did not match their checksums.
+    pub damaged: u64,
+    /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
+    pub first_missing: Option<MissingId>,
     /// The latest generation among those that were read.
     pub generation: u64,
     /// From the first kernel's start until unique keys were known, by the GPU's clock.
@@ -62,6 +67,8 @@ pub struct Ticket {
     pub(crate) capture: u64,
     /// The latest launch of which the drives' answers were told.
     told: AtomicU64,
+    /// Its ids are of a signed type.
+    signed: bool,
 }
 
 /// Offsets of the words of a ticket in its pinned memory.
@@ -72,6 +79,7 @@ const TIMES: usize = COUNTERS + size_of::<abi::Counters>();
 const ENDED: usize = TIMES + 24;
 const LAUNCH: usize = TIMES + 32;
 const GENERATION: usize = TIMES + 40;
+const MISSING_ID: usize = TIMES + 48;
 
 /// Whether the words of a ticket are those of one launch.
 fn is_whole(words: &[u64]) -> bool {
@@ -79,15 +87,15 @@ fn is_whole(words: &[u64]) -> bool {
     let outcome = words.get(OUTCOME / 8).map_or(0, |&word| word as u32);
     let is_told = |index: usize| match outcome {
         outcome::BUSY => index <= OUTCOME / 8,
-        _ => index < TIMES / 8 || (ENDED / 8..=GENERATION / 8).contains(&index),
+        _ => index < TIMES / 8 || (ENDED / 8..=MISSING_ID / 8).contains(&index),
     };
     let check = abi::check_of(indexed.filter(|&(index, _)| is_told(index)));
     outcome != outcome::NONE && words.last() == Some(&check)
 }
 
 impl Ticket {
-    pub(crate) fn new(slot: Arc<Inner>, index: usize, ends: u64, capture: u64) -> Self {
-        Self { slot, index, ends, capture, told: AtomicU64::new(0) }
+    pub(crate) fn new(slot: Arc<Inner>, index: usize, ends: u64, capture: u64, signed: bool) -> Self {
+        Self { slot, index, ends, capture, told: AtomicU64::new(0), signed }
     }
 
     /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
@@ -136,6 +144,8 @@ impl Ticket {
             doorbells,
             bytes,
             anomalies,
+            damaged,
+            first_missing,
         ] = std::array::from_fn(|i| word(COUNTERS + i * 8));
         let [began, prepared, fetched, ended] = std::array::from_fn(|i| word(TIMES + i * 8));
         let span = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
@@ -154,6 +164,11 @@ impl Ticket {
             doorbells,
             bytes_read: bytes,
             anomalies,
+            damaged,
+            first_missing: (first_missing != 0).then(|| MissingId {
+                position: !first_missing,
+                id: if self.signed { i128::from(word(MISSING_ID) as i64) } else { word(MISSING_ID).into() },
+            }),
             generation: match word(GENERATION) {
                 0 => self.slot.plan.description.generation,
                 generation => generation,

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
-use warprow_kernels::abi;
+use warprow_kernels::{abi, crc};
 use warprow_keys::{KeyIndex, KeyKind};
-use warprow_layout::{Ranks, VolumeError};
+use warprow_layout::{Ranks, VolumeError, row_crc};
 
 use super::GpuError;
 use super::arrange::{Arrangement, LINE, Order, PlacedKeys};
@@ -18,7 +18,7 @@ use crate::{Store, StoreError};
 #[derive(Debug)]
 pub(crate) struct View {
     pub tables: Vec<GpuTable>,
-    /// Rows, default rows, permutations, key indices and chunk maps.
+    /// Rows, default rows, permutations, key indices, checksums and chunk maps.
     pub constants: DeviceMemory,
     /// Rows in DRAM; `None` if there are none.
     pub dram: Option<Registered>,
@@ -41,6 +41,7 @@ pub(crate) struct GpuTable {
     pub default_row: u64,
     pub ranks: Option<(u64, u32)>,
     pub keys: Option<PlacedKeys>,
+    pub crcs: Option<u64>,
     pub map: u64,
     pub dram: u64,
     /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
@@ -105,6 +106,18 @@ impl View {
         if let Some(default) = table.located.table().default_row.as_deref() {
             constants.write(table.default_row, default)?;
         }
+        if let (Some(begin), Some(crcs)) = (table.crcs, &order.crcs) {
+            let mut writer = Writer::new(constants, begin);
+            writer.push(&crc::row_constants(table.located.table().row_bytes()))?;
+            let cold = crcs.get(table.dram_end as usize..).unwrap_or_default();
+            cold.iter().try_for_each(|crc| writer.push(&crc.to_le_bytes()))?;
+            writer.finish()?;
+        }
+        let mut damaged = None;
+        let is_sound = |rank: u64, row: &[u8]| {
+            let stored = order.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            stored.is_none_or(|&stored| stored == row_crc(rank, row))
+        };
         let stride = table.row_stride as usize;
         let mut padded = vec![0; stride];
         let mut writer = Writer::new(constants, table.hbm);
@@ -112,6 +125,10 @@ impl View {
         // Rows come in runs, and the runs in any order.
         store
             .scan_located(&table.located, 0..table.hbm_rows, &mut |rank, row| {
+                if !is_sound(rank, row) {
+                    damaged = Some(rank);
+                    return ControlFlow::Break(());
+                }
                 if let Some(place) = padded.get_mut(..row.len()) {
                     place.copy_from_slice(row);
                 }
@@ -127,13 +144,20 @@ impl View {
         writer.finish()?;
         if let Some(dram) = &self.dram {
             store.scan_located(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
+                if !is_sound(rank, row) {
+                    damaged = Some(rank);
+                    return ControlFlow::Break(());
+                }
                 let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
                 dram.memory().write(begin, row);
                 read(row.len());
                 ControlFlow::Continue(())
             })?;
         }
-        Ok(())
+        match damaged {
+            None => Ok(()),
+            Some(rank) => Err(StoreError::RowDamaged { table: table.located.table().name.clone(), rank }.into()),
+        }
     }
 }
 
@@ -248,6 +272,8 @@ impl GpuTable {
             keys: self.keys.map_or(0, |keys| constants + keys.description),
             chunks: placement.map().len() as u32,
             chunk_shift: placement.chunk_lba_shift(),
+            crcs: self.crcs.map_or(0, |begin| constants + begin),
+            unused: 0,
         }
     }
 }

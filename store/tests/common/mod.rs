@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use warprow_keys::Options;
-use warprow_layout::FormatOptions;
+use warprow_layout::{FormatOptions, float8};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
 use warprow_store::{
-    DType, Device, Feature, Fingerprint, KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, Missing, OpenOptions,
-    PlanOptions, Pooling, Ranks, RowOrder, Store, TableLoad, TableSpec,
+    Bounds, DType, Device, Feature, Fingerprint, KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, Missing, MissingId,
+    OpenOptions, PlanOptions, Pooling, Ranks, RowOrder, Store, TableLoad, TableSpec,
 };
 
 /// A drive in memory.
@@ -77,7 +77,7 @@ impl Keys {
 
 impl Table {
     pub(crate) fn row_bytes(&self) -> usize {
-        (self.spec.dim * self.spec.dtype.size()) as usize
+        self.spec.dtype.row_bytes(self.spec.dim).unwrap() as usize
     }
 
     /// Where the row of `id` stands; `None`: the table does not have it.
@@ -135,12 +135,12 @@ impl Table {
     /// Random content: every bit pattern, NaN included.
     pub(crate) fn random(name: &str, rows: u64, dim: u32, dtype: DType, random: &mut fastrand::Rng) -> Self {
         let mut spec = TableSpec::new(name, rows, dim, dtype);
-        let bytes = || (0..rows * u64::from(dim * dtype.size())).map(|_| ());
-        let rows: Vec<u8> = bytes().map(|()| random.u8(..)).collect();
+        let row_bytes = dtype.row_bytes(dim).unwrap();
+        let rows: Vec<u8> = (0..rows * u64::from(row_bytes)).map(|_| random.u8(..)).collect();
         spec.permuted = random.bool();
         spec.row_crc = random.bool();
         spec.hot_rows = random.u64(..=spec.rows);
-        spec.default_row = random.bool().then(|| (0..dim * dtype.size()).map(|_| random.u8(..)).collect());
+        spec.default_row = random.bool().then(|| (0..row_bytes).map(|_| random.u8(..)).collect());
         let ranks = spec.permuted.then(|| {
             let counts: Vec<u64> = (0..spec.rows).map(|_| random.u64(..20)).collect();
             Ranks::by_hotness(&counts)
@@ -196,9 +196,33 @@ pub(crate) struct Wanted {
     pub(crate) mask: Vec<u8>,
     pub(crate) missing: u64,
     pub(crate) padding: u64,
+    pub(crate) first_missing: Option<MissingId>,
+}
+
+/// What numbers with a scale and a bias stand for, rounded twice.
+fn scaled(numbers: impl Iterator<Item = u8>, scale: f32, bias: f32) -> Vec<f32> {
+    let number = |number: u8| {
+        let product = f32::from(number) * scale;
+        product + bias
+    };
+    numbers.map(number).collect()
 }
 
 pub(crate) fn widen(dtype: DType, row: &[u8]) -> Vec<f32> {
+    if let Some(values) = float8::values_of(dtype) {
+        return row.iter().map(|&code| values[usize::from(code)]).collect();
+    }
+    match (dtype, row) {
+        (DType::Q8, [numbers @ .., a, b, c, d, e, f, g, h]) => {
+            let (scale, bias) = (f32::from_le_bytes([*a, *b, *c, *d]), f32::from_le_bytes([*e, *f, *g, *h]));
+            return scaled(numbers.iter().copied(), scale, bias);
+        }
+        (DType::Q4, [pairs @ .., a, b, c, d]) => {
+            let (scale, bias) = (f16::from_le_bytes([*a, *b]).to_f32(), f16::from_le_bytes([*c, *d]).to_f32());
+            return scaled(pairs.iter().flat_map(|pair| [pair & 15, pair >> 4]), scale, bias);
+        }
+        _ => {}
+    }
     row.chunks(dtype.size() as usize)
         .map(|bytes| match (dtype, bytes) {
             (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
@@ -239,7 +263,7 @@ pub(crate) fn look_up(
     let out_rows = if pooled { batch } else { ids };
     let mut rows = vec![Value::Untouched; out_rows * stride];
     let (mut mask, mut position, mut column) = (Vec::new(), 0, 0);
-    let (mut missing_count, mut padding_count) = (0, 0);
+    let (mut missing_count, mut padding_count, mut first_missing) = (0, 0, None);
     for (index, bag) in bags.iter().enumerate() {
         let feature = &features[index / batch];
         if index > 0 && index % batch == 0 {
@@ -256,8 +280,13 @@ pub(crate) fn look_up(
             let found = position_of_row.is_some();
             let padding = feature.padding == Some(id);
             mask.push(u8::from(found && !padding));
-            missing_count += u64::from(!found && !padding);
-            padding_count += u64::from(padding && (pooled || !found));
+            let bounds = feature.bounds.unwrap_or(options.bounds);
+            let ignored = bounds == Bounds::Ignore && !found && !padding;
+            missing_count += u64::from(!found && !padding && !ignored);
+            padding_count += u64::from(padding && (pooled || !found) || ignored);
+            if bounds == Bounds::Report && !found && !padding && first_missing.is_none() {
+                first_missing = Some(MissingId { position: position as u64, id });
+            }
             let missing = feature.missing.unwrap_or(options.missing);
             let stored = position_of_row.map(|position| table.row(position));
             if pooled {
@@ -298,5 +327,5 @@ pub(crate) fn look_up(
             out.copy_from_slice(&sum.into_iter().map(Value::Number).collect::<Vec<_>>());
         }
     }
-    Wanted { rows, mask, missing: missing_count, padding: padding_count }
+    Wanted { rows, mask, missing: missing_count, padding: padding_count, first_missing }
 }

@@ -1,7 +1,7 @@
 //! Random tables, features and batches.
 
 use half::{bf16, f16};
-use warprow_store::{Batch, DType, Feature, Ids, Missing, Output, PlanOptions, Pooling, Rows};
+use warprow_store::{Batch, Bounds, DType, Feature, Ids, Missing, Output, PlanOptions, Pooling, Rows};
 
 use super::{Table, Value, Wanted, look_up};
 
@@ -79,7 +79,7 @@ impl Buffer {
 }
 
 pub(crate) fn random_dtype(random: &mut fastrand::Rng) -> DType {
-    DType::ALL[random.usize(..5)]
+    DType::ALL[random.usize(..DType::ALL.len())]
 }
 
 pub(crate) fn is_float(dtype: DType) -> bool {
@@ -90,10 +90,12 @@ pub(crate) fn is_float(dtype: DType) -> bool {
 pub(crate) fn random_features(tables: &[Table], random: &mut fastrand::Rng) -> (Vec<Feature>, PlanOptions) {
     let pooled = random.bool();
     let out = random_dtype(random);
+    let out = if out.is_scaled() { DType::F32 } else { out };
     let out = if pooled && !is_float(out) { DType::F32 } else { out };
     let usable: Vec<&Table> = tables.iter().filter(|it| is_float(out) || it.spec.dtype == out).collect();
     let (out, usable) = if usable.is_empty() { (DType::F32, tables.iter().collect()) } else { (out, usable) };
     let missing = || [Missing::Default, Missing::Zero, Missing::Skip];
+    let bounds = || [Bounds::Ignore, Bounds::Count, Bounds::Report];
     let features = (0..random.usize(1..6))
         .map(|index| {
             let table = usable[random.usize(..usable.len())];
@@ -108,10 +110,12 @@ pub(crate) fn random_features(tables: &[Table], random: &mut fastrand::Rng) -> (
                 feature.padding = Some(if own { table.id(random.u64(..table.spec.rows)) } else { near });
             }
             feature.missing = random.bool().then(|| missing()[random.usize(..3)]);
+            feature.bounds = random.bool().then(|| bounds()[random.usize(..3)]);
             feature
         })
         .collect();
     let options = PlanOptions::default().with_max(8, 200).with_out(out).with_missing(missing()[random.usize(..3)]);
+    let options = if random.bool() { options.with_bounds(bounds()[random.usize(..3)]) } else { options };
     (features, options)
 }
 
@@ -284,7 +288,10 @@ pub(crate) fn random_tables(random: &mut fastrand::Rng) -> Vec<Table> {
     (0..random.usize(1..5))
         .map(|index| {
             let (rows, dim) = (random.u64(1..400), [1, 3, 8, 40, 128, 300, 2000][random.usize(..7)]);
-            Table::random(&format!("t{index}"), rows, dim, random_dtype(random), random)
+            let dtype = random_dtype(random);
+            // Whole bytes.
+            let dim = if dtype == DType::Q4 { dim + dim % 2 } else { dim };
+            Table::random(&format!("t{index}"), rows, dim, dtype, random)
         })
         .collect()
 }

@@ -7,7 +7,7 @@ use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::GpuOptions;
 
-use crate::rig::{Flat, Stream, World, failed, gpu, short, wait};
+use crate::rig::{Flat, Stream, World, failed, gpu, patient, short, wait};
 
 #[test]
 fn faults_are_bounded_named_and_mended() {
@@ -102,6 +102,40 @@ fn tickets_tell_their_own_failures() {
     assert!(fourth.ids == 300 && fourth.first.command.1 == lost, "{}", fourth.first);
     drop(tickets);
     flats[3].assert_found(&world, &slot, &stream, &"afterwards");
+}
+
+#[test]
+fn damaged_rows_are_noticed_where_they_are_checked() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::new(2);
+    let plan = world.plan(&gpu, patient().with_checked_rows(), 1);
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let mut random = fastrand::Rng::with_seed(5);
+    for round in 0..4 {
+        // With more ids than one block prepares, too.
+        let flat = Flat::new(&gpu, World::ids(1000, &mut random));
+        let report = flat.assert_found(&world, &slot, &stream, &round);
+        assert_eq!(report.damaged, 0);
+        let spoilt = &world.drives[round % 2];
+        let rule = spoilt.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(20).times(3));
+        flat.reset();
+        let it = failed(wait(&flat.launch(&slot, &stream).unwrap()), &round);
+        let lost = flat.check(&world, &round);
+        assert_eq!((it.ids, it.report.damaged, lost.len()), (3, 3, 3), "round {round}");
+        let named = lost.iter().any(|&id| {
+            let what = format!("table \"t\", rank {id}: the row does not match its checksum");
+            it.first.what == what && (round as u16 % 2, it.first.command.1) == world.home(id as u64)
+        });
+        assert!(named && it.first.drive == format!("drive{}", round % 2), "{}, of {lost:?}", it.first);
+        spoilt.faults().remove(rule);
+        // The queue goes on.
+        flat.assert_found(&world, &slot, &stream, &round);
+    }
+    // Without, nobody notices: what the drive says is believed.
+    let slot = world.plan(&gpu, patient(), 1).slot().unwrap();
+    let flat = Flat::new(&gpu, World::ids(100, &mut random));
+    world.drives[0].faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(3));
+    assert_eq!(wait(&flat.launch(&slot, &stream).unwrap()).unwrap().failed, 0);
 }
 
 /// One queue of a drive takes no more commands, and a graph goes on: the other queue sets serve its rows.

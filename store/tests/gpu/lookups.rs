@@ -31,6 +31,7 @@ pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOpti
     let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
     let mut options = attach.with_queue_sets(random.u32(1..4));
     options.check_keys = checked;
+    options.check_rows = random.bool();
     if random.bool() {
         // What has no rows on drives is deduplicated too, unless it lies in GPU memory.
         options = options.with_direct_ids(0);

@@ -230,6 +230,7 @@ pub(crate) fn look_up(
 pub(crate) fn check_report(report: &GpuReport, case: &Case) {
     assert_eq!(report.ids, case.count as u64);
     assert_eq!((report.missing, report.padding, report.failed), (case.wanted.missing, case.wanted.padding, 0));
+    assert_eq!((report.first_missing, report.damaged), (case.wanted.first_missing, 0));
     assert_eq!(report.ids, report.padding + report.missing + report.ids_hbm + report.ids_dram + report.ids_ssd);
     assert!(report.rows_dram + report.rows_ssd <= case.unique as u64);
     assert!(report.commands <= report.rows_ssd && (report.commands > 0) == (report.rows_ssd > 0));
@@ -291,7 +292,7 @@ impl World {
         let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options).unwrap();
         let mut table = Table::random("t", ROWS, DIM, DType::F32, &mut fastrand::Rng::with_seed(9));
         table.ranks = None;
-        table.spec = TableSpec::new("t", ROWS, DIM, DType::F32);
+        table.spec = TableSpec { row_crc: true, ..TableSpec::new("t", ROWS, DIM, DType::F32) };
         common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
         Self { drives, table, store }
     }
