@@ -5,8 +5,8 @@ mod common;
 use common::Table;
 use half::f16;
 use warprow_store::{
-    Batch, Bounds, DType, Feature, Host, HostOptions, InvalidBatch, LoadOptions, LookupError, Missing, MissingId, Output, PlanOptions,
-    Pooling, Rows, Store, StoreError,
+    Batch, Bounds, DType, Feature, Host, HostOptions, InvalidBatch, LoadOptions, LookupError, Missing, MissingId,
+    Output, PlanOptions, Pooling, Rows, Store, StoreError,
 };
 
 fn tables() -> Vec<Table> {

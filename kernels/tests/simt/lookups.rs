@@ -20,7 +20,9 @@ pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(boo
     let mut rng = Rng::with_seed(seed);
     // Up to 16,383 ids the whole report is one word.
     let max_ids = [rng.u64(1..20), rng.u64(1..1200), rng.u64(1..1200), rng.u64(16_384..24_000)][rng.usize(0..4)];
-    let world = World::new(&mut rng, &Shape { rich, ..Shape::without_drives(max_ids) });
+    let shape = Shape { rich, ..Shape::without_drives(max_ids) };
+    let shape = if rich { Shape { tables: 1..6, rows: 1..600, ..shape } } else { shape };
+    let world = World::new(&mut rng, &shape);
     let mut launches = [0u64; 16];
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);

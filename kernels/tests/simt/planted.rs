@@ -74,10 +74,16 @@ const PLANTED: &[Planted] = &[
         ),
     ),
     planted(
-        "a scale of another row",
+        "a scale of other lanes, where rows begin in the middle of a line",
+        rich::whole,
+        60,
+        patch("expand.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
+    ),
+    planted(
+        "halves of a word that are one half",
         rich::whole,
         12,
-        patch("expand.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
+        patch("expand.cuh", "word_of(there, unit / 2 % 4) >> unit % 2 * 16", "word_of(there, unit / 2 % 4)"),
     ),
     planted(
         "a bag's rows with one scale",

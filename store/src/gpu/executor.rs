@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder};
-use warprow_kernels::{Kernels, crc};
 use warprow_kernels::abi::{KEY_ALIGN, element};
+use warprow_kernels::{Kernels, crc};
 use warprow_layout::{DType, Table};
 
 use super::GpuError;

@@ -22,9 +22,7 @@ pub(super) fn graphs(
 ) -> Result<Vec<LookupGraph>, GpuError> {
     let _current = gpu.enter()?;
     // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
-    (0..count)
-        .map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, like, shape) }?))
-        .collect()
+    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, like, shape) }?)).collect()
 }
 
 /// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
