@@ -119,9 +119,9 @@ DEVICE Scale load_scale(u64 row, u32 element, u32 dim) {
     return scale_of(element, begin, words[0], last >= 1 ? words[1] : 0, last >= 2 ? words[2] : 0);
 }
 
-// Four elements side by side, as they are stored: in the first words or bits of these.
-struct Raw {
-    u32 word[4];
+// Four elements of so many bits side by side, as they are stored.
+template <u32 BITS> struct Raw {
+    u32 word[BITS == 32 ? 4 : BITS == 16 ? 2 : 1];
 };
 
 struct Four {
@@ -129,56 +129,42 @@ struct Four {
 };
 
 // Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of a row's 2, 4, 8 or 16 bytes; the row's padding may be among them.
-DEVICE Raw load_four(u64 row, u32 element, u32 first) {
-    Raw raw{};
-    switch (element_bits(element)) {
-        case 32: {
-            const uint4 quad = at<const uint4>(row)[first / 4];
-            raw.word[0] = quad.x, raw.word[1] = quad.y, raw.word[2] = quad.z, raw.word[3] = quad.w;
-            break;
-        }
-        case 16: {
-            const u64 pair = at<const u64>(row)[first / 4];
-            raw.word[0] = (u32)pair, raw.word[1] = (u32)(pair >> 32);
-            break;
-        }
-        case 8: raw.word[0] = at<const u32>(row)[first / 4]; break;
-        default: raw.word[0] = at<const u16>(row)[first / 4];
+template <u32 BITS> DEVICE Raw<BITS> load_four(u64 row, u32 first) {
+    if constexpr (BITS == 32) {
+        const uint4 quad = at<const uint4>(row)[first / 4];
+        return Raw<BITS>{{quad.x, quad.y, quad.z, quad.w}};
+    } else if constexpr (BITS == 16) {
+        const u64 pair = at<const u64>(row)[first / 4];
+        return Raw<BITS>{{(u32)pair, (u32)(pair >> 32)}};
+    } else if constexpr (BITS == 8) {
+        return Raw<BITS>{{at<const u32>(row)[first / 4]}};
+    } else {
+        return Raw<BITS>{{at<const u16>(row)[first / 4]}};
     }
-    return raw;
 }
 
-// One branch for four elements: to choose for each would cost more than to widen it.
-DEVICE Four widen_four(u32 element, const Raw& raw, const Scale& by) {
+// One branch for four elements at most: to choose for each would cost more than to widen it.
+template <u32 BITS> DEVICE Four widen_four(u32 element, const Raw<BITS>& raw, const Scale& by) {
     Four four;
     const u32 word = raw.word[0];
-    switch (element) {
-        case ELEMENT_F32:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = bits_to_float(raw.word[i]);
-            break;
-        case ELEMENT_F16:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = widen_f16((u16)(raw.word[i / 2] >> i % 2 * 16));
-            break;
-        case ELEMENT_BF16:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = widen_bf16((u16)(raw.word[i / 2] >> i % 2 * 16));
-            break;
-        case ELEMENT_I8:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = (float)(signed char)(word >> i * 8);
-            break;
-        case ELEMENT_U8:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = (float)(u8)(word >> i * 8);
-            break;
-        case ELEMENT_F8E4M3:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e4m3(word >> i * 8);
-            break;
-        case ELEMENT_F8E5M2:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e5m2(word >> i * 8);
-            break;
-        case ELEMENT_Q8:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 8 & 255, by);
-            break;
-        default:
-            for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 4 & 15, by);
+    if constexpr (BITS == 32) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = bits_to_float(raw.word[i]);
+    } else if constexpr (BITS == 16) {
+        const bool is_f16 = element == ELEMENT_F16;
+        for (u32 i = 0; i < 4; ++i) {
+            const u16 half = (u16)(raw.word[i / 2] >> i % 2 * 16);
+            four.value[i] = is_f16 ? widen_f16(half) : widen_bf16(half);
+        }
+    } else if constexpr (BITS == 4) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 4 & 15, by);
+    } else if (element == ELEMENT_Q8) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 8 & 255, by);
+    } else if (element == ELEMENT_F8E4M3) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e4m3(word >> i * 8);
+    } else if (element == ELEMENT_F8E5M2) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e5m2(word >> i * 8);
+    } else {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_bits(element, word >> i * 8 & 255);
     }
     return four;
 }

@@ -81,10 +81,10 @@ DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 
 
 // Writes the elements of a part of a row, converted, by the lanes that share it, of which lane i holds quad `first` + i (before the row's
 // begin that wraps to beyond its end). Each lane writes four elements at a time, and neighbours write neighbouring ones: so output rows
-// are written by whole lines, for four shuffles each time. RICH plans' groups of lanes are parts of a warp.
-DEVICE void put_widened(const Lookup& p, u64 out, const Table& table, u64 row, u32 first, const uint4& quad) {
+// are written by whole lines, for four shuffles each time. RICH plans' groups of lanes are parts of a warp. BITS: of an element.
+template <u32 BITS> DEVICE void put_widened_as(const Lookup& p, u64 out, const Table& table, u64 row, u32 first, const uint4& quad) {
     const u32 lanes = p.row_lanes, lane = threadIdx.x & (lanes - 1), begin = threadIdx.x % 32 - lane;
-    const u32 all = lanes == 32 ? FULL : ((1u << lanes) - 1) << begin, bits = element_bits(table.element);
+    const u32 all = lanes == 32 ? FULL : ((1u << lanes) - 1) << begin;
     Scale by{};
     if (is_scaled(table.element)) {
         const u32 at = scale_at(table.element, table.dim);
@@ -100,20 +100,32 @@ DEVICE void put_widened(const Lookup& p, u64 out, const Table& table, u64 row, u
             by = load_scale(row, table.element, table.dim);
         }
     }
-    // Elements of a quad: four times as many as it takes turns.
-    for (u32 turn = 0; turn < 32 / bits; ++turn) {
-        const u32 unit = turn * lanes + lane, from = begin + unit * bits / 32;
-        uint4 there;
-        there.x = __shfl_sync(all, quad.x, from);
-        there.y = __shfl_sync(all, quad.y, from);
-        there.z = __shfl_sync(all, quad.z, from);
-        there.w = __shfl_sync(all, quad.w, from);
-        Raw raw{{there.x, there.y, there.z, there.w}};
-        if (bits == 16 && unit % 2 != 0) raw.word[0] = there.z, raw.word[1] = there.w;
-        if (bits == 8) raw.word[0] = word_of(there, unit % 4);
-        if (bits == 4) raw.word[0] = word_of(there, unit / 2 % 4) >> unit % 2 * 16;
-        const u32 e = first * (128 / bits) + unit * 4;
-        if (e < table.dim) put_four(out, p.out_element, e, table.dim, widen_four(table.element, raw, by));
+    // A quad has four times as many elements as there are turns.
+    for (u32 turn = 0; turn < 32 / BITS; ++turn) {
+        const u32 unit = turn * lanes + lane, from = begin + unit * BITS / 32;
+        const u32 e = first * (128 / BITS) + unit * 4;
+        uint4 there = quad;
+        if constexpr (BITS != 32) {
+            there.x = __shfl_sync(all, quad.x, from);
+            there.y = __shfl_sync(all, quad.y, from);
+            there.z = __shfl_sync(all, quad.z, from);
+            there.w = __shfl_sync(all, quad.w, from);
+        }
+        Raw<BITS> raw;
+        if constexpr (BITS == 32) raw = Raw<BITS>{{there.x, there.y, there.z, there.w}};
+        if constexpr (BITS == 16) raw = unit % 2 == 0 ? Raw<BITS>{{there.x, there.y}} : Raw<BITS>{{there.z, there.w}};
+        if constexpr (BITS == 8) raw = Raw<BITS>{{word_of(there, unit % 4)}};
+        if constexpr (BITS == 4) raw = Raw<BITS>{{word_of(there, unit / 2 % 4) >> unit % 2 * 16}};
+        if (e < table.dim) put_four(out, p.out_element, e, table.dim, widen_four<BITS>(table.element, raw, by));
+    }
+}
+
+DEVICE void put_widened(const Lookup& p, u64 out, const Table& table, u64 row, u32 first, const uint4& quad) {
+    switch (element_bits(table.element)) {
+        case 32: return put_widened_as<32>(p, out, table, row, first, quad);
+        case 16: return put_widened_as<16>(p, out, table, row, first, quad);
+        case 8: return put_widened_as<8>(p, out, table, row, first, quad);
+        default: return put_widened_as<4>(p, out, table, row, first, quad);
     }
 }
 
@@ -242,8 +254,9 @@ template <bool DIRECT> DEVICE void add_up(const Lookup& p, const SlotState& slot
 // The same for rows of any element: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each lane
 // loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
 // two for a scale, a load of 2 to 16 B, and for each element at most a conversion, two products and two sums.
-template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    constexpr u32 ROWS = 4;
+template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+    // At once: short rows need more of them under way.
+    constexpr u32 ROWS = BITS >= 16 ? 4 : 8;
     const Table& table = feature.table;
     const u32 lane = threadIdx.x % 32;
     const bool has_scale = is_scaled(table.element);
@@ -255,20 +268,22 @@ template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& 
             if (has_scale && mine.row != ROW_NONE) own = load_scale(mine.row, table.element, table.dim);
             const u32 rows = (u32)min_of(32, bag.end - tile);
             for (u32 i = 0; i < rows; i += ROWS) {
-                Raw raw[ROWS];
+                Raw<BITS> raw[ROWS];
                 bool there[ROWS];
+#pragma unroll
                 for (u32 j = 0; j < ROWS; ++j) {
                     // Past the last row there is none.
                     const u64 row = __shfl_sync(FULL, mine.row, i + j);
                     there[j] = row != ROW_NONE;
-                    raw[j] = there[j] && first < table.dim ? load_four(row, table.element, first) : Raw{};
+                    raw[j] = there[j] && first < table.dim ? load_four<BITS>(row, first) : Raw<BITS>{};
                 }
+#pragma unroll
                 for (u32 j = 0; j < ROWS; ++j) {
                     Scale by{};
                     if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, i + j), __shfl_sync(FULL, own.bias, i + j)};
                     const float factor = feature.weighted ? __shfl_sync(FULL, mine.weight, i + j) : 1.0f;
                     if (!there[j]) continue;
-                    const Four four = widen_four(table.element, raw[j], by);
+                    const Four four = widen_four<BITS>(table.element, raw[j], by);
                     for (u32 e = 0; e < 4; ++e) {
                         const float value = feature.weighted ? __fmul_rn(factor, four.value[e]) : four.value[e];
                         sum.value[e] = __fadd_rn(sum.value[e], value);
@@ -280,6 +295,15 @@ template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& 
         if (feature.pooling == POOLING_MEAN && bag.counted != 0)
             for (u32 e = 0; e < 4; ++e) sum.value[e] = __fdiv_rn(sum.value[e], (float)bag.counted);
         put_four(bag.out, p.out_element, first, table.dim, sum);
+    }
+}
+
+template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+    switch (element_bits(feature.table.element)) {
+        case 32: return add_up_as<DIRECT, 32>(p, slot, feature, bag);
+        case 16: return add_up_as<DIRECT, 16>(p, slot, feature, bag);
+        case 8: return add_up_as<DIRECT, 8>(p, slot, feature, bag);
+        default: return add_up_as<DIRECT, 4>(p, slot, feature, bag);
     }
 }
 
@@ -420,7 +444,7 @@ KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_bags(const Lookup p, con
     expand<true, false>(p, ends, scratch);
 }
 // Of RICH plans.
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
     SHARED Scratch scratch;
     expand<false, true>(p, ends, scratch);
 }

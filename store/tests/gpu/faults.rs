@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
-use warprow_store::GpuOptions;
+use warprow_store::{GpuError, GpuOptions, StoreError};
 
 use crate::rig::{Flat, Stream, World, failed, gpu, patient, short, wait};
 
@@ -136,6 +136,25 @@ fn damaged_rows_are_noticed_where_they_are_checked() {
     let flat = Flat::new(&gpu, World::ids(100, &mut random));
     world.drives[0].faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(3));
     assert_eq!(wait(&flat.launch(&slot, &stream).unwrap()).unwrap().failed, 0);
+}
+
+#[test]
+fn rows_for_memory_are_checked_when_they_are_read() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::new(1);
+    let (_, lba) = world.home(40);
+    for (hbm, dram) in [(1 << 20, 0), (0, 1 << 20), (20 * 512, 1 << 20)] {
+        let options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram);
+        let spoilt = Rule::new(Fault::Corrupt).io(NvmOpcode::READ).lbas(lba..lba + 1).always();
+        let rule = world.drives[0].faults().inject(spoilt);
+        let error = world.store.attach_gpu(gpu.clone(), options.clone().with_checked_rows());
+        let error = error.expect_err("a row is not what was written");
+        assert!(matches!(&error, GpuError::Store(StoreError::RowDamaged { table, .. }) if table == "t"), "{error:?}");
+        world.drives[0].faults().remove(rule);
+        let slot = world.plan(&gpu, options.with_checked_rows(), 1).slot().unwrap();
+        let flat = Flat::new(&gpu, World::ids(1000, &mut fastrand::Rng::with_seed(hbm)));
+        flat.assert_found(&world, &slot, &Stream::new(&gpu), &(hbm, dram));
+    }
 }
 
 /// One queue of a drive takes no more commands, and a graph goes on: the other queue sets serve its rows.
