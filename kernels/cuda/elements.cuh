@@ -74,19 +74,14 @@ DEVICE void narrow(u64 row, u32 element, u64 index, float value) {
 
 // --- Elements of eight bits and four -------------------------------------------------------------------------------------------
 
-// OCP E4M3. As an f32's exponent and mantissa the lower seven bits say 2^-120 times too little, subnormals included: exact.
-DEVICE float widen_e4m3(u32 code) {
-    u32 magnitude = code & 0x7f, sign = (code & 0x80) << 24;
-    float value = __fmul_rn(bits_to_float(magnitude << 20), 1.329227995784916e36f);  // 2^120
-    return bits_to_float(sign | (magnitude == 0x7f ? 0x7fc00000 : __float_as_uint(value)));
-}
-
-// OCP E5M2, likewise by 2^-112.
-DEVICE float widen_e5m2(u32 code) {
-    u32 magnitude = code & 0x7f, sign = (code & 0x80) << 24;
-    float value = __fmul_rn(bits_to_float(magnitude << 21), 5.192296858534828e33f);  // 2^112
-    u32 special = magnitude == 0x7c ? 0x7f800000 : 0x7fc00000;
-    return bits_to_float(sign | (magnitude >= 0x7c ? special : __float_as_uint(value)));
+// OCP E4M3, or E5M2. As an f32's exponent and mantissa the lower seven bits say 2^-120 times too little (2^-112), subnormals included: the
+// product is exact. E4M3 has no infinity.
+DEVICE float widen_f8(bool is_e5m2, u32 code) {
+    const u32 magnitude = code & 0x7f, sign = (code & 0x80) << 24;
+    const float power = is_e5m2 ? 5.192296858534828e33f : 1.329227995784916e36f;
+    const float value = __fmul_rn(bits_to_float(magnitude << (is_e5m2 ? 21 : 20)), power);
+    const u32 special = is_e5m2 && magnitude == 0x7c ? 0x7f800000 : 0x7fc00000;
+    return bits_to_float(sign | (magnitude >= (is_e5m2 ? 0x7c : 0x7f) ? special : __float_as_uint(value)));
 }
 
 // What a row's numbers are multiplied by, and what is then added.
@@ -128,19 +123,11 @@ struct Four {
     float value[4];
 };
 
-// Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of a row's 2, 4, 8 or 16 bytes; the row's padding may be among them.
+// Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of 4 or 2 bytes; the row's padding may be among them.
 template <u32 BITS> DEVICE Raw<BITS> load_four(u64 row, u32 first) {
-    if constexpr (BITS == 32) {
-        const uint4 quad = at<const uint4>(row)[first / 4];
-        return Raw<BITS>{{quad.x, quad.y, quad.z, quad.w}};
-    } else if constexpr (BITS == 16) {
-        const u64 pair = at<const u64>(row)[first / 4];
-        return Raw<BITS>{{(u32)pair, (u32)(pair >> 32)}};
-    } else if constexpr (BITS == 8) {
-        return Raw<BITS>{{at<const u32>(row)[first / 4]}};
-    } else {
-        return Raw<BITS>{{at<const u16>(row)[first / 4]}};
-    }
+    static_assert(BITS == 8 || BITS == 4, "short ones");
+    if constexpr (BITS == 8) return Raw<BITS>{{at<const u32>(row)[first / 4]}};
+    else return Raw<BITS>{{at<const u16>(row)[first / 4]}};
 }
 
 // One branch for four elements at most: to choose for each would cost more than to widen it.
@@ -159,12 +146,10 @@ template <u32 BITS> DEVICE Four widen_four(u32 element, const Raw<BITS>& raw, co
         for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 4 & 15, by);
     } else if (element == ELEMENT_Q8) {
         for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 8 & 255, by);
-    } else if (element == ELEMENT_F8E4M3) {
-        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e4m3(word >> i * 8);
-    } else if (element == ELEMENT_F8E5M2) {
-        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_e5m2(word >> i * 8);
+    } else if (element == ELEMENT_F8E4M3 || element == ELEMENT_F8E5M2) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_f8(element == ELEMENT_F8E5M2, word >> i * 8);
     } else {
-        for (u32 i = 0; i < 4; ++i) four.value[i] = widen_bits(element, word >> i * 8 & 255);
+        for (u32 i = 0; i < 4; ++i) four.value[i] = element == ELEMENT_I8 ? (float)(signed char)(word >> i * 8) : (float)(u8)(word >> i * 8);
     }
     return four;
 }

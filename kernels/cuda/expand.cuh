@@ -251,12 +251,11 @@ template <bool DIRECT> DEVICE void add_up(const Lookup& p, const SlotState& slot
     }
 }
 
-// The same for rows of any element: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each lane
-// loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
-// two for a scale, a load of 2 to 16 B, and for each element at most a conversion, two products and two sums.
+// The same for elements of BITS bits, 8 or 4: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each
+// lane loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
+// two for a scale, a load of 4 or 2 B, and for each element a conversion, at most two products, and at most two sums.
 template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    // At once: short rows need more of them under way.
-    constexpr u32 ROWS = BITS >= 16 ? 4 : 8;
+    constexpr u32 ROWS = 8;  // under way at once: they are short
     const Table& table = feature.table;
     const u32 lane = threadIdx.x % 32;
     const bool has_scale = is_scaled(table.element);
@@ -300,8 +299,8 @@ template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const Sl
 
 template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     switch (element_bits(feature.table.element)) {
-        case 32: return add_up_as<DIRECT, 32>(p, slot, feature, bag);
-        case 16: return add_up_as<DIRECT, 16>(p, slot, feature, bag);
+        case 32:
+        case 16: return add_up<DIRECT>(p, slot, feature, bag);
         case 8: return add_up_as<DIRECT, 8>(p, slot, feature, bag);
         default: return add_up_as<DIRECT, 4>(p, slot, feature, bag);
     }

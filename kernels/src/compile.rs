@@ -53,7 +53,7 @@ impl Drop for Program {
     }
 }
 
-/// The machine code of the kernels for `arch`: from the cache on disk, else compiled (about a second) and put there. Nothing
+/// The machine code of the kernels for `arch`: from the cache on disk, else compiled (a few seconds) and put there. Nothing
 /// but a missing NVRTC stands in the way of a machine without a GPU.
 pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
     if arch.major < 8 {

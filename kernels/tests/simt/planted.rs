@@ -76,7 +76,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "a scale of other lanes, where rows begin in the middle of a line",
         rich::whole,
-        60,
+        240,
         patch("expand.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
     ),
     planted(
