@@ -96,43 +96,76 @@ DEVICE void end_checks(const Lookup& p, const QueueDescriptor& queue, const Chec
     store_relaxed(&fault.damaged_launch, slot.launch);
 }
 
-// Copies the rows of a finished batch from the landing area to staging, a warp for each command, and says that they are there, if they
-// are what was written.
-DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 slot, u32 count, u32 end) {
-    for (u32 lane = threadIdx.x / 32; lane < count; lane += FETCH_THREADS / 32) {
-        u32 place = slot * BATCH + lane, unique = s.tag[place];
-        if (s.failed[place / 32] >> place % 32 & 1) continue;
-        u64 landing = queue.landing + (u64)place * queue.landing_stride, home = 0;
-        for (u32 i = unique; i < end; ++i) {
-            Home row = home_of(p, at<const u64>(p.unique)[i]);
-            if (i == unique) home = row.at;
-            if (row.at != home) break;
-            u64 to = p.staging + (u64)i * p.staging_stride, from = landing + row.byte;
-            // Rows start at multiples of their own length, which may be odd.
-            if (from % 16 == 0) {
-                for (u32 byte = threadIdx.x % 32 * 16; byte < row.row_bytes; byte += 512)
-                    *at<Quad>(to + byte) = load_relaxed(at<const Quad>(from + byte));
-            } else if (from % 4 == 0) {
-                // Up to 3 bytes more than the row: both sides are of whole words.
-                for (u32 byte = threadIdx.x % 32 * 4; byte < row.row_bytes; byte += 128)
-                    *at<u32>(to + byte) = load_relaxed(at<const u32>(from + byte));
-            } else {
-                for (u32 byte = threadIdx.x % 32; byte < row.row_bytes; byte += 32) {
-                    u64 address = from + byte;
-                    at<u8>(to)[byte] = load_relaxed(at<const u32>(address & ~3ull)) >> address % 4 * 8;
-                }
-            }
-            const bool sound = p.slices == 0 || is_sound(p, checks, i);
-            if (threadIdx.x % 32 != 0) continue;
-            at<u8>(p.status)[i] = sound ? ROW_READ : ROW_DAMAGED;
-            if (sound) continue;
-            atomicAdd(&checks.damaged, 1u);
-            if (atomicCAS(&checks.unique, NOTHING, i) == NOTHING) {
-                checks.cid = s.generation[slot] << queue.cid_shift | place;
-                checks.lba = home & 0xffffffffffffull;
+// Copies the rows that a command has read from its place in the landing area to staging, and says that they are there, if they are what
+// was written. By a warp.
+DEVICE void take_command(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 place, u32 end) {
+    const u32 unique = s.tag[place];
+    const u64 landing = queue.landing + (u64)place * queue.landing_stride;
+    u64 home = 0;
+    for (u32 i = unique; i < end; ++i) {
+        Home row = home_of(p, at<const u64>(p.unique)[i]);
+        if (i == unique) home = row.at;
+        if (row.at != home) break;
+        u64 to = p.staging + (u64)i * p.staging_stride, from = landing + row.byte;
+        // Rows start at multiples of their own length, which may be odd.
+        if (from % 16 == 0) {
+            for (u32 byte = threadIdx.x % 32 * 16; byte < row.row_bytes; byte += 512)
+                *at<Quad>(to + byte) = load_relaxed(at<const Quad>(from + byte));
+        } else if (from % 4 == 0) {
+            // Up to 3 bytes more than the row: both sides are of whole words.
+            for (u32 byte = threadIdx.x % 32 * 4; byte < row.row_bytes; byte += 128)
+                *at<u32>(to + byte) = load_relaxed(at<const u32>(from + byte));
+        } else {
+            for (u32 byte = threadIdx.x % 32; byte < row.row_bytes; byte += 32) {
+                u64 address = from + byte;
+                at<u8>(to)[byte] = load_relaxed(at<const u32>(address & ~3ull)) >> address % 4 * 8;
             }
         }
+        const bool sound = p.slices == 0 || is_sound(p, checks, i);
+        if (threadIdx.x % 32 != 0) continue;
+        at<u8>(p.status)[i] = sound ? ROW_READ : ROW_DAMAGED;
+        if (sound) continue;
+        atomicAdd(&checks.damaged, 1u);
+        if (atomicCAS(&checks.unique, NOTHING, i) == NOTHING) {
+            checks.cid = s.generation[place / BATCH] << queue.cid_shift | place;
+            checks.lba = home & 0xffffffffffffull;
+        }
     }
+}
+
+// The same for all commands of a finished batch, which the block's warps share. Each lane finds out about one: those that have read one row
+// of up to 512 B, which is most, are then copied several at a time, for the landing area may lie across the bus.
+DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 slot, u32 count, u32 end) {
+    constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 4;
+    const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane, place = slot * BATCH + number;
+    const bool there = number < count && !(s.failed[place / 32] >> place % 32 & 1);
+    u64 from = 0;
+    u32 unique = 0, bytes = 0;
+    bool plain = false;
+    if (there && p.slices == 0) {
+        unique = s.tag[place];
+        const Home row = home_of(p, at<const u64>(p.unique)[unique]);
+        from = queue.landing + (u64)place * queue.landing_stride + row.byte;
+        bytes = row.row_bytes;
+        plain = from % 16 == 0 && bytes <= 512 && (unique + 1 == end || home_of(p, at<const u64>(p.unique)[unique + 1]).at != row.at);
+    }
+    for (u32 left = __ballot_sync(FULL, plain); left != 0;) {
+        Quad data[UNROLL];
+        u64 to[UNROLL];
+        for (u32 k = 0; k < UNROLL; ++k) {
+            const u32 whose = left != 0 ? __ffs(left) - 1 : 0;
+            const u64 begin = __shfl_sync(FULL, from, whose);
+            const u32 len = __shfl_sync(FULL, bytes, whose), row = __shfl_sync(FULL, unique, whose);
+            to[k] = left != 0 && lane * 16 < len ? p.staging + (u64)row * p.staging_stride + lane * 16 : 0;
+            if (to[k] != 0) data[k] = load_relaxed(at<const Quad>(begin + lane * 16));
+            left &= left - 1;
+        }
+        for (u32 k = 0; k < UNROLL; ++k)
+            if (to[k] != 0) *at<Quad>(to[k]) = data[k];
+    }
+    if (plain) at<u8>(p.status)[unique] = ROW_READ;
+    for (u32 left = __ballot_sync(FULL, there && !plain); left != 0; left &= left - 1)
+        take_command(p, queue, s, checks, slot * BATCH + threadIdx.x / 32 + WARPS * (__ffs(left) - 1), end);
 }
 
 // The LBA of a unique row, on its drive.
