@@ -12,7 +12,7 @@ use warprow_layout::Ranks;
 
 use crate::PlanError;
 use crate::order::{Order, ranks_of};
-use crate::planner::{Plan, Planned, TablePlan};
+use crate::plan::{Plan, Planned, TablePlan};
 
 /// Under which the plan stands in the metadata.
 const KEY: &str = "warprow.plan";

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 
 use crate::PlanError;
-use crate::planner::{Plan, Point};
+use crate::plan::{Plan, Point};
 
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0x1b, 0x6c, 0xa8), RGBColor(0xd3, 0x54, 0x00), RGBColor(0x2e, 0x7d, 0x32), RGBColor(0x7b, 0x1f, 0xa2)];

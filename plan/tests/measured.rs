@@ -66,11 +66,12 @@ impl Case {
                 profile: self.profile.to_owned(),
                 bytes: self.drive_bytes(),
                 lba: LBA,
+                emulated: true,
             },
             batch: self.batch,
             group: self.group,
             // On the virtual clock, a processor takes no time.
-            costs: HostCosts { lookup: 0.0, dram_before: 0.0, dram: 0.0, ssd_before: 0.0, ssd: 0.0 },
+            costs: HostCosts::NONE,
             ..Options::default()
         };
         plan(std::slice::from_ref(&self.shape), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()

@@ -1,0 +1,115 @@
+//! Counting a trace's ids, and the orders that follow.
+
+use crate::PlanError;
+use crate::budget::allocate;
+use crate::options::TableShape;
+use crate::order::{Counts, Order};
+use crate::planner::{BLOCK, Planner};
+use crate::progress::{Told, Watch};
+use crate::trace::Trace;
+
+impl Planner<'_> {
+    /// Orders by the queries `range`, and what was found missing.
+    pub(crate) fn orders(
+        &self,
+        trace: &mut Trace<'_>,
+        range: std::ops::Range<u64>,
+        what: &'static str,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Vec<Order>, Found), PlanError> {
+        let share = self.options.memory / self.shapes.len() as u64;
+        // Tables that need less than their share leave more for the others.
+        let exact = |shape: &TableShape| shape.rows.saturating_mul(Counts::EXACT_BYTES);
+        let total = self.shapes.iter().map(exact).fold(0, u64::saturating_add);
+        let room = |shape: &TableShape| if total <= self.options.memory { exact(shape) } else { share };
+        let mut counts: Vec<Counts> = self.shapes.iter().map(|shape| Counts::new(shape.rows, room(shape))).collect();
+        let mut outside: Vec<Option<Outside>> = vec![None; counts.len()];
+        let mut ids = vec![0u64; counts.len()];
+        let mut told = Told::new(what, range.clone(), watch);
+        trace.replay(range, BLOCK, &mut |first, bags| {
+            for ((counts, bags), (outside, ids)) in counts.iter_mut().zip(bags).zip(outside.iter_mut().zip(&mut ids)) {
+                *ids += bags.ids.len() as u64;
+                let missing = bags.ids.iter().enumerate().filter(|&(_, &id)| !counts.add(id));
+                for (at, &id) in missing {
+                    let found = outside.get_or_insert_with(|| {
+                        let query = first + bags.ends.partition_point(|&end| end as usize <= at) as u64;
+                        Outside { id, query, count: 0 }
+                    });
+                    found.count += 1;
+                }
+            }
+            told.at(first)
+        })?;
+        let first = outside.iter().enumerate().find_map(|(at, it)| Some((at, it.as_ref()?)));
+        if let Some((at, outside)) = first.filter(|_| !self.options.allow_missing) {
+            let (table, rows) = self.shapes.get(at).map_or((String::new(), 0), |it| (it.name.clone(), it.rows));
+            let Outside { id, query, count } = *outside;
+            return Err(PlanError::IdsOutside {
+                table,
+                rows,
+                count,
+                ids: ids.get(at).copied().unwrap_or(0),
+                id,
+                query,
+            });
+        }
+        let missing = outside.iter().flatten().map(|it| it.count).sum();
+        let errors = counts.iter().map(Counts::error).collect();
+        let orders: Vec<Order> = counts.into_iter().map(Order::new).collect();
+        if orders.iter().all(|order| order.seen() == 0) {
+            return Err(PlanError::NothingInTables);
+        }
+        Ok((orders, Found { ids: ids.iter().sum(), missing, errors }))
+    }
+
+    /// The share of ids in memory of a look-up that is not among those counted but like them: what remains if each counted id
+    /// is taken away once before it is looked up (leave one out).
+    pub(crate) fn foresight(&self, orders: &[Order]) -> f64 {
+        let hot = allocate(&self.with_bytes(orders), self.options.budgets).hot;
+        let (mut hits, mut ids) = (0.0, 0.0);
+        for (order, hot) in orders.iter().zip(hot) {
+            // The class that the last row in memory is of, and how much of it is.
+            let at = order.classes().partition_point(|class| class.end <= hot);
+            let limit = order.classes().get(at).map_or(0, |class| class.count);
+            let mut begin = 0;
+            let mut part = 0.0;
+            for class in order.classes() {
+                let rows = (class.end - begin) as f64;
+                if class.count == limit {
+                    part = hot.saturating_sub(begin) as f64 / rows;
+                }
+                begin = class.end;
+            }
+            let mut begin = 0;
+            for class in order.classes() {
+                let asked = (class.end - begin) as f64 * f64::from(class.count);
+                begin = class.end;
+                ids += asked;
+                let without = class.count - 1;
+                hits += match () {
+                    () if hot >= order.rows() || without > limit => asked,
+                    () if without == limit && limit > 0 => asked * part,
+                    () => 0.0,
+                };
+            }
+        }
+        if ids > 0.0 { hits / ids } else { 0.0 }
+    }
+}
+
+/// Ids that a table does not have.
+#[derive(Debug, Clone)]
+struct Outside {
+    id: i64,
+    query: u64,
+    count: u64,
+}
+
+/// What counting found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub ids: u64,
+    pub missing: u64,
+    /// By how much counts may be too low, by table.
+    pub errors: Vec<u64>,
+}
