@@ -60,6 +60,8 @@ const EXTENT: u64 = 512 << 10;
 #[derive(Debug, Clone)]
 pub struct ChunkMap {
     drives: u64,
+    /// Bytes of superblocks and catalogue before the first chunk of a drive.
+    base: u64,
     chunks: u64,
     chunk: u64,
     stripe: u64,
@@ -86,7 +88,10 @@ impl ChunkMap {
         // As drives are formatted: a 4096th of one.
         let chunk = (drive >> 12).clamp(1 << 20, 64 << 20);
         let chunk = (1u64 << chunk.ilog2()).max(stripe);
-        Self { drives: count, chunks: bytes.div_ceil(chunk).max(count), chunk, stripe, regions }
+        let chunks = bytes.div_ceil(chunk).max(count);
+        let catalogue = (drive >> 10).clamp(64 << 10, 1 << 20) + drive / chunk * count * 4;
+        let base = ((64 << 10) + 2 * catalogue).next_multiple_of(1 << 20);
+        Self { drives: count, base, chunks, chunk, stripe, regions }
     }
 
     /// Where `len` bytes from byte `at` of a table on lie, in one stripe unit; `None`: there is no such table.
@@ -94,7 +99,7 @@ impl ChunkMap {
         let region = self.regions.get(table)?;
         let (unit, within) = (region.start + at / self.stripe, at % self.stripe);
         let (row, column) = (unit / self.chunks, unit % self.chunks);
-        let offset = column / self.drives * self.chunk + row * self.stripe + within;
+        let offset = self.base + column / self.drives * self.chunk + row * self.stripe + within;
         let written = self.before(region, row, column) * (self.stripe / PAGE).max(1) + within / PAGE;
         Some(ReadAt { drive: (column % self.drives) as u32, offset, len, written })
     }
@@ -121,7 +126,7 @@ impl ChunkMap {
 
     /// Bytes that it takes of each drive.
     pub fn drive_bytes(&self) -> u64 {
-        self.chunks.div_ceil(self.drives) * self.chunk
+        self.base + self.chunks.div_ceil(self.drives) * self.chunk
     }
 }
 
@@ -140,7 +145,7 @@ mod tests {
         assert_eq!(places.len(), 9 << 5);
         assert!(places.iter().all(|&(drive, offset)| drive < 3 && offset < map.drive_bytes()));
         let read = map.locate(0, (5 << 15) + 777, 512).unwrap();
-        assert_eq!((read.drive, read.offset), (2, (1 << 20) + 777));
+        assert_eq!((read.drive, read.offset), (2, (2 << 20) + 777));
         assert_eq!(map.locate(2, 0, 512), None);
         // Pages of a table on a drive have numbers of their own, with no gaps.
         for (table, drive) in [(0, 0), (0, 2), (1, 1)] {

@@ -159,9 +159,7 @@ impl Case {
             expected.lookups_per_second,
         );
         let rate = did.lookups as f64 / did.time.as_secs_f64() / expected.lookups_per_second;
-        // Where the rows asked for fill but a few stripe units, dies are shared in a way that a plan does not know.
-        let within_rate = if within > 0.1 { 0.45 } else { 0.2 };
-        assert!((rate - 1.0).abs() < within_rate, "{name}: the rate is {rate} of what was expected");
+        assert!((rate - 1.0).abs() < 0.2, "{name}: the rate is {rate} of what was expected");
         assert!((hit - expected.dram).abs() < 0.02, "{name}: {hit}, not {}", expected.dram);
         for (what, ratio) in [
             ("rows", ratio(did.rows_ssd, expected.rows_ssd)),
