@@ -196,6 +196,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
                 did.iter_mut().zip(sums).for_each(|(sum, of_lookup)| *sum += of_lookup);
             }
         }
+        let mut sorted = times.clone(); sorted.sort_by(f64::total_cmp); eprintln!("TMP planned {:.0} us waited {:.2}; p0 {:.0} p2 {:.0} p10 {:.0} p50 {:.0}", 1e6*batch as f64 / plan.plan.expected.ids_per_second, plan.plan.expected.waited, sorted[0]*1e6, sorted[sorted.len()/50]*1e6, sorted[sorted.len()/10]*1e6, sorted[sorted.len()/2]*1e6);
         let (planned, rate) = (plan.plan.expected.ids_per_second, batch as f64 / median(times));
         planned_rates.push(planned);
         rates.push(rate);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use warprow_workload::mix_all;
 
+use crate::backtest::Hit;
 use crate::budget::{Budgets, allocate};
 use crate::costs::Asked;
 use crate::drives::{ChunkMap, Drives, ReadAt};
@@ -11,41 +12,43 @@ use crate::lookup::{Took, Work, look_up};
 use crate::order::Order;
 use crate::plan::{Bound, Expected, Point, Rate};
 use crate::planner::Planner;
-use crate::replay::{Kept, Replay, Sample, ratio};
+use crate::replay::{Kept, Replay, Sample};
 
 /// Reads that a rate is made of: enough to meet the slow ones as often as they come.
 const REHEARSED: u64 = 1 << 14;
+/// The same for each point of a curve.
+const SKETCHED: u64 = 1 << 13;
 /// Points of a curve.
 const POINTS: i32 = 24;
 /// A share of the time that is spent waiting, from which on drives are what look-ups wait for.
 const WAITING: f64 = 0.4;
 
 impl Planner<'_> {
-    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], more_data: f64) -> Expected {
+    /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
+    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: Hit) -> Expected {
         let total = replay.total();
         let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
         let share = |count: u64| count as f64 / total.ids.max(1) as f64;
-        let parts = replay.parts().iter().map(|part| ((part.ids - part.ids_ssd) as f64, part.ids as f64));
-        let (hit, error) = ratio(parts);
-        // More of the trace than was learnt from in the test will be learnt from.
-        let better = (hit + more_data).clamp(hit.min(1.0), 1.0);
+        let (hit, better) = (1.0 - share(total.ids_ssd), memory.rate);
         let hbm = share(total.ids_hbm) * if hit > 0.0 { better / hit } else { 1.0 };
         let cold = if hit < 1.0 { (1.0 - better) / (1.0 - hit) } else { 1.0 };
         let samples = replay.samples();
+        // More reads than there were are as many, each for longer.
+        let (made, longer) = (cold.min(1.0), cold.max(1.0));
         let (mut took, mut ids) = (Took::default(), 0.0);
         let commands: u64 = samples.iter().map(|kept| kept.sample.commands).sum();
         let turns = (4 * REHEARSED / commands.max(1)).clamp(1, 16);
         let site = self.site(self.options.drives.count);
         for (first, kept) in (0..).step_by(turns as usize).zip(samples) {
-            let work = self.work(&kept.sample.asked(cold));
+            let work = self.work(&kept.sample.asked(made));
             for turn in first..first + turns {
-                let of_turn = self.took(&site, &work, replay, kept, hot, cold, turn);
+                let of_turn = self.took(&site, &work, replay, kept, hot, made, turn);
                 (took.time, took.waited) = (took.time + of_turn.time, took.waited + of_turn.waited);
             }
             ids += kept.sample.ids as f64;
         }
-        let seconds = took.time.as_secs_f64() / turns as f64;
-        let waited = took.waited.as_secs_f64() / turns as f64;
+        let seconds = longer * took.time.as_secs_f64() / turns as f64;
+        let waited = longer * took.waited.as_secs_f64() / turns as f64;
         let bound = match () {
             () if seconds <= 0.0 => Bound::Unknown,
             () if waited > seconds * WAITING => Bound::Drives,
@@ -58,7 +61,8 @@ impl Planner<'_> {
             hbm,
             dram: better - hbm,
             ssd: 1.0 - better,
-            error: 2.0 * error,
+            error: memory.error,
+            drift: memory.drift,
             ids: of(total.ids),
             rows_ssd: of(total.rows_ssd) * cold,
             commands,
@@ -119,9 +123,9 @@ impl Planner<'_> {
     }
 
     pub(crate) fn curve(&self, replay: &Replay<'_>, orders: &[Order], expected: &Expected) -> Vec<Point> {
-        let (budgets, tables) = (self.options.budgets, self.with_bytes(orders));
+        let (budgets, tables) = (self.options.budgets, self.heats(orders));
         let chosen = budgets.hbm.saturating_add(budgets.dram);
-        let all = tables.iter().map(|(order, bytes)| order.rows().saturating_mul(*bytes)).fold(0, u64::saturating_add);
+        let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
         // From 0.1% up, and the budget itself.
         let mut sizes: Vec<u64> =
             (0..=POINTS).map(|at| (all as f64 * 2f64.powf(f64::from(at - POINTS) / 2.4)) as u64).collect();
@@ -141,7 +145,7 @@ impl Planner<'_> {
             let asked = cold.asked(1.0).divided(batches);
             let work = self.work(&asked);
             let rate = |site: &Site| {
-                let turns = (REHEARSED as f64 / asked.commands.max(1.0)).clamp(2.0, 64.0) as usize;
+                let turns = (SKETCHED as f64 / asked.commands.max(1.0)).clamp(2.0, 64.0) as usize;
                 let step = replay.samples().len().div_ceil(turns).max(1);
                 let kept = (0..).zip(replay.samples()).step_by(step);
                 let (sum, turns) = kept.fold((Duration::ZERO, 0u32), |(sum, turns), (turn, kept)| {

@@ -1,7 +1,7 @@
 //! Counting a trace's ids, and the orders that follow.
 
 use crate::PlanError;
-use crate::budget::allocate;
+use crate::backtest::Backtest;
 use crate::options::TableShape;
 use crate::order::{Counts, Order};
 use crate::planner::{BLOCK, Planner};
@@ -15,6 +15,7 @@ impl Planner<'_> {
         trace: &mut Trace<'_>,
         range: std::ops::Range<u64>,
         what: &'static str,
+        backtest: &mut Backtest<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<(Vec<Order>, Found), PlanError> {
         let share = self.options.memory / self.shapes.len() as u64;
@@ -26,7 +27,8 @@ impl Planner<'_> {
         let mut outside: Vec<Option<Outside>> = vec![None; counts.len()];
         let mut ids = vec![0u64; counts.len()];
         let mut told = Told::new(what, range.clone(), watch);
-        trace.replay(range, BLOCK, &mut |first, bags| {
+        trace.replay(range, backtest.block(BLOCK), &mut |first, bags| {
+            backtest.look(first, &counts, bags);
             for ((counts, bags), (outside, ids)) in counts.iter_mut().zip(bags).zip(outside.iter_mut().zip(&mut ids)) {
                 *ids += bags.ids.len() as u64;
                 let missing = bags.ids.iter().enumerate().filter(|&(_, &id)| !counts.add(id));
@@ -60,40 +62,6 @@ impl Planner<'_> {
             return Err(PlanError::NothingInTables);
         }
         Ok((orders, Found { ids: ids.iter().sum(), missing, errors }))
-    }
-
-    /// The share of ids in memory of a look-up that is not among those counted but like them: what remains if each counted id
-    /// is taken away once before it is looked up (leave one out).
-    pub(crate) fn foresight(&self, orders: &[Order]) -> f64 {
-        let hot = allocate(&self.with_bytes(orders), self.options.budgets).hot;
-        let (mut hits, mut ids) = (0.0, 0.0);
-        for (order, hot) in orders.iter().zip(hot) {
-            // The class that the last row in memory is of, and how much of it is.
-            let at = order.classes().partition_point(|class| class.end <= hot);
-            let limit = order.classes().get(at).map_or(0, |class| class.count);
-            let mut begin = 0;
-            let mut part = 0.0;
-            for class in order.classes() {
-                let rows = (class.end - begin) as f64;
-                if class.count == limit {
-                    part = hot.saturating_sub(begin) as f64 / rows;
-                }
-                begin = class.end;
-            }
-            let mut begin = 0;
-            for class in order.classes() {
-                let asked = (class.end - begin) as f64 * f64::from(class.count);
-                begin = class.end;
-                ids += asked;
-                let without = class.count - 1;
-                hits += match () {
-                    () if hot >= order.rows() || without > limit => asked,
-                    () if without == limit && limit > 0 => asked * part,
-                    () => 0.0,
-                };
-            }
-        }
-        if ids > 0.0 { hits / ids } else { 0.0 }
     }
 }
 

@@ -2,6 +2,7 @@
 //! part of it that nothing was learnt from. `docs/plan.md` has the model.
 #![forbid(unsafe_code)]
 
+mod backtest;
 mod budget;
 mod costs;
 mod drives;
@@ -22,7 +23,7 @@ mod replay;
 mod svg;
 pub mod trace;
 
-pub use budget::{Allocation, Budgets, allocate};
+pub use budget::{Allocation, Budgets, Heat, allocate};
 pub use costs::{Asked, GpuCosts, HostCosts};
 pub use drives::{ChunkMap, Drives, ReadAt};
 pub use error::PlanError;

@@ -59,6 +59,27 @@ impl Counts {
         }
     }
 
+    /// The rows that were looked up, by count, the highest first.
+    pub fn classes(&self) -> Vec<Class> {
+        let mut high = Vec::new();
+        let mut rows = vec![0u64; HIGH];
+        let mut note = |count: u32| match rows.get_mut(count as usize) {
+            Some(rows) => *rows += 1,
+            None => high.push(count),
+        };
+        match self {
+            Self::Exact(counts) => counts.iter().for_each(|&count| note(count)),
+            Self::Sketch { frequent, .. } => frequent.iter().for_each(|(_, count)| note(count)),
+        }
+        high.sort_unstable_by_key(|&count| Reverse(count));
+        let mut all = classes(high.into_iter());
+        for (count, rows) in rows.into_iter().enumerate().skip(1).rev().filter(|it| it.1 > 0) {
+            let begin = all.last().map_or(0, |class| class.end);
+            all.push(Class { count: count as u32, end: begin + rows });
+        }
+        all
+    }
+
     /// By how much a count may be too low.
     pub fn error(&self) -> u64 {
         match self {
@@ -305,12 +326,14 @@ mod tests {
                 prop_assert!(exact.add(id) && sketch.add(id));
             }
             prop_assert!(![-1, 300].into_iter().any(|id| exact.add(id) || sketch.add(id)));
+            let histograms = [exact.classes(), sketch.classes()];
             let counts = match &exact { Counts::Exact(counts) => counts.clone(), Counts::Sketch { .. } => vec![] };
             let wide: Vec<u64> = counts.iter().map(|&count| count.into()).collect();
             let want = Ranks::by_hotness(&wide);
             // The list is of the rows that were looked up, of which there are few enough.
             prop_assert_eq!(sketch.error(), 0);
-            for order in [Order::new(exact), Order::new(sketch)] {
+            for (order, histogram) in [Order::new(exact), Order::new(sketch)].into_iter().zip(histograms) {
+                prop_assert_eq!(order.classes(), histogram);
                 prop_assert_eq!(order.ranks().unwrap(), want.clone());
                 for id in 0..300 {
                     let rank = order.rank(id).unwrap();

@@ -89,8 +89,11 @@ pub struct Expected {
     pub dram: f64,
     /// On drives.
     pub ssd: f64,
-    /// Twice the standard error of the share in memory, by how much parts of what was held out differ.
+    /// By how much the share in memory may be another: by how much parts of what was held out differ, by how much what was foreseen earlier
+    /// in the trace differed from what came, and by what the hottest rows take, as far as rows cease to be hot.
     pub error: f64,
+    /// Of that, by how much because what is looked up changes.
+    pub drift: f64,
     /// Ids of a look-up.
     pub ids: f64,
     /// Different rows of a look-up on drives.

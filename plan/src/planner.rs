@@ -4,7 +4,8 @@ use warprow_layout::RowPacking;
 use warprow_store::gpu_row_bytes;
 
 use crate::PlanError;
-use crate::budget::{Allocation, allocate};
+use crate::backtest::Backtest;
+use crate::budget::{Allocation, Heat, allocate};
 use crate::grouped::Grouped;
 use crate::options::{Options, TableShape};
 use crate::order::Order;
@@ -102,7 +103,8 @@ impl<'a> Planner<'a> {
         let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
         let batch = u64::from(options.batch).min(held_out);
 
-        let (orders, _) = self.orders(trace, learnt.clone(), "learning", watch)?;
+        let mut backtest = Backtest::new(self, learnt.end, held_out);
+        let (orders, _) = self.orders(trace, learnt.clone(), "learning", &mut backtest, watch)?;
         let allocation = self.allocate(&orders)?;
         let grouped = self.group(&orders, &allocation, trace, learnt, watch)?;
 
@@ -139,9 +141,10 @@ impl<'a> Planner<'a> {
         let applied: Vec<bool> = judged.iter().map(|it| it.is_some_and(|it| it.applied)).collect();
 
         // What is loaded is learnt from all of the trace.
-        let (all, missing) = self.orders(trace, 0..queries, "counting", watch)?;
+        let (all, missing) = self.orders(trace, 0..queries, "counting", &mut Backtest::none(self), watch)?;
         let final_allocation = self.allocate(&all)?;
-        let more_data = self.foresight(&all) - self.foresight(&orders);
+        let foresight = self.foresight(&self.heats(&orders));
+        let later = self.foresight(&self.heats(&all));
         let mut final_orders = all;
         if applied.contains(&true)
             && let Some(grouped) = self.group(&final_orders, &final_allocation, trace, 0..queries, watch)?
@@ -174,7 +177,8 @@ impl<'a> Planner<'a> {
         if chosen.total().ids == 0 {
             return Err(PlanError::NothingInTables);
         }
-        let expected = self.expect(&chosen, &allocation.hot, more_data);
+        let hit = backtest.judge(foresight, later, &self.heats(&final_orders), chosen.parts());
+        let expected = self.expect(&chosen, &allocation.hot, hit);
         let curve = self.curve(&chosen, &orders, &expected);
         let tables = (self.shapes.iter().zip(&final_orders).zip(&missing.errors).zip(judged).enumerate())
             .map(|(at, (((shape, order), &count_error), grouping))| {
@@ -199,8 +203,8 @@ impl<'a> Planner<'a> {
         Ok(Planned { plan, orders: final_orders })
     }
 
-    pub(crate) fn with_bytes<'o>(&self, orders: &'o [Order]) -> Vec<(&'o Order, u64)> {
-        orders.iter().zip(self.in_memory.iter().copied()).collect()
+    pub(crate) fn heats<'o>(&self, orders: &'o [Order]) -> Vec<Heat<'o>> {
+        orders.iter().zip(&self.in_memory).map(|(order, &row_bytes)| Heat::new(order, row_bytes)).collect()
     }
 
     fn allocate(&self, orders: &[Order]) -> Result<Allocation, PlanError> {
@@ -214,7 +218,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Ok(allocate(&self.with_bytes(orders), budgets))
+        Ok(allocate(&self.heats(orders), budgets))
     }
 
     fn placed<'o>(&self, orders: &'o [Order], allocation: &Allocation) -> Vec<Placed<'o>> {
