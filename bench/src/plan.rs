@@ -69,7 +69,9 @@ pub struct PlanResult {
     pub rate: f64,
     /// Planned over measured: the median of the rounds, each with costs measured just before.
     pub ratio: f64,
-    /// The least and the largest of these.
+    /// The same by the look-up that is faster than 19 of 20, which others have not disturbed.
+    pub undisturbed_ratio: f64,
+    /// The least and the largest ratio of a round.
     pub ratios: [f64; 2],
     /// The share of the time that was planned to be waiting for drives.
     pub waited: f64,
@@ -80,9 +82,10 @@ pub struct PlanResult {
 }
 
 impl PlanResult {
-    /// Whether the rate is what was planned.
-    pub fn rate_holds(&self) -> bool {
-        (self.ratio - 1.0).abs() <= RATE_WITHIN
+    /// Whether the rate is what was planned; on a `busy` machine, that of undisturbed look-ups.
+    pub fn rate_holds(&self, busy: bool) -> bool {
+        let ratio = if busy { self.undisturbed_ratio } else { self.ratio };
+        (ratio - 1.0).abs() <= RATE_WITHIN
     }
 
     /// Whether the hit rate is.
@@ -144,7 +147,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     setup.generated()?.read(setup.ids as usize, std::slice::from_mut(&mut bags))?;
     let cut = bags.ids.len() / 5 * 4;
     let planned = || -> anyhow::Result<(Planned, HostCosts)> {
-        let costs = HostCosts::measure(setup.dim * 4)?;
+        let costs = HostCosts::measure(setup.dim * 4, true)?;
         Ok((setup.plan(Recorded::new(&bags, 0..cut), costs, 1 << 30)?, costs))
     };
     let (mut plan, mut costs) = planned()?;
@@ -173,7 +176,8 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let mut rows = vec![0f32; batch * width];
     let (mut checked, mut did) = (0, [0u64; 4]);
     let held_out: Range<usize> = cut..bags.ids.len() / batch * batch;
-    let (mut planned_rates, mut rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut planned_rates, mut rates) = (Vec::new(), Vec::new());
+    let (mut ratios, mut undisturbed_ratios) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         if round > 0 {
             (plan, costs) = planned()?;
@@ -196,11 +200,13 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
                 did.iter_mut().zip(sums).for_each(|(sum, of_lookup)| *sum += of_lookup);
             }
         }
-        let mut sorted = times.clone(); sorted.sort_by(f64::total_cmp); eprintln!("TMP planned {:.0} us waited {:.2}; p0 {:.0} p2 {:.0} p10 {:.0} p50 {:.0}", 1e6*batch as f64 / plan.plan.expected.ids_per_second, plan.plan.expected.waited, sorted[0]*1e6, sorted[sorted.len()/50]*1e6, sorted[sorted.len()/10]*1e6, sorted[sorted.len()/2]*1e6);
+        times.sort_by(f64::total_cmp);
+        let undisturbed = times.get(times.len() / 20).copied().unwrap_or(f64::INFINITY);
         let (planned, rate) = (plan.plan.expected.ids_per_second, batch as f64 / median(times));
         planned_rates.push(planned);
         rates.push(rate);
         ratios.push(planned / rate);
+        undisturbed_ratios.push(planned * undisturbed / batch as f64);
     }
     let [lookups, ids, ids_dram, commands] = did.map(|it| it as f64);
     let expected = &plan.plan.expected;
@@ -214,6 +220,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
         rate_planned: median(planned_rates),
         rate: median(rates),
         ratio: median(ratios),
+        undisturbed_ratio: median(undisturbed_ratios),
         ratios: range,
         waited: expected.waited,
         costs,

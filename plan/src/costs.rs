@@ -1,19 +1,8 @@
-//! What look-ups cost besides drives: a processor, measured where they will run, and a GPU.
+//! What look-ups cost besides drives: a processor, and a GPU.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use warprow_dma::{Clock, SystemClock};
-use warprow_layout::{FormatOptions, TableSpec};
-use warprow_soft_controller::{Namespace, Placement, Ram, SoftController, Timing};
-use warprow_store::{
-    Batch, DType, Device, Feature, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Report, Rows, Slot,
-    Stage, Store, TableLoad,
-};
-use warprow_workload::Random;
 
 use crate::PlanError;
 use crate::lookup::Work;
@@ -95,12 +84,8 @@ impl Default for HostCosts {
     }
 }
 
-/// Turns, and which of them counts by how long it took: others may need the processor as well.
-const TURNS: usize = 25;
-const COUNTS: usize = TURNS / 3;
-const BATCH: usize = 4096;
 /// Commands on a queue at a time, of a host executor.
-const DEPTH: usize = 1023;
+pub(crate) const DEPTH: usize = 1023;
 /// Ids in DRAM between two looks at the drives.
 const STEP: f64 = 256.0;
 
@@ -109,7 +94,7 @@ fn duration(seconds: f64) -> Duration {
 }
 
 /// That of `of` which falls on one of `among`.
-fn each(of: f64, among: f64) -> f64 {
+pub(crate) fn each(of: f64, among: f64) -> f64 {
     if among > 0.0 { of / among } else { 0.0 }
 }
 
@@ -146,171 +131,12 @@ impl HostCosts {
         }
     }
 
-    /// Measures them with rows of `row_bytes`, a multiple of 4 up to 64 KiB, on an emulated drive in memory, within a second or so.
+    /// Measures them with rows of `row_bytes`, a multiple of 4 up to 64 KiB, on an emulated drive in memory, within a second or two.
     ///
-    /// Processor and drive take turns on one thread, so that each can be timed by itself.
-    pub fn measure(row_bytes: u32) -> Result<Self, PlanError> {
-        let fail = |error: &dyn std::fmt::Display| PlanError::Timing(error.to_string());
-        let dim = (row_bytes / 4).clamp(1, 1 << 14);
-        // More rows than caches hold.
-        let rows = ((64 << 20) / (u64::from(dim) * 4)).clamp(BATCH as u64 * 2, 1 << 19);
-        let bytes = rows * u64::from(dim) * 4;
-        // A drive that takes no time, by the same path as one that takes some.
-        let timing = Timing {
-            small_reads: 1e12,
-            reads: 1e12,
-            writes: 1e12,
-            read_bytes: 1e15,
-            write_bytes: 1e15,
-            dies: 1,
-            page_read: Duration::ZERO,
-            page_write: Duration::ZERO,
-            read_overhead: Duration::ZERO,
-            write_latency: Duration::ZERO,
-            flush: Duration::ZERO,
-            slow_read: None,
-            placement: Placement::Address { regions: 1 },
-        };
-        let namespace = Namespace::new(Ram::new(bytes * 5 / 4 + (64 << 20)).map_err(|error| fail(&error))?);
-        let builder = SoftController::builder().name("timed").serial("timed").namespace(namespace).timing(timing);
-        let drive = builder.stepped().build().map_err(|error| fail(&error))?;
-        let clock = Arc::new(Turns { drive: drive.clone(), system: SystemClock::new(), stepped: AtomicU64::new(0) });
-        let options = OpenOptions::default().with_clock(clock.clone());
-        let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &options);
-        let store = store.map_err(|error| fail(&error))?;
-        let spec = TableSpec::new("t", rows, dim, DType::F32);
-        let content = warprow_workload::Oracle::new(1, 0, rows, dim, DType::F32);
-        let load = TableLoad::new(&spec, &content).with_random_access();
-        let loaded = store.load("t", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()));
-        loaded.map_err(|error| fail(&error))?;
-
-        let mut random = Random::new(1);
-        let mut rows_out = vec![0f32; BATCH * dim as usize];
-        let mut timed = |dram: u64, ids: &mut dyn FnMut(&mut Random) -> Vec<i64>| -> Result<Timed, PlanError> {
-            let host = store.attach_host(HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
-            let options = PlanOptions::default().with_max(BATCH as u32, BATCH);
-            let plan = host.plan(&[Feature::new("f", "t")], options).map_err(|error| fail(&error))?;
-            let mut slot = plan.slot().map_err(|error| fail(&error))?;
-            let mut turn = |slot: &mut Slot| -> Result<Timed, PlanError> {
-                let ids = ids(&mut random);
-                let mut out = Output::new(Rows::F32(&mut rows_out), dim as usize);
-                let before = clock.stepped();
-                let report =
-                    slot.lookup(&Batch::new(&ids, ids.len() as u32), &mut out).map_err(|error| fail(&error))?;
-                Ok(Timed { report, drive: (clock.stepped() - before).as_secs_f64() })
-            };
-            let _ = (turn(&mut slot)?, turn(&mut slot)?);
-            let mut turns = (0..TURNS).map(|_| turn(&mut slot)).collect::<Result<Vec<_>, _>>()?;
-            let mut drives: Vec<f64> = turns.iter().map(|timed| timed.drive).collect();
-            drives.sort_by(f64::total_cmp);
-            turns.sort_by_key(|timed| timed.report.stages.iter().sum::<Duration>());
-            let chosen = turns.into_iter().nth(COUNTS).zip(drives.into_iter().nth(COUNTS));
-            chosen.map(|(timed, drive)| Timed { drive, ..timed }).ok_or_else(|| fail(&"no turn"))
-        };
-        let any =
-            |random: &mut Random, count: usize| -> Vec<i64> { (0..count).map(|_| random.below(rows) as i64).collect() };
-        let one = timed(u64::MAX, &mut |random| any(random, 1))?;
-        let dram = timed(u64::MAX, &mut |random| any(random, BATCH))?;
-        let apart = timed(0, &mut |random| any(random, BATCH))?;
-        let again = timed(0, &mut |random| {
-            let mut ids = any(random, BATCH / 4).repeat(4);
-            (1..ids.len()).rev().for_each(|at| ids.swap(at, random.below(at as u64 + 1) as usize));
-            ids
-        })?;
-        let beside = timed(0, &mut |random| {
-            let first = random.below(rows - BATCH as u64) as i64;
-            (first..first + BATCH as i64).collect()
-        })?;
-        let lookup = one.before() + one.then();
-        let (ids, apart_rows, again_rows) = (BATCH as f64, apart.rows(), again.rows());
-        let row_before = each(apart.before() - again.before(), apart_rows - again_rows).max(0.0);
-        let command = each(apart.then() - beside.then(), apart.commands() - beside.commands()).max(0.0);
-        let send = each(apart.stage(Stage::Read), apart.commands().min(DEPTH as f64)).min(command);
-        let row = each(apart.then() - apart.commands() * command, apart_rows).max(0.0);
-        let rest = again.then() - again.commands() * command - again_rows * row;
-        Ok(Self {
-            lookup,
-            dram_before: each(dram.before() - lookup, ids).max(0.0),
-            dram: each(dram.then(), ids),
-            ssd_before: each(apart.before() - lookup - apart_rows * row_before, ids).max(0.0),
-            row_before,
-            send,
-            complete: command - send,
-            row,
-            repeat: each(rest, ids - again_rows).max(0.0),
-            emulated: each(apart.drive, apart.commands()),
-        })
-    }
-}
-
-/// What a look-up took.
-struct Timed {
-    report: Report,
-    /// Seconds of the drive's.
-    drive: f64,
-}
-
-impl Timed {
-    fn stage(&self, stage: Stage) -> f64 {
-        self.report.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64)
-    }
-
-    /// Seconds before the first command leaves.
-    fn before(&self) -> f64 {
-        [Stage::Dedupe, Stage::Route, Stage::Order, Stage::Merge].map(|stage| self.stage(stage)).iter().sum()
-    }
-
-    /// Seconds from then on.
-    fn then(&self) -> f64 {
-        self.stage(Stage::Read) + self.stage(Stage::Expand)
-    }
-
-    fn rows(&self) -> f64 {
-        self.report.rows_ssd as f64
-    }
-
-    fn commands(&self) -> f64 {
-        self.report.commands as f64
-    }
-}
-
-/// A clock that stands still while the drive works, which it does when the host waits.
-struct Turns {
-    drive: Arc<SoftController>,
-    system: SystemClock,
-    /// Nanoseconds that the drive has worked for.
-    stepped: AtomicU64,
-}
-
-impl Turns {
-    fn stepped(&self) -> Duration {
-        Duration::from_nanos(self.stepped.load(Ordering::Relaxed))
-    }
-}
-
-impl Clock for Turns {
-    fn now(&self) -> Duration {
-        self.system.now().saturating_sub(self.stepped())
-    }
-
-    fn relax(&self, _turn: u32) {
-        let began = self.system.now();
-        self.drive.step(began.saturating_sub(self.stepped()));
-        let took = self.system.now().saturating_sub(began);
-        self.stepped.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    fn sleep(&self, duration: Duration) {
-        let until = self.now() + duration;
-        while self.now() < until {
-            self.relax(0);
-            // What it did not count as the drive's passes.
-            std::hint::spin_loop();
-        }
-    }
-
-    fn is_concurrent(&self) -> bool {
-        false
+    /// Processor and drive take turns on one thread, so that each can be timed by itself. For `emulated` drives, which have threads of
+    /// their own, it is then measured what threads cost each other: lines travel between their caches, and they may share a core.
+    pub fn measure(row_bytes: u32, emulated: bool) -> Result<Self, PlanError> {
+        crate::bed::measure(row_bytes, emulated)
     }
 }
 
@@ -417,7 +243,7 @@ mod tests {
 
     #[test]
     fn costs_are_measured() {
-        let costs = HostCosts::measure(128).unwrap();
+        let costs = HostCosts::measure(128, true).unwrap();
         println!("{costs:?}");
         let all = [costs.lookup, costs.dram_before, costs.dram, costs.ssd_before, costs.emulated];
         assert!(all.iter().all(|&it| it > 0.0 && it < 1.0), "{costs:?}");

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod backtest;
+mod bed;
 mod budget;
 mod costs;
 mod drives;

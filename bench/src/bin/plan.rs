@@ -148,6 +148,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                     results.iter().map(|(setup, result)| json!({ "setup": setup, "result": result })).collect();
                 return Ok(format!("{}\n", json!({ "schema": 1, "cases": cases, "machine": machine_json(&machine) })));
             }
+            let is_busy = machine.is_busy();
             let rows = results.iter().map(|(setup, it)| {
                 [
                     format!("{} × {}, α {}", setup.drives, setup.profile, setup.alpha),
@@ -158,8 +159,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                     per_second(it.rate_planned),
                     per_second(it.rate),
                     format!("{:.2} ({:.2}–{:.2})", it.ratio, it.ratios[0], it.ratios[1]),
+                    format!("{:.2}", it.undisturbed_ratio),
                     format!("{:.0} %", it.waited * 100.0),
-                    match (it.hit_holds(), it.rate_holds()) {
+                    match (it.hit_holds(), it.rate_holds(is_busy)) {
                         (true, true) => "held",
                         (true, false) => "rate off",
                         (false, true) => "hit rate off",
@@ -189,7 +191,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             );
             writeln!(text, "{}", table(header, rows))?;
             let costs: Vec<String> = results.iter().map(|(_, it)| nanoseconds(&it.costs)).collect();
-            writeln!(text, "Held: the hit rate within 2 points or the error stated, the rate within 20%.")?;
+            let whose = if is_busy { ", of undisturbed look-ups since the machine is busy" } else { "" };
+            writeln!(text, "Held: the hit rate within 2 points or the error stated, the rate within 20%{whose}.")?;
             writeln!(text, "Nanoseconds of a processor, as measured before each case:\n{}", costs.join("\n"))?;
             writeln!(text, "{} rows compared.", results.iter().map(|it| it.1.checked).sum::<u64>())?;
             Ok(text + &busy(&machine))

@@ -9,7 +9,7 @@ use serde_json::json;
 use warprow_formats::RawShape;
 use warprow_plan::trace::{Read, Source, Trace};
 use warprow_plan::{
-    Bound, Budgets, Drives, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point, TableShape,
+    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point, TableShape,
     curves,
 };
 use warprow_store::OpenOptions;
@@ -64,6 +64,9 @@ pub struct PlanArgs {
     /// The drives, as emulated drives can be timed: none, p5800x or gen5-tlc; with SIZE, whether the tables fit is checked
     #[arg(long = "on", value_name = "[N*]KIND[:SIZE]", default_value = "gen5-tlc")]
     kind: DriveKind,
+    /// These drives are emulated: a thread of this machine serves each, and takes its own time
+    #[arg(long)]
+    emulated: bool,
     /// Bytes of an LBA
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     lba: u32,
@@ -171,12 +174,12 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
     let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
     let costs = match args.typical_host || args.hbm > 0 {
         true => HostCosts::default(),
-        false => HostCosts::measure(row_bytes.next_multiple_of(4))?,
+        false => HostCosts::measure(row_bytes.next_multiple_of(4), args.emulated)?,
     };
     let DriveKind { count, kind, bytes } = args.kind.clone();
     let options = Options {
         budgets: Budgets { hbm: args.hbm, dram: args.dram },
-        drives: Drives { count, profile: kind, bytes, lba: args.lba },
+        drives: Drives { count, profile: kind, bytes, lba: args.lba, emulated: args.emulated },
         batch: args.batch,
         held_out: args.held_out,
         memory: args.memory,
@@ -187,6 +190,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
         },
         allow_missing: args.allow_missing,
         costs,
+        gpu: GpuCosts::default(),
         seed: args.seed,
     };
     let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
@@ -309,6 +313,9 @@ fn stated(argument: &str) -> Result<TableShape, Failure> {
     }
 }
 
+/// An error of the share in memory that is worth a warning.
+const UNPREDICTABLE: f64 = 0.02;
+
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
@@ -361,6 +368,12 @@ fn describe(planned: &Planned, options: &Options) -> String {
         percent(expected.ssd),
         percent(expected.error)
     );
+    if expected.drift > UNPREDICTABLE {
+        text += &format!(
+            "\nwhat is looked up changes, and few rows take much of it: the share in memory may be off by {}",
+            percent(expected.drift)
+        );
+    }
     text += &format!(
         "\na look-up of {:.0} ids reads {:.1} rows by {:.1} commands, {}, {:.2} bytes for each byte used",
         expected.ids,
@@ -372,6 +385,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
     let waits = match expected.bound {
         Bound::Drives => "waits for drives",
         Bound::Host => "waits for the processor",
+        Bound::Gpu => "waits for the GPU",
         Bound::Unknown => "the rate is not known",
     };
     text += &format!(
@@ -381,7 +395,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
         units::short(expected.iops_per_drive)
     );
     if options.budgets.hbm > 0 {
-        text += "\n(on the GPU: what drives allow; the GPU's own time is not counted)";
+        text += "\n(the GPU's own time: as measured on an H200)";
     }
     text += &format!("\n\nother budgets, on {}:\n{}", plan.drives.profile, budgets(plan));
     text
