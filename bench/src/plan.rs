@@ -102,7 +102,7 @@ impl PlanSetup {
     }
 
     fn shape(&self) -> TableShape {
-        TableShape { name: TABLE.to_owned(), rows: self.rows, dim: self.dim, dtype: DType::F32 }
+        TableShape { name: TABLE.to_owned(), rows: self.rows, dim: self.dim, dtype: DType::F32, index_bytes: None }
     }
 
     fn dram_bytes(&self) -> u64 {

@@ -84,7 +84,7 @@ impl<'p> Backtest<'p> {
             let heats: Vec<Heat<'_>> =
                 heats.map(|((classes, shape), &row_bytes)| Heat { classes, rows: shape.rows, row_bytes }).collect();
             self.step.foresight = self.planner.foresight(&heats);
-            let hot = allocate(&heats, self.planner.options.budgets).hot;
+            let hot = allocate(&heats, self.planner.budgets).hot;
             let memory = counts.iter().zip(&heats).zip(hot).map(|((counts, heat), hot)| Memory::new(counts, heat, hot));
             self.memory = Some(memory.collect());
         }
@@ -115,7 +115,7 @@ impl<'p> Backtest<'p> {
         let variance = lost.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
         // The next step is one more of the kind.
         let steps = 2.0 * (variance * (1.0 + 1.0 / count)).sqrt();
-        let hot = allocate(heats, self.planner.options.budgets).hot;
+        let hot = allocate(heats, self.planner.budgets).hot;
         let drift = steps.max(turnover(heats, &hot, mean));
         // More to learn from does no harm.
         let rate = (last + (later - foresight).max(0.0)).min(1.0);
@@ -163,7 +163,7 @@ enum Memory {
     /// A bit for each row.
     Bits(Vec<u64>),
     /// Those that were counted, and the share of the others.
-    Listed { rows: Frequent, others: f64, of: u64 },
+    Listed { rows: Frequent, others: f64, of: u64, keyed: bool },
 }
 
 impl Memory {
@@ -185,14 +185,14 @@ impl Memory {
                 });
                 Self::Bits(words.collect())
             }
-            Counts::Sketch { frequent, rows } => {
+            Counts::Sketch { frequent, rows, keyed } => {
                 let mut kept: Vec<u64> = frequent.iter().filter(|&(_, count)| is_hot(count)).map(|it| it.0).collect();
                 kept.sort_unstable();
                 // Room enough that none is dropped.
                 let mut hot = Frequent::new(kept.len() as u64 * 36);
                 kept.iter().for_each(|&id| hot.add(id));
                 let others = if limit == 0 { some as f64 / (*rows as f64 - kept.len() as f64).max(1.0) } else { 0.0 };
-                Self::Listed { rows: hot, others, of: *rows }
+                Self::Listed { rows: hot, others, of: *rows, keyed: *keyed }
             }
         }
     }
@@ -200,10 +200,13 @@ impl Memory {
     /// The share of row `id` that is in memory; `None`: there is no such row.
     #[inline]
     fn share(&self, id: i64) -> Option<f64> {
-        let id = u64::try_from(id).ok()?;
+        let is_id = id >= 0;
+        let id = id as u64;
         match self {
             Self::Bits(words) => words.get((id / 64) as usize).map(|word| f64::from((word >> (id % 64)) as u32 & 1)),
-            Self::Listed { rows, others, of } => (id < *of).then(|| if rows.count(id) > 0 { 1.0 } else { *others }),
+            Self::Listed { rows, others, of, keyed } => {
+                (*keyed || (is_id && id < *of)).then(|| if rows.count(id) > 0 { 1.0 } else { *others })
+            }
         }
     }
 }
@@ -212,7 +215,7 @@ impl Planner<'_> {
     /// The share of ids in memory of a look-up that is not among those counted but like them: what remains if each counted id
     /// is taken away once before it is looked up (leave one out).
     pub(crate) fn foresight(&self, heats: &[Heat<'_>]) -> f64 {
-        let hot = allocate(heats, self.options.budgets).hot;
+        let hot = allocate(heats, self.budgets).hot;
         let (mut hits, mut ids) = (0.0, 0.0);
         for (heat, hot) in heats.iter().zip(hot) {
             // The class that the last row in memory is of, and how much of it is.

@@ -123,7 +123,7 @@ impl Planner<'_> {
     }
 
     pub(crate) fn curve(&self, replay: &Replay<'_>, orders: &[Order], expected: &Expected) -> Vec<Point> {
-        let (budgets, tables) = (self.options.budgets, self.heats(orders));
+        let (budgets, tables) = (self.budgets, self.heats(orders));
         let chosen = budgets.hbm.saturating_add(budgets.dram);
         let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
         // From 0.1% up, and the budget itself.

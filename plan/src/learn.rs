@@ -20,10 +20,18 @@ impl Planner<'_> {
     ) -> Result<(Vec<Order>, Found), PlanError> {
         let share = self.options.memory / self.shapes.len() as u64;
         // Tables that need less than their share leave more for the others.
-        let exact = |shape: &TableShape| shape.rows.saturating_mul(Counts::EXACT_BYTES);
+        let each = |shape: &TableShape| if shape.is_keyed() { Counts::KEY_BYTES } else { Counts::EXACT_BYTES };
+        let exact = |shape: &TableShape| shape.rows.saturating_mul(each(shape));
         let total = self.shapes.iter().map(exact).fold(0, u64::saturating_add);
         let room = |shape: &TableShape| if total <= self.options.memory { exact(shape) } else { share };
-        let mut counts: Vec<Counts> = self.shapes.iter().map(|shape| Counts::new(shape.rows, room(shape))).collect();
+        let mut counts: Vec<Counts> = self
+            .shapes
+            .iter()
+            .map(|shape| match shape.is_keyed() {
+                true => Counts::keyed(shape.rows, room(shape)),
+                false => Counts::new(shape.rows, room(shape)),
+            })
+            .collect();
         let mut outside: Vec<Option<Outside>> = vec![None; counts.len()];
         let mut ids = vec![0u64; counts.len()];
         let mut told = Told::new(what, range.clone(), watch);
@@ -54,6 +62,12 @@ impl Planner<'_> {
                 id,
                 query,
             });
+        }
+        for (counts, shape) in counts.iter().zip(self.shapes) {
+            let different = counts.classes().last().map_or(0, |class| class.end);
+            if different > shape.rows && !self.options.allow_missing {
+                return Err(PlanError::KeysOutside { table: shape.name.clone(), rows: shape.rows, different });
+            }
         }
         let missing = outside.iter().flatten().map(|it| it.count).sum();
         let errors = counts.iter().map(Counts::error).collect();

@@ -18,6 +18,19 @@ pub struct TableShape {
     pub dim: u32,
     /// Type of the elements.
     pub dtype: DType,
+    /// Looked up by keys: bytes of their index, which lies in memory beside rows. `None`: by ids, from 0 on.
+    pub index_bytes: Option<u64>,
+}
+
+impl TableShape {
+    /// Bytes that the index of so many keys takes, about, with the usual fingerprints of 16 bits.
+    pub fn index_of(rows: u64) -> u64 {
+        (rows as f64 * (3.4 + 16.0) / 8.0) as u64
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.index_bytes.is_some()
+    }
 }
 
 /// Whether rows that are looked up together shall share LBAs.

@@ -23,6 +23,14 @@ pub struct Plan {
     pub curve: Vec<Point>,
 }
 
+impl Plan {
+    /// Bytes of memory for rows, GPU memory and DRAM together: what indices of keys leave of the budgets.
+    pub fn memory_for_rows(&self) -> u64 {
+        let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
+        self.budgets.hbm.saturating_add(self.budgets.dram).saturating_sub(indices)
+    }
+}
+
 /// A table in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TablePlan {
@@ -44,6 +52,9 @@ pub struct TablePlan {
     pub seen_rows: u64,
     /// By how much the count of a row may be too low: 0 where counting was exact.
     pub count_error: u64,
+    /// Looked up by keys: bytes of their index. `None`: by ids.
+    #[serde(default)]
+    pub index_bytes: Option<u64>,
     /// What sharing of LBAs does, if it was tried.
     pub grouping: Option<Grouping>,
 }

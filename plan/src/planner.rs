@@ -5,7 +5,7 @@ use warprow_store::gpu_row_bytes;
 
 use crate::PlanError;
 use crate::backtest::Backtest;
-use crate::budget::{Allocation, Heat, allocate};
+use crate::budget::{Allocation, Budgets, Heat, allocate};
 use crate::grouped::Grouped;
 use crate::options::{Options, TableShape};
 use crate::order::Order;
@@ -28,6 +28,8 @@ pub(crate) struct Planner<'a> {
     pub stripe_lbas: u64,
     /// Bytes of a row in memory.
     pub in_memory: Vec<u64>,
+    /// Memory for rows: what indices of keys leave.
+    pub budgets: Budgets,
 }
 
 /// Plans `tables` by `trace`, whose columns are theirs in the same order.
@@ -78,8 +80,19 @@ impl<'a> Planner<'a> {
         let packings = shapes.iter().zip(&row_bytes).map(packing).collect::<Result<Vec<_>, _>>()?;
         let on_gpu = options.budgets.hbm > 0;
         let in_memory = |&bytes: &u32| u64::from(if on_gpu { gpu_row_bytes(bytes) } else { bytes });
-        let planner =
-            Self { shapes, options, packings, stripe_lbas, in_memory: row_bytes.iter().map(in_memory).collect() };
+        let in_memory = row_bytes.iter().map(in_memory).collect();
+        // Indices of keys lie where look-ups run.
+        let index_bytes = shapes.iter().filter_map(|it| it.index_bytes).fold(0, u64::saturating_add);
+        let mut budgets = options.budgets;
+        let (budget, bytes) = match on_gpu {
+            true => ("GPU memory", &mut budgets.hbm),
+            false => ("DRAM", &mut budgets.dram),
+        };
+        if *bytes != 0 && *bytes < index_bytes {
+            return Err(PlanError::Index { budget, bytes: *bytes, index_bytes });
+        }
+        *bytes = bytes.saturating_sub(index_bytes);
+        let planner = Self { shapes, options, packings, stripe_lbas, in_memory, budgets };
         let (needed, drives) =
             (planner.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0)), &options.drives);
         let room = drives.bytes.saturating_mul(drives.count.into());
@@ -194,6 +207,7 @@ impl<'a> Planner<'a> {
                     dram_rows: hot - hbm_rows,
                     seen_rows: order.seen(),
                     count_error,
+                    index_bytes: shape.index_bytes,
                     grouping,
                 }
             })
@@ -208,7 +222,7 @@ impl<'a> Planner<'a> {
     }
 
     fn allocate(&self, orders: &[Order]) -> Result<Allocation, PlanError> {
-        let budgets = self.options.budgets;
+        let budgets = self.budgets;
         let hottest = (orders.iter().zip(self.shapes).zip(&self.in_memory))
             .max_by_key(|((order, _), bytes)| (order.count(0), std::cmp::Reverse(**bytes)));
         if let Some(((_, shape), &row_bytes)) = hottest {

@@ -21,7 +21,7 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
     let (from, to) = (mib(first.bytes), mib(last.bytes).max(mib(first.bytes) * 1.01));
-    let chosen = mib(plan.budgets.hbm.saturating_add(plan.budgets.dram));
+    let chosen = mib(plan.memory_for_rows());
     let root = SVGBackend::with_string(svg, (960, 420)).into_drawing_area();
     root.fill(&WHITE)?;
     let (left, right) = root.split_horizontally(480);

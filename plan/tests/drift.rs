@@ -17,7 +17,7 @@ fn planned(alpha: f64, drift: f64, memory: u64, seed: u64) -> (f64, f64, f64) {
     trace.read(400_000, std::slice::from_mut(&mut bags)).unwrap();
     let (learnt, later): (Range<usize>, Range<usize>) = (0..320_000, 320_000..400_000);
     let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(Recorded::new(&bags, learnt)) as _)]).unwrap();
-    let shape = TableShape { name: "t".to_owned(), rows: ROWS, dim: 32, dtype: DType::F32 };
+    let shape = TableShape { name: "t".to_owned(), rows: ROWS, dim: 32, dtype: DType::F32, index_bytes: None };
     let options = Options {
         budgets: Budgets { hbm: 0, dram: ROWS / 10 * 128 },
         batch: 1000,

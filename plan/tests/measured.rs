@@ -48,7 +48,7 @@ impl Case {
         let queries = column.queries().unwrap() as usize;
         assert_eq!(column.read(queries, std::slice::from_mut(&mut bags)).unwrap(), queries);
         let dram = (rows as f64 * dram) as u64 * u64::from(dim) * 4;
-        let shape = TableShape { name: "t".to_owned(), rows, dim, dtype: DType::F32 };
+        let shape = TableShape { name: "t".to_owned(), rows, dim, dtype: DType::F32, index_bytes: None };
         Self { shape, bags, dram, batch, group: GroupRows::Off, profile: "gen5-tlc", drives: 2 }
     }
 

@@ -178,7 +178,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                 "were",
                 "ids/s",
                 "were",
-                "ratio",
+                "planned/measured",
+                "undisturbed",
                 "waiting",
                 "verdict",
             ];
