@@ -69,7 +69,9 @@ fn a_table_with_keys_is_planned_and_loaded() {
     let key = |row: u64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64) ^ -7;
     let table = rig.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
     let bytes = |keys: &mut dyn Iterator<Item = i64>| keys.flat_map(i64::to_le_bytes).collect::<Vec<u8>>();
-    fs::write(rig.path("k.i64"), bytes(&mut (0..ROWS).map(key))).unwrap();
+    let mut keys = warprow_formats::npy::head_of_list("<i8", ROWS);
+    keys.extend(bytes(&mut (0..ROWS).map(key)));
+    fs::write(rig.path("k.npy"), keys).unwrap();
     let row = |at: u64| {
         let x = at.wrapping_mul(0xd134_2543_de82_ef95) >> 33;
         if at.is_multiple_of(2) { x % (ROWS / 97) * 97 } else { x % (ROWS + 1) }
@@ -87,7 +89,7 @@ fn a_table_with_keys_is_planned_and_loaded() {
     let hit = made["plan"]["expected"]["dram"].as_f64().unwrap();
     assert!((0.49..0.53).contains(&hit), "{made}");
 
-    let load = ["load", "-d", &drive, &table, "--keys", "k.i64", "--key-index", "always", "--plan", "p"];
+    let load = ["load", "-d", &drive, &table, "--keys", "k.npy", "--key-index", "always", "--plan", "p"];
     let loaded = rig.ok(&load);
     assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&50.into(), &"plan".into()));
     let ids: Vec<String> = (0..ROWS).step_by(37).map(|row| key(row).to_string()).collect();
