@@ -377,9 +377,9 @@ mod tests {
             model.due(Duration::ZERO, &extent(Access::Write, page));
         }
         let now = Duration::from_secs(1);
-        for (nth, &page) in (0..).zip(&pages).rev() {
+        for (nth, &page) in pages.iter().enumerate().rev() {
             let want = model.due(now, &extent(Access::Read, page));
-            assert_eq!(rehearsal.read(now, page * PAGE, PAGE, Some(nth)), want, "page {nth}");
+            assert_eq!(rehearsal.read(now, page * PAGE, PAGE, Some(nth as u64)), want, "page {nth}");
         }
     }
 
