@@ -93,6 +93,27 @@ impl Rows<'_> {
         }
     }
 
+    /// The rows of `keys`, without those that the table does not have.
+    pub fn rows_of(&self, table: &str, keys: &[u64]) -> Result<Vec<u64>, Failure> {
+        let Self::Keys(index, all) = self else { return Ok(keys.to_vec()) };
+        let slots: Vec<u64> = index.place(*all, 0).map_err(|error| of_keys(table, &error))?;
+        let mut rows = vec![u64::MAX; slots.len()];
+        for (row, slot) in (0..).zip(slots) {
+            if let Some(place) = usize::try_from(slot).ok().and_then(|slot| rows.get_mut(slot)) {
+                *place = row;
+            }
+        }
+        let mut found = vec![u64::MAX; keys.len()];
+        index.slots(keys, &mut found);
+        // A key that is none of the table's may have the slot of one that is: whoever comes first.
+        let mut taken = vec![false; rows.len()];
+        found.retain(|&slot| {
+            let place = usize::try_from(slot).ok().and_then(|slot| taken.get_mut(slot));
+            place.is_some_and(|taken| !std::mem::replace(taken, true))
+        });
+        Ok(found.into_iter().filter_map(|slot| rows.get(slot as usize).copied()).collect())
+    }
+
     /// Counts by row, of those where [`place`](Self::place) counts.
     fn by_row(&self, table: &str, counts: Vec<u64>) -> Result<Vec<u64>, Failure> {
         let Self::Keys(index, keys) = self else { return Ok(counts) };

@@ -1,13 +1,8 @@
-//! How long drives take for the reads of a look-up.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::time::Duration;
+//! The drives of a plan, and where tables will lie on them.
 
 use serde::{Deserialize, Serialize};
-use warprow_soft_controller::{Profile, Rehearsal, Timing};
-
-use warprow_workload::mix_all;
+use warprow_layout::RankWidth;
+use warprow_soft_controller::{Profile, Timing};
 
 use crate::PlanError;
 
@@ -22,12 +17,12 @@ pub struct Drives {
     pub bytes: u64,
     /// Bytes of an LBA.
     pub lba: u32,
+    /// They are emulated in this process, a thread for each, which takes its own time for each command.
+    #[serde(default)]
+    pub emulated: bool,
 }
 
 impl Drives {
-    /// Commands on a queue at a time: what the host executor does.
-    const DEPTH: usize = 1023;
-
     /// The timing; `None`: nothing is known of these drives, and they take no time.
     pub fn timing(&self) -> Result<Option<Timing>, PlanError> {
         let refuse = |reason: &str| PlanError::Option { option: "drives", reason: reason.to_owned() };
@@ -41,31 +36,6 @@ impl Drives {
             self.profile.parse().map_err(|()| refuse("there are the profiles none, p5800x and gen5-tlc"))?;
         Ok(profile.timing())
     }
-
-    /// Seconds from the first command to the last completion if all `reads` are there at once. Each drive is given those of its
-    /// own in the order of their addresses, as look-ups do it: neighbours in time are neighbours in place.
-    pub fn seconds(&self, timing: Option<&Timing>, reads: &mut [ReadAt], map: &ChunkMap, seed: u64) -> f64 {
-        let Some(timing) = timing else { return 0.0 };
-        reads.sort_unstable_by_key(|read| (read.drive, read.offset));
-        let size = if self.bytes == 0 { map.drive_bytes() } else { self.bytes.max(map.drive_bytes()) };
-        let last = reads.chunk_by(|a, b| a.drive == b.drive).map(|reads| {
-            let seed = mix_all([seed, reads.first().map_or(0, |read| u64::from(read.drive))]);
-            let mut drive = Rehearsal::new(timing.clone(), size, seed);
-            let (mut flight, mut now, mut last) = (BinaryHeap::new(), Duration::ZERO, Duration::ZERO);
-            for read in reads {
-                if flight.len() == Self::DEPTH
-                    && let Some(Reverse(done)) = flight.pop()
-                {
-                    now = now.max(done);
-                }
-                let done = drive.read(now, read.offset, read.len);
-                last = last.max(done);
-                flight.push(Reverse(done));
-            }
-            last
-        });
-        last.max().unwrap_or_default().as_secs_f64()
-    }
 }
 
 /// A read of a drive.
@@ -77,39 +47,86 @@ pub struct ReadAt {
     pub offset: u64,
     /// Its bytes.
     pub len: u64,
+    /// Which of the pages of 4 KiB written to the drive its first one is, if a load writes them.
+    pub written: u64,
 }
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Bytes that a load writes at a time to one place.
+const EXTENT: u64 = 512 << 10;
+
 /// Where the bytes of a generation will lie: stripe units in turn on chunks, which take turns on the drives, the lowest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ChunkMap {
     drives: u64,
+    /// Bytes of superblocks and catalogue before the first chunk of a drive.
+    base: u64,
     chunks: u64,
     chunk: u64,
     stripe: u64,
+    /// First and last but one unit of each table's rows, in their order.
+    regions: Vec<std::ops::Range<u64>>,
 }
 
 impl ChunkMap {
-    /// For `bytes` bytes in stripe units of `stripe` on drives of so many bytes each; 0: just as many as needed.
-    pub fn new(bytes: u64, drives: &Drives, stripe: u64) -> Self {
+    /// For tables that take so many bytes, with so many rows, in stripe units of `stripe` on drives of so many bytes each; 0: just as many as
+    /// needed.
+    pub fn new(tables: impl Iterator<Item = (u64, u64)>, drives: &Drives, stripe: u64) -> Self {
         let count = u64::from(drives.count.max(1));
+        let (mut units, mut regions) = (0u64, Vec::new());
+        for (bytes, rows) in tables {
+            let begin = units;
+            units = units.saturating_add(bytes.div_ceil(stripe));
+            regions.push(begin..units);
+            // Behind the rows, which id has which rank.
+            let ranks = rows.saturating_mul(RankWidth::for_rows(rows).bytes().into());
+            units = units.saturating_add(ranks.div_ceil(stripe));
+        }
+        let bytes = units.saturating_mul(stripe);
         let drive = if drives.bytes == 0 { bytes / count } else { drives.bytes };
         // As drives are formatted: a 4096th of one.
         let chunk = (drive >> 12).clamp(1 << 20, 64 << 20);
         let chunk = (1u64 << chunk.ilog2()).max(stripe);
-        Self { drives: count, chunks: bytes.div_ceil(chunk).max(1).next_multiple_of(count), chunk, stripe }
+        let chunks = bytes.div_ceil(chunk).max(count);
+        let catalogue = (drive >> 10).clamp(64 << 10, 1 << 20) + drive / chunk * count * 4;
+        let base = ((64 << 10) + 2 * catalogue).next_multiple_of(1 << 20);
+        Self { drives: count, base, chunks, chunk, stripe, regions }
     }
 
-    /// Where byte `at` of the generation lies.
-    pub fn locate(&self, at: u64) -> (u32, u64) {
-        let (unit, within) = (at / self.stripe, at % self.stripe);
+    /// Where `len` bytes from byte `at` of a table on lie, in one stripe unit; `None`: there is no such table.
+    pub fn locate(&self, table: usize, at: u64, len: u64) -> Option<ReadAt> {
+        let region = self.regions.get(table)?;
+        let (unit, within) = (region.start + at / self.stripe, at % self.stripe);
         let (row, column) = (unit / self.chunks, unit % self.chunks);
-        let offset = column / self.drives * self.chunk + row * self.stripe + within;
-        ((column % self.drives) as u32, offset)
+        let offset = self.base + column / self.drives * self.chunk + row * self.stripe + within;
+        let written = self.before(region, row, column) * (self.stripe / PAGE).max(1) + within / PAGE;
+        Some(ReadAt { drive: (column % self.drives) as u32, offset, len, written })
+    }
+
+    /// Units of a region that a load writes to a drive before the one at that row and column. It goes through bands of rows, and in each
+    /// from column to column. What it wrote before the region is left out: the same for all.
+    fn before(&self, region: &std::ops::Range<u64>, row: u64, column: u64) -> u64 {
+        let depth = (EXTENT / self.stripe).max(1);
+        let (first, end) = (region.start / self.chunks, region.end.div_ceil(self.chunks));
+        let band = first + (row - first) / depth * depth;
+        let drive = column % self.drives;
+        // Columns of this drive below `column`.
+        let below = |column: u64| (column + self.drives - 1 - drive) / self.drives;
+        let all = (band - first) * below(self.chunks);
+        let in_row = |row: u64, to: u64| {
+            let begin = region.start.saturating_sub(row * self.chunks).min(to);
+            let end = region.end.saturating_sub(row * self.chunks).min(to);
+            below(end).saturating_sub(below(begin))
+        };
+        let columns_before: u64 = (band..end.min(band + depth)).map(|row| in_row(row, column)).sum();
+        let rows_before = (band..row).filter(|&row| in_row(row, column + 1) > in_row(row, column)).count();
+        all + columns_before + rows_before as u64
     }
 
     /// Bytes that it takes of each drive.
     pub fn drive_bytes(&self) -> u64 {
-        self.chunks / self.drives * self.chunk
+        self.base + self.chunks.div_ceil(self.drives) * self.chunk
     }
 }
 
@@ -117,48 +134,34 @@ impl ChunkMap {
 mod tests {
     use super::*;
 
-    fn drives(count: u32, profile: &str) -> Drives {
-        Drives { count, profile: profile.to_owned(), bytes: 0, lba: 512 }
-    }
-
-    fn seconds(drives: &Drives, reads: u64, span: u64) -> f64 {
-        let (timing, map) = (drives.timing().unwrap(), ChunkMap::new(span, drives, 32 << 10));
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut reads: Vec<ReadAt> = (0..reads)
-            .map(|_| {
-                let (drive, offset) = map.locate(random.u64(0..span / 512) * 512);
-                ReadAt { drive, offset, len: 512 }
-            })
-            .collect();
-        drives.seconds(timing.as_ref(), &mut reads, &map, 1)
-    }
-
-    #[test]
-    fn many_reads_take_as_long_as_the_drives_rates_say() {
-        for (count, least) in [(1, 0.9), (4, 0.8)] {
-            let got = 100_000.0 / seconds(&drives(count, "gen5-tlc"), 100_000, 64 << 30) / f64::from(count);
-            assert!((least * 3.3e6..3.4e6).contains(&got), "{count}: {got:.3e}");
-        }
-        // In the order of addresses, a queue's depth covers a fraction of what is read, and so of where address is place.
-        let few = 1e5 / seconds(&drives(1, "p5800x"), 100_000, 64 << 30);
-        assert!((1.4e6..2.5e6).contains(&few), "{few:.3e}");
-        assert_eq!(seconds(&drives(1, "none"), 1000, 1 << 30), 0.0);
-        assert!(drives(0, "none").timing().is_err() && drives(1, "floppy").timing().is_err());
-    }
-
-    #[test]
-    fn one_read_takes_the_drives_latency() {
-        let seconds = seconds(&drives(1, "gen5-tlc"), 1, 1 << 30);
-        assert!((55e-6..65e-6).contains(&seconds), "{seconds}");
-    }
-
     #[test]
     fn every_byte_has_a_place_of_its_own() {
-        let map = ChunkMap::new(10 << 20, &drives(3, "none"), 32 << 10);
-        let places: std::collections::HashSet<_> = (0..12 << 5).map(|unit| map.locate(unit << 15)).collect();
-        assert_eq!(places.len(), 12 << 5);
+        let drives = Drives { count: 3, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false };
+        // The second table's rows begin behind the ranks of the first.
+        let map = ChunkMap::new([(6 << 20, 1 << 16), (3 << 20, 1000)].into_iter(), &drives, 32 << 10);
+        let units = (0..6 << 5).map(|unit| (0, unit)).chain((0..3 << 5).map(|unit| (1, unit)));
+        let reads: Vec<ReadAt> = units.filter_map(|(table, unit)| map.locate(table, unit << 15, 512)).collect();
+        let places: std::collections::HashSet<_> = reads.iter().map(|it| (it.drive, it.offset)).collect();
+        assert_eq!(places.len(), 9 << 5);
         assert!(places.iter().all(|&(drive, offset)| drive < 3 && offset < map.drive_bytes()));
-        let (drive, offset) = map.locate((5 << 15) + 777);
-        assert_eq!((drive, offset), (2, (1 << 20) + 777));
+        let read = map.locate(0, (5 << 15) + 777, 512).unwrap();
+        assert_eq!((read.drive, read.offset), (2, (2 << 20) + 777));
+        assert_eq!(map.locate(2, 0, 512), None);
+        // Pages of a table on a drive have numbers of their own, with no gaps.
+        for (table, drive) in [(0, 0), (0, 2), (1, 1)] {
+            let units = (if table == 0 { 6 } else { 3 }) << 5;
+            let reads = (0..units).filter_map(|unit| map.locate(table, unit << 15, 512));
+            let mut pages: Vec<u64> = reads.filter(|it| it.drive == drive).map(|it| it.written / 8).collect();
+            pages.sort_unstable();
+            assert!(pages.len() > 20 && pages.iter().zip(pages.iter().skip(1)).all(|(a, b)| a + 1 == *b), "{pages:?}");
+        }
+    }
+
+    #[test]
+    fn drives_that_are_none_are_refused() {
+        let drives =
+            |count, profile: &str| Drives { count, profile: profile.to_owned(), bytes: 0, lba: 512, emulated: false };
+        assert!(drives(0, "none").timing().is_err() && drives(1, "floppy").timing().is_err());
+        assert!(drives(1, "none").timing().unwrap().is_none());
     }
 }

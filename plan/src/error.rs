@@ -63,6 +63,26 @@ pub enum PlanError {
         /// The number of its query, from 0.
         query: u64,
     },
+    /// A trace has more keys than its table can have.
+    #[error("the trace of table {table:?} has {different} different keys, the table only {rows} rows")]
+    KeysOutside {
+        /// The table.
+        table: String,
+        /// Its rows.
+        rows: u64,
+        /// Different keys in the trace, as far as counted.
+        different: u64,
+    },
+    /// Nothing of a budget is left beside the indices of keys.
+    #[error("{budget} of {bytes} bytes does not hold the indices of the tables' keys, which take {index_bytes}")]
+    Index {
+        /// Which one.
+        budget: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// Bytes of all indices.
+        index_bytes: u64,
+    },
     /// None of the ids is in its table.
     #[error("none of the ids in the trace is in its table")]
     NothingInTables,
@@ -120,8 +140,11 @@ impl PlanError {
             Self::Changed { .. } => "let nobody write to the trace meanwhile",
             Self::Uneven { .. } => "give traces of the same queries",
             Self::TooShort { .. } => "give a longer trace",
-            Self::IdsOutside { .. } => "give the table that the trace is of, or allow missing ids (--allow-missing)",
+            Self::IdsOutside { .. } | Self::KeysOutside { .. } => {
+                "give the table that the trace is of, or allow missing ids (--allow-missing)"
+            }
             Self::NothingInTables => "check which column or slot is of which table",
+            Self::Index { .. } => "give more",
             Self::Budget { .. } => "give as much as the row takes, or 0 for no such tier",
             Self::Drives { .. } => "give more drives, or larger ones",
             Self::Option { .. } => "give what is possible",

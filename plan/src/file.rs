@@ -12,7 +12,7 @@ use warprow_layout::Ranks;
 
 use crate::PlanError;
 use crate::order::{Order, ranks_of};
-use crate::planner::{Plan, Planned, TablePlan};
+use crate::plan::{Plan, Planned, TablePlan};
 
 /// Under which the plan stands in the metadata.
 const KEY: &str = "warprow.plan";
@@ -77,8 +77,35 @@ impl PlanFile {
         self.plan.tables.iter().find(|table| table.name == name)
     }
 
+    /// Whether it is for a table that is looked up by keys.
+    pub fn is_keyed(&self, name: &str) -> bool {
+        self.table(name).is_some_and(|table| table.index_bytes.is_some())
+    }
+
+    /// The keys of a table that has `rows` rows, as far as the trace spoke of them, in the order of their ranks, an `i64` by its bits; and how
+    /// many of the first ranks belong in memory.
+    pub fn keys(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), PlanError> {
+        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
+        match self.is_keyed(name) {
+            true => self.list(name, rows),
+            false => Err(fail(format!("it is for a table {name:?} that is looked up by ids, this one is by keys"))),
+        }
+    }
+
     /// The permutation id → rank of a table that has `rows` rows, and how many of the first ranks belong in memory.
     pub fn ranks(&self, name: &str, rows: u64) -> Result<(Ranks, u64), PlanError> {
+        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
+        if self.is_keyed(name) {
+            return Err(fail(format!("it is for a table {name:?} that is looked up by keys, this one is by ids")));
+        }
+        let (ids, hot) = self.list(name, rows)?;
+        let ranks = ranks_of(rows, ids.into_iter());
+        let ranks = ranks.map_err(|error| fail(format!("its list of table {name:?} is damaged: {error}")))?;
+        Ok((ranks, hot))
+    }
+
+    /// What it lists of a table that has `rows` rows, and how many of the first ranks belong in memory.
+    fn list(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), PlanError> {
         let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
         let known = || self.plan.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
         let table =
@@ -93,14 +120,12 @@ impl PlanFile {
             Dtype::U32 => tensor.data().as_chunks().0.iter().map(|&id| u32::from_le_bytes(id).into()).collect(),
             _ => tensor.data().as_chunks().0.iter().map(|&id| u64::from_le_bytes(id)).collect(),
         };
-        let ranks = ranks_of(rows, ids.into_iter());
-        let ranks = ranks.map_err(|error| fail(format!("its list of table {name:?} is damaged: {error}")))?;
-        Ok((ranks, table.hbm_rows + table.dram_rows))
+        Ok((ids, table.hbm_rows + table.dram_rows))
     }
 }
 
 fn list(order: &Order) -> (Dtype, Vec<u8>) {
-    match order.rows() <= 1 << 32 {
+    match order.rows() <= 1 << 32 && !order.is_keyed() {
         true => (Dtype::U32, order.ids().flat_map(|id| (id as u32).to_le_bytes()).collect()),
         false => (Dtype::U64, order.ids().flat_map(u64::to_le_bytes).collect()),
     }

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 
 use warprow_layout::{RankError, Ranks};
 
+use warprow_workload::mix;
+
 use crate::frequent::Frequent;
 
 /// Counts from here on are sorted rather than counted.
@@ -20,12 +22,22 @@ pub enum Counts {
         frequent: Frequent,
         /// Rows of the table.
         rows: u64,
+        /// Ids are keys, any of 64 bits.
+        keyed: bool,
     },
 }
 
 impl Counts {
     /// Bytes that exact counts and the order made of them take for each row.
     pub const EXACT_BYTES: u64 = 8;
+
+    /// Bytes that counting takes for each key if none is to be left out.
+    pub const KEY_BYTES: u64 = 128;
+
+    /// Counts of a table of `rows` rows that is looked up by keys, in `bytes` bytes.
+    pub fn keyed(rows: u64, bytes: u64) -> Self {
+        Self::Sketch { frequent: Frequent::new(bytes / 4), rows, keyed: true }
+    }
 
     /// Exact counts for `rows` rows where these and the order made of them take `bytes` at most, else those of the most frequent.
     pub fn new(rows: u64, bytes: u64) -> Self {
@@ -34,7 +46,7 @@ impl Counts {
                 Self::Exact(vec![0; len])
             }
             // Counts, twice when they are renewed, and the list made of them.
-            _ => Self::Sketch { frequent: Frequent::new(bytes / 4), rows },
+            _ => Self::Sketch { frequent: Frequent::new(bytes / 4), rows, keyed: false },
         }
     }
 
@@ -49,7 +61,11 @@ impl Counts {
                 }
                 None => false,
             },
-            Self::Sketch { frequent, rows } => match u64::try_from(id) {
+            Self::Sketch { frequent, keyed: true, .. } => {
+                frequent.add(id as u64);
+                true
+            }
+            Self::Sketch { frequent, rows, .. } => match u64::try_from(id) {
                 Ok(id) if id < *rows => {
                     frequent.add(id);
                     true
@@ -57,6 +73,27 @@ impl Counts {
                 _ => false,
             },
         }
+    }
+
+    /// The rows that were looked up, by count, the highest first.
+    pub fn classes(&self) -> Vec<Class> {
+        let mut high = Vec::new();
+        let mut rows = vec![0u64; HIGH];
+        let mut note = |count: u32| match rows.get_mut(count as usize) {
+            Some(rows) => *rows += 1,
+            None => high.push(count),
+        };
+        match self {
+            Self::Exact(counts) => counts.iter().for_each(|&count| note(count)),
+            Self::Sketch { frequent, .. } => frequent.iter().for_each(|(_, count)| note(count)),
+        }
+        high.sort_unstable_by_key(|&count| Reverse(count));
+        let mut all = classes(high.into_iter());
+        for (count, rows) in rows.into_iter().enumerate().skip(1).rev().filter(|it| it.1 > 0) {
+            let begin = all.last().map_or(0, |class| class.end);
+            all.push(Class { count: count as u32, end: begin + rows });
+        }
+        all
     }
 
     /// By how much a count may be too low.
@@ -98,6 +135,8 @@ enum Kind {
         seen: Vec<u64>,
         /// Ids that have a rank in `seen`, ascending, with that rank.
         ranks: Vec<(u64, u32)>,
+        /// Ids are keys, an `i64` by its bits.
+        keyed: bool,
     },
 }
 
@@ -106,7 +145,7 @@ impl Order {
     pub fn new(counts: Counts) -> Self {
         match counts {
             Counts::Exact(counts) => Self::exact(counts),
-            Counts::Sketch { frequent, rows } => Self::listed(&frequent, rows),
+            Counts::Sketch { frequent, rows, keyed } => Self::listed(&frequent, rows, keyed),
         }
     }
 
@@ -149,12 +188,14 @@ impl Order {
         Self { rows: rows as u64, classes, kind: Kind::Exact { ranks, seen } }
     }
 
-    fn listed(frequent: &Frequent, rows: u64) -> Self {
+    fn listed(frequent: &Frequent, rows: u64, keyed: bool) -> Self {
         let mut kept: Vec<(u64, u32)> = frequent.iter().collect();
         kept.sort_unstable_by_key(|&(id, count)| (Reverse(count), id));
+        // More keys than there are rows are not the table's, some of them.
+        kept.truncate(usize::try_from(rows).unwrap_or(usize::MAX));
         let classes = classes(kept.iter().map(|&(_, count)| count));
         let seen: Vec<u64> = kept.iter().map(|&(id, _)| id).collect();
-        Self { rows, classes, kind: Kind::Listed { ranks: places(&seen), seen } }
+        Self { rows, classes, kind: Kind::Listed { ranks: places(&seen), seen, keyed } }
     }
 
     /// Rows of the table.
@@ -182,7 +223,15 @@ impl Order {
     pub fn rank(&self, id: i64) -> Option<u64> {
         match &self.kind {
             Kind::Exact { ranks, .. } => usize::try_from(id).ok().and_then(|id| ranks.get(id)).map(|&rank| rank.into()),
-            Kind::Listed { seen, ranks } => {
+            Kind::Listed { seen, ranks, keyed: true } => {
+                let (key, others) = (id as u64, self.rows - seen.len() as u64);
+                match ranks.binary_search_by_key(&key, |&(key, _)| key) {
+                    Ok(at) => ranks.get(at).map(|&(_, rank)| rank.into()),
+                    // Where the others lie nobody knows: anywhere behind.
+                    Err(_) => mix(key).checked_rem(others).map(|nth| seen.len() as u64 + nth),
+                }
+            }
+            Kind::Listed { seen, ranks, .. } => {
                 let id = u64::try_from(id).ok().filter(|&id| id < self.rows)?;
                 Some(match ranks.binary_search_by_key(&id, |&(id, _)| id) {
                     Ok(at) => ranks.get(at).map_or(0, |&(_, rank)| rank.into()),
@@ -224,7 +273,7 @@ impl Order {
                     }
                 }
             }
-            Kind::Listed { seen, ranks } => {
+            Kind::Listed { seen, ranks, .. } => {
                 for (rank, &id) in (first..).zip(ids) {
                     if let Some(place) = seen.get_mut(rank as usize) {
                         *place = id;
@@ -236,7 +285,12 @@ impl Order {
         order
     }
 
-    /// The permutation id → rank, for loading.
+    /// Whether ids are keys.
+    pub fn is_keyed(&self) -> bool {
+        matches!(self.kind, Kind::Listed { keyed: true, .. })
+    }
+
+    /// The permutation id → rank, for loading; of keys there is none.
     pub fn ranks(&self) -> Result<Ranks, RankError> {
         match &self.kind {
             Kind::Exact { ranks, .. } => Ranks::from_u32(ranks.clone()),
@@ -305,12 +359,14 @@ mod tests {
                 prop_assert!(exact.add(id) && sketch.add(id));
             }
             prop_assert!(![-1, 300].into_iter().any(|id| exact.add(id) || sketch.add(id)));
+            let histograms = [exact.classes(), sketch.classes()];
             let counts = match &exact { Counts::Exact(counts) => counts.clone(), Counts::Sketch { .. } => vec![] };
             let wide: Vec<u64> = counts.iter().map(|&count| count.into()).collect();
             let want = Ranks::by_hotness(&wide);
             // The list is of the rows that were looked up, of which there are few enough.
             prop_assert_eq!(sketch.error(), 0);
-            for order in [Order::new(exact), Order::new(sketch)] {
+            for (order, histogram) in [Order::new(exact), Order::new(sketch)].into_iter().zip(histograms) {
+                prop_assert_eq!(order.classes(), histogram);
                 prop_assert_eq!(order.ranks().unwrap(), want.clone());
                 for id in 0..300 {
                     let rank = order.rank(id).unwrap();
@@ -329,6 +385,21 @@ mod tests {
                 prop_assert_eq!(turned.ranks().unwrap(), ranks_of(300, turned.ids()).unwrap());
             }
         }
+    }
+
+    #[test]
+    fn keys_have_ranks_by_hotness_and_others_lie_behind() {
+        let mut counts = Counts::keyed(10, 10 * Counts::KEY_BYTES);
+        let keys = [i64::MIN, -1, 1 << 60, 7, 7, -1, 7];
+        assert!(keys.iter().all(|&key| counts.add(key)) && counts.error() == 0);
+        let order = Order::new(counts);
+        assert!(order.is_keyed() && !order.is_exact());
+        let ranks = [7, -1, 1 << 60, i64::MIN].map(|key| order.rank(key));
+        // Of one count by their bits.
+        assert_eq!(ranks, [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(order.ids().collect::<Vec<_>>(), [7, u64::MAX, 1 << 60, 1 << 63]);
+        assert!((100..200).all(|key| (4..10).contains(&order.rank(key).unwrap())));
+        assert!(order.ranks().is_err());
     }
 
     #[test]

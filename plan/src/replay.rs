@@ -69,6 +69,10 @@ pub struct Sample {
     pub bytes: u64,
     /// Bytes of the different rows among them.
     pub bytes_needed: u64,
+    /// Bytes of the rows of all ids.
+    pub bytes_asked: u64,
+    /// Of those in DRAM.
+    pub bytes_dram: u64,
 }
 
 impl Sample {
@@ -80,6 +84,8 @@ impl Sample {
         self.commands += other.commands;
         self.bytes += other.bytes;
         self.bytes_needed += other.bytes_needed;
+        self.bytes_asked += other.bytes_asked;
+        self.bytes_dram += other.bytes_dram;
     }
 }
 
@@ -203,42 +209,46 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// LBAs of a table.
-    pub fn table_lbas(&self, table: usize) -> u64 {
-        self.tables.get(table).and_then(|it| it.packing.lbas(it.order.rows())).unwrap_or(0)
-    }
-
     /// Of each part of the replay in turn, its sums.
     pub fn parts(&self) -> &[Sample] {
         &self.parts
     }
 
-    /// What drives would have been asked if the first `hot` ranks of each table lay in memory, in the table's order, by
-    /// interpolation inside of buckets.
-    pub fn cold(&self, hot: &[u64]) -> Sample {
-        let mut sum = [0.0f64; 4];
-        let (mut bytes, mut needed) = (0.0, 0.0);
-        for ((table, asked), &hot) in self.tables.iter().zip(&self.asked).zip(hot) {
-            let mut of_table = [0.0f64; 4];
+    /// What would have been asked if the first `hot` ranks of each table lay in memory, of these the first `hbm` in GPU memory, in the
+    /// table's order, by interpolation inside of buckets.
+    pub fn cold(&self, hot: &[u64], hbm: &[u64]) -> Sample {
+        let (mut sum, mut in_hbm) = ([0.0f64; 4], 0.0f64);
+        let (mut bytes, mut needed, mut asked_bytes, mut dram_bytes) = (0.0, 0.0, 0.0, 0.0);
+        for (((table, asked), &hot), &hbm) in self.tables.iter().zip(&self.asked).zip(hot).zip(hbm) {
+            let (mut of_table, mut of_hbm, mut all) = ([0.0f64; 4], 0.0, 0.0);
             for (index, asked) in asked.iter().enumerate() {
                 let (begin, end) = (bucket_start(index), bucket_start(index + 1).min(table.order.rows()));
-                let behind = end.saturating_sub(hot.max(begin)) as f64 / end.saturating_sub(begin).max(1) as f64;
+                let behind =
+                    |rank: u64| end.saturating_sub(rank.max(begin)) as f64 / end.saturating_sub(begin).max(1) as f64;
                 let counts = [asked.ids, asked.rows, asked.commands, asked.lbas];
-                of_table.iter_mut().zip(counts).for_each(|(sum, count)| *sum += behind * count as f64);
+                of_table.iter_mut().zip(counts).for_each(|(sum, count)| *sum += behind(hot) * count as f64);
+                of_hbm += (1.0 - behind(hbm)) * asked.ids as f64;
+                all += asked.ids as f64;
             }
             sum.iter_mut().zip(of_table).for_each(|(sum, of_table)| *sum += of_table);
+            let row_bytes = f64::from(table.packing.row_bytes());
             bytes += of_table[3] * f64::from(table.packing.lba_size());
-            needed += of_table[1] * f64::from(table.packing.row_bytes());
+            needed += of_table[1] * row_bytes;
+            asked_bytes += all * row_bytes;
+            dram_bytes += (all - of_table[0] - of_hbm).max(0.0) * row_bytes;
+            in_hbm += of_hbm;
         }
         let [ids, rows, commands, _] = sum.map(|it| it.round() as u64);
         Sample {
             ids: self.total.ids,
-            ids_hbm: 0,
+            ids_hbm: in_hbm.round() as u64,
             ids_ssd: ids,
             rows_ssd: rows,
             commands,
             bytes: bytes as u64,
             bytes_needed: needed as u64,
+            bytes_asked: asked_bytes as u64,
+            bytes_dram: dram_bytes as u64,
         }
     }
 }
@@ -258,6 +268,8 @@ impl Placed<'_> {
             sample.ids += 1;
             sample.ids_ssd += u64::from(cold);
             sample.ids_hbm += u64::from(rank < self.hbm);
+            sample.bytes_asked += row_bytes;
+            sample.bytes_dram += if rank >= self.hbm && !cold { row_bytes } else { 0 };
             if last.replace(rank) == Some(rank) {
                 continue;
             }
@@ -321,18 +333,27 @@ mod tests {
         let bags = |ids: &[i64]| [Bags { ids: ids.to_vec(), ends: vec![ids.len() as u32] }];
         // LBAs: 0; 1 (6 is cold, 5 is not); 2; 4.
         replay.batch(&bags(&[16, 0, 5, 6, 6, 9, -1, 100, 17]));
-        let want =
-            Sample { ids: 7, ids_hbm: 1, ids_ssd: 5, rows_ssd: 4, commands: 2, bytes: 3 * 512, bytes_needed: 4 * 128 };
+        let want = Sample {
+            ids: 7,
+            ids_hbm: 1,
+            ids_ssd: 5,
+            rows_ssd: 4,
+            commands: 2,
+            bytes: 3 * 512,
+            bytes_needed: 4 * 128,
+            bytes_asked: 7 * 128,
+            bytes_dram: 128,
+        };
         assert_eq!((replay.total(), replay.missing()), (&want, 2));
         let [kept] = replay.samples() else { panic!("one batch, and it is kept") };
         assert_eq!(kept.sample, want);
         assert_eq!(replay.commands(kept, &[6]).collect::<Vec<_>>(), [(0, 1, 2), (0, 4, 1)]);
         // Of the first ranks every budget is known exactly, but for the command that row 5 began.
-        assert_eq!(replay.cold(&[6]), Sample { ids_hbm: 0, commands: 1, bytes: 2 * 512, ..want });
-        assert_eq!(replay.cold(&[0]).commands, 2);
-        assert_eq!(replay.cold(&[16]).rows_ssd, 2);
-        assert_eq!(replay.cold(&[100]).ids_ssd, 0);
-        assert_eq!(replay.cold(&[0]).ids_ssd, 7);
+        assert_eq!(replay.cold(&[6], &[2]), Sample { commands: 1, bytes: 2 * 512, ..want });
+        assert_eq!(replay.cold(&[0], &[0]).commands, 2);
+        assert_eq!(replay.cold(&[16], &[0]).rows_ssd, 2);
+        assert_eq!(replay.cold(&[100], &[0]).ids_ssd, 0);
+        assert_eq!(replay.cold(&[0], &[0]).ids_ssd, 7);
     }
 
     #[test]

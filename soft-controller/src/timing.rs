@@ -150,11 +150,13 @@ pub(crate) struct Model {
     next: u32,
     /// Dies of written pages, by namespace and chunk.
     places: HashMap<(u32, u64), Box<[u16]>>,
+    /// Of a rehearsed read: its first page was written as page number so many.
+    written: Option<u64>,
     rng: fastrand::Rng,
 }
 
 /// The timing of a drive without the drive: when reads would be done that nobody makes. Nothing counts as written, so on
-/// flash pages lie anywhere.
+/// flash pages lie anywhere, but for those of which it is said when they were written.
 #[derive(Debug)]
 pub struct Rehearsal {
     model: Model,
@@ -167,8 +169,10 @@ impl Rehearsal {
         Self { model: Model::new(timing, seed), size }
     }
 
-    /// When a read of `len` bytes at byte `offset` is done that arrives at `now`. Reads arrive in the order of calls.
-    pub fn read(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
+    /// When a read of `len` bytes at byte `offset` is done that arrives at `now`. Reads arrive in the order of calls. Of all pages ever
+    /// written, its first was number `written` and the others followed, if that is known: it decides where they lie on flash.
+    pub fn read(&mut self, now: Duration, offset: u64, len: u64, written: Option<u64>) -> Duration {
+        self.model.written = written;
         self.model.due(now, &Extent { access: Access::Read, nsid: 1, size: self.size, offset, len })
     }
 }
@@ -186,6 +190,7 @@ impl Model {
             die_free: vec![0; dies as usize],
             next: 0,
             places: HashMap::new(),
+            written: None,
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -267,6 +272,10 @@ impl Model {
                 let chunk = chunk.or_insert_with(|| vec![UNWRITTEN; CHUNK as usize].into());
                 chunk[(page % CHUNK) as usize] = die as u16;
                 die as usize
+            }
+            Placement::WriteOrder if self.written.is_some() => {
+                let nth = self.written.unwrap_or(0) + page - extent.offset / PAGE;
+                (nth % u64::from(dies)) as usize
             }
             Placement::WriteOrder => {
                 let place = self.places.get(&(extent.nsid, page / CHUNK)).map(|chunk| chunk[(page % CHUNK) as usize]);
@@ -356,6 +365,22 @@ mod tests {
         assert!(narrow_rate < wide_rate / 2.0, "{narrow_rate:.3e} {wide_rate:.3e}");
         let (flash_rate, _) = run(Profile::Gen5Tlc, Access::Read, 512, narrow, 1024);
         assert_near(flash_rate, 3.3e6, "flash, narrow");
+    }
+
+    #[test]
+    fn rehearsed_reads_take_what_those_of_written_pages_do() {
+        let timing = Timing { slow_read: None, ..Profile::Gen5Tlc.timing().unwrap() };
+        let (mut model, mut rehearsal) = (Model::new(timing.clone(), 1), Rehearsal::new(timing, SIZE, 2));
+        let extent = |access, page| Extent { access, nsid: 1, size: SIZE, offset: page * PAGE, len: PAGE };
+        let pages: Vec<u64> = (0..500).map(|i| i * 7919 % 100_000).collect();
+        for &page in &pages {
+            model.due(Duration::ZERO, &extent(Access::Write, page));
+        }
+        let now = Duration::from_secs(1);
+        for (nth, &page) in pages.iter().enumerate().rev() {
+            let want = model.due(now, &extent(Access::Read, page));
+            assert_eq!(rehearsal.read(now, page * PAGE, PAGE, Some(nth as u64)), want, "page {nth}");
+        }
     }
 
     #[test]

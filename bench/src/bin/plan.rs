@@ -9,12 +9,14 @@ use serde_json::json;
 use warprow_bench::output::{busy, finish, per_second, table};
 use warprow_bench::plan::{PlanSetup, run, speed};
 use warprow_bench::{Bytes, machine_json};
+use warprow_plan::HostCosts;
 use warprow_workload::Machine;
 
 /// What `warprow plan` expects of look-ups, against what they do on emulated drives with the timing of real ones.
 ///
 /// rate: plans by four fifths of a generated trace, with the processor's costs measured, loads the table as planned and
-/// looks the last fifth up. Every row is compared, outside the measured time. The rate is that of the median look-up.
+/// looks the last fifth up, in three rounds, of which the medians count. Every row is compared, outside the measured time. The rate
+/// is that of the median look-up.
 ///
 /// speed: how long a plan takes, and how much memory, with ids that are generated as they are read.
 #[derive(Debug, Parser)]
@@ -111,6 +113,23 @@ fn main() -> ExitCode {
     finish(args.json, measure(&args))
 }
 
+fn nanoseconds(costs: &HostCosts) -> String {
+    let HostCosts { lookup, dram_before, dram, ssd_before, row_before, send, complete, row, repeat, emulated } = costs;
+    let all = [
+        ("look-up", lookup),
+        ("id in DRAM", dram_before),
+        ("then", dram),
+        ("id on drives", ssd_before),
+        ("its row", row_before),
+        ("command", send),
+        ("then", complete),
+        ("row", row),
+        ("repeat", repeat),
+        ("drive's thread", emulated),
+    ];
+    all.map(|(what, seconds)| format!("{what} {:.0}", seconds * 1e9)).join(", ")
+}
+
 fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
     match &args.what {
@@ -129,6 +148,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                     results.iter().map(|(setup, result)| json!({ "setup": setup, "result": result })).collect();
                 return Ok(format!("{}\n", json!({ "schema": 1, "cases": cases, "machine": machine_json(&machine) })));
             }
+            let is_busy = machine.is_busy();
             let rows = results.iter().map(|(setup, it)| {
                 [
                     format!("{} × {}, α {}", setup.drives, setup.profile, setup.alpha),
@@ -138,10 +158,31 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                     format!("{:.1}", it.commands),
                     per_second(it.rate_planned),
                     per_second(it.rate),
-                    format!("{:.2}", it.rate_planned / it.rate),
+                    format!("{:.2} ({:.2}–{:.2})", it.ratio, it.ratios[0], it.ratios[1]),
+                    format!("{:.2}", it.undisturbed_ratio),
+                    format!("{:.0} %", it.waited * 100.0),
+                    match (it.hit_holds(), it.rate_holds(is_busy)) {
+                        (true, true) => "held",
+                        (true, false) => "rate off",
+                        (false, true) => "hit rate off",
+                        (false, false) => "both off",
+                    }
+                    .to_owned(),
                 ]
             });
-            let header = ["drives, ids", "in DRAM: planned", "was", "commands", "were", "ids/s", "were", "ratio"];
+            let header = [
+                "drives, ids",
+                "in DRAM: planned",
+                "was",
+                "commands",
+                "were",
+                "ids/s",
+                "were",
+                "planned/measured",
+                "undisturbed",
+                "waiting",
+                "verdict",
+            ];
             let mut text = format!(
                 "Look-ups of {} ids in {} rows of {} B, {} of them in DRAM\n",
                 setup.batch,
@@ -150,6 +191,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                 setup.dram
             );
             writeln!(text, "{}", table(header, rows))?;
+            let costs: Vec<String> = results.iter().map(|(_, it)| nanoseconds(&it.costs)).collect();
+            let whose = if is_busy { ", of undisturbed look-ups since the machine is busy" } else { "" };
+            writeln!(text, "Held: the hit rate within 2 points or the error stated, the rate within 20%{whose}.")?;
+            writeln!(text, "Nanoseconds of a processor, as measured before each case:\n{}", costs.join("\n"))?;
             writeln!(text, "{} rows compared.", results.iter().map(|it| it.1.checked).sum::<u64>())?;
             Ok(text + &busy(&machine))
         }

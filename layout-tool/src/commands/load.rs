@@ -9,7 +9,7 @@ use warprow_formats::{
 };
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
-use warprow_plan::PlanFile;
+use warprow_plan::{PlanFile, ranks_of};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
@@ -505,10 +505,16 @@ fn prepare<'a>(
         Whose::Ids(order) => (None, order.clone()),
     };
     let hotness = hotness_of(hotness, &chosen.name);
-    let planned = plan.map(|plan| match index {
-        None => Ok(plan.ranks(&chosen.name, table.rows)?),
-        Some(_) => Err(Failure::input(&chosen.name, "it is looked up by keys, for which there are no plans yet")
-            .remedy("load it without --plan, by --hotness")),
+    let planned = plan.map(|plan| match &index {
+        None => Ok::<_, Failure>(plan.ranks(&chosen.name, table.rows)?),
+        Some((index, keys)) => {
+            let (hottest, hot_rows) = plan.keys(&chosen.name, table.rows)?;
+            let rows = Rows::Keys(index, *keys).rows_of(&chosen.name, &hottest)?;
+            let ranks = ranks_of(table.rows, rows.into_iter()).map_err(|error| {
+                Failure::input(&chosen.name, format!("the plan is damaged: {error}")).remedy("make it again")
+            })?;
+            Ok((ranks, hot_rows))
+        }
     });
     let (planned, hot_rows) = planned.transpose()?.unzip();
     let ranked = match hotness.is_empty() {

@@ -9,8 +9,8 @@ use serde_json::json;
 use warprow_formats::RawShape;
 use warprow_plan::trace::{Read, Source, Trace};
 use warprow_plan::{
-    Bound, Budgets, Drives, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point, TableShape,
-    curves,
+    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point,
+    TableShape, curves,
 };
 use warprow_store::OpenOptions;
 use warprow_traces::TraceSpec;
@@ -42,6 +42,9 @@ pub struct PlanArgs {
     /// The shape of a table; without NAME if it is the only one. TYPE is one of those of `load`
     #[arg(long = "table", value_name = "[NAME=]ROWSxDIM:TYPE", required_unless_present = "drives")]
     tables: Vec<String>,
+    /// This table is looked up by keys, any numbers of 64 bits; their index counts as memory. Repeat it for each
+    #[arg(long = "keyed", value_name = "NAME", requires = "tables")]
+    keyed: Vec<String>,
     /// Take the shapes from the store on this drive, of the tables that traces are given of; repeat it for each drive
     #[arg(short, long = "drive", value_name = "DRIVE", id = "drives", conflicts_with = "tables")]
     drives: Vec<String>,
@@ -64,6 +67,9 @@ pub struct PlanArgs {
     /// The drives, as emulated drives can be timed: none, p5800x or gen5-tlc; with SIZE, whether the tables fit is checked
     #[arg(long = "on", value_name = "[N*]KIND[:SIZE]", default_value = "gen5-tlc")]
     kind: DriveKind,
+    /// These drives are emulated: a thread of this machine serves each, and takes its own time
+    #[arg(long)]
+    emulated: bool,
     /// Bytes of an LBA
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     lba: u32,
@@ -144,11 +150,13 @@ impl From<PlanError> for Failure {
             PlanError::Trace(_) => (Class::Input, String::new()),
             PlanError::NoTables | PlanError::Option { .. } => (Class::Usage, String::new()),
             PlanError::Table { table, .. } | PlanError::Uneven { table, .. } => (Class::Input, table.clone()),
+            PlanError::KeysOutside { table, .. } => (Class::Input, table.clone()),
             PlanError::IdsOutside { table, .. } | PlanError::Budget { table, .. } => (Class::Input, table.clone()),
             PlanError::File { path, .. } => (Class::Input, path.clone()),
             PlanError::Timing(_) => (Class::Resources, String::new()),
             PlanError::Stopped => (Class::Interrupted, String::new()),
             PlanError::Changed { .. }
+            | PlanError::Index { .. }
             | PlanError::TooShort { .. }
             | PlanError::NothingInTables
             | PlanError::Drives { .. } => (Class::Input, String::new()),
@@ -171,12 +179,12 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
     let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
     let costs = match args.typical_host || args.hbm > 0 {
         true => HostCosts::default(),
-        false => HostCosts::measure(row_bytes.next_multiple_of(4))?,
+        false => HostCosts::measure(row_bytes.next_multiple_of(4), args.emulated)?,
     };
     let DriveKind { count, kind, bytes } = args.kind.clone();
     let options = Options {
         budgets: Budgets { hbm: args.hbm, dram: args.dram },
-        drives: Drives { count, profile: kind, bytes, lba: args.lba },
+        drives: Drives { count, profile: kind, bytes, lba: args.lba, emulated: args.emulated },
         batch: args.batch,
         held_out: args.held_out,
         memory: args.memory,
@@ -187,6 +195,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
         },
         allow_missing: args.allow_missing,
         costs,
+        gpu: GpuCosts::default(),
         seed: args.seed,
     };
     let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
@@ -234,15 +243,21 @@ type Sources = Vec<(Vec<String>, Box<dyn Source>)>;
 
 fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Sources), Failure> {
     let known = match args.drives.is_empty() {
-        true => args.tables.iter().map(|argument| stated(argument)).collect::<Result<Vec<_>, _>>()?,
+        true => args.tables.iter().map(|argument| stated(argument, &args.keyed)).collect::<Result<Vec<_>, _>>()?,
         false => {
             let store =
                 drives::open(&DriveArgs { drives: args.drives.clone() }, &OpenOptions::default().with_read_only())?;
-            let plain = store.tables().into_iter().filter(|it| it.keys.is_none());
-            plain.map(|it| TableShape { name: it.name, rows: it.rows, dim: it.dim, dtype: it.dtype }).collect()
+            let shape = |it: warprow_store::TableInfo| {
+                let index_bytes = it.keys.map(|keys| keys.index_bytes);
+                TableShape { name: it.name, rows: it.rows, dim: it.dim, dtype: it.dtype, index_bytes }
+            };
+            store.tables().into_iter().map(shape).collect()
         }
     };
     let names: Vec<&str> = known.iter().map(|it| &*it.name).collect();
+    if let Some(name) = args.keyed.iter().find(|name| !names.contains(&&***name)) {
+        return Err(Failure::usage(name, "there is no such table").remedy("name one that --table gives"));
+    }
     if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|it| it == *name)) {
         return Err(Failure::usage(*name, "the table is given twice").remedy("leave one of them out"));
     }
@@ -299,15 +314,21 @@ fn tables_of<'a>(argument: &'a str, known: &[&str]) -> (Option<Vec<String>>, &'a
     }
 }
 
-fn stated(argument: &str) -> Result<TableShape, Failure> {
+fn stated(argument: &str, keyed: &[String]) -> Result<TableShape, Failure> {
     let (name, shape) = argument.rsplit_once('=').unwrap_or(("table", argument));
     let shape: RawShape =
         shape.parse().map_err(|error: String| Failure::usage(argument, error).remedy("such as item=1000x64:f32"))?;
     match (shape.rows, shape.at) {
-        (Some(rows), 0) => Ok(TableShape { name: name.to_owned(), rows, dim: shape.dim, dtype: shape.dtype }),
+        (Some(rows), 0) => {
+            let index_bytes = keyed.iter().any(|it| it == name).then(|| TableShape::index_of(rows));
+            Ok(TableShape { name: name.to_owned(), rows, dim: shape.dim, dtype: shape.dtype, index_bytes })
+        }
         _ => Err(Failure::usage(argument, "a shape has rows, and no offset").remedy("such as item=1000x64:f32")),
     }
 }
+
+/// An error of the share in memory that is worth a warning.
+const UNPREDICTABLE: f64 = 0.02;
 
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
@@ -361,6 +382,12 @@ fn describe(planned: &Planned, options: &Options) -> String {
         percent(expected.ssd),
         percent(expected.error)
     );
+    if expected.drift > UNPREDICTABLE {
+        text += &format!(
+            "\nwhat is looked up changes, and few rows take much of it: the share in memory may be off by {}",
+            percent(expected.drift)
+        );
+    }
     text += &format!(
         "\na look-up of {:.0} ids reads {:.1} rows by {:.1} commands, {}, {:.2} bytes for each byte used",
         expected.ids,
@@ -372,6 +399,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
     let waits = match expected.bound {
         Bound::Drives => "waits for drives",
         Bound::Host => "waits for the processor",
+        Bound::Gpu => "waits for the GPU",
         Bound::Unknown => "the rate is not known",
     };
     text += &format!(
@@ -381,7 +409,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
         units::short(expected.iops_per_drive)
     );
     if options.budgets.hbm > 0 {
-        text += "\n(on the GPU: what drives allow; the GPU's own time is not counted)";
+        text += "\n(the GPU's own time: as measured on an H200)";
     }
     text += &format!("\n\nother budgets, on {}:\n{}", plan.drives.profile, budgets(plan));
     text
@@ -389,7 +417,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
 
 /// About ten of the points, and the plan's own.
 fn budgets(plan: &Plan) -> String {
-    let chosen = plan.budgets.hbm.saturating_add(plan.budgets.dram);
+    let chosen = plan.memory_for_rows();
     let step = plan.curve.len().div_ceil(10).max(1);
     let last = plan.curve.len().saturating_sub(1);
     let kept = |(at, point): &(usize, &Point)| at % step == 0 || *at == last || point.bytes == chosen;

@@ -62,6 +62,81 @@ fn a_plan_is_made_and_applied() {
 }
 
 #[test]
+fn a_table_with_keys_is_planned_and_loaded() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    // Row i has the key of i; the rows divisible by 97 take half of what is looked up, and one key is of no row.
+    let key = |row: u64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64) ^ -7;
+    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
+    let bytes = |keys: &mut dyn Iterator<Item = i64>| keys.flat_map(i64::to_le_bytes).collect::<Vec<u8>>();
+    let mut keys = warprow_formats::npy::head_of_list("<i8", ROWS);
+    keys.extend(bytes(&mut (0..ROWS).map(key)));
+    fs::write(rig.path("k.npy"), keys).unwrap();
+    let row = |at: u64| {
+        let x = at.wrapping_mul(0xd134_2543_de82_ef95) >> 33;
+        if at.is_multiple_of(2) { x % (ROWS / 97) * 97 } else { x % (ROWS + 1) }
+    };
+    fs::write(rig.path("t.i64"), bytes(&mut (0..40_000).map(|at| key(row(at))))).unwrap();
+    let shape = format!("items={ROWS}x32:f32");
+    let plan =
+        ["plan", "--table", &shape, "--keyed", "items", "--trace", "t.i64:ids=4", "--batch", "256", "--typical-host"];
+    // What an index takes is not there for rows.
+    let made = rig.ok(&[&plan[..], &["--dram", "18525", "--allow-missing", "--out", "p"]].concat());
+    let of_table = &made["plan"]["tables"][0];
+    let index = of_table["index_bytes"].as_u64().unwrap();
+    assert_eq!(of_table["dram_rows"], (18525 - index) / 128, "{made}");
+    assert_eq!(of_table["dram_rows"], 50);
+    let hit = made["plan"]["expected"]["dram"].as_f64().unwrap();
+    assert!((0.49..0.53).contains(&hit), "{made}");
+
+    let load = ["load", "-d", &drive, &table, "--keys", "k.npy", "--key-index", "always", "--plan", "p"];
+    let loaded = rig.ok(&load);
+    assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&50.into(), &"plan".into()));
+    let ids: Vec<String> = (0..ROWS).step_by(37).map(|row| key(row).to_string()).collect();
+    let ids = format!("--ids={}", ids.join(","));
+    let found = rig.ok(&["lookup", "-d", &drive, "--table", "items", &ids, "--check-keys"]);
+    for (at, row) in (0..ROWS).step_by(37).enumerate() {
+        assert_eq!(found["rows"][at][3].as_f64(), Some((row * 100 + 3) as f64), "row {row}");
+    }
+    // The keys of the first ranks are the hottest.
+    let device = format!("emulated:{}", rig.path("a.drive").display()).parse().unwrap();
+    let device = warprow_store::Device::open(&device, warprow_store::Create::Never).unwrap();
+    let store = warprow_store::Store::open(&[device], &Default::default()).unwrap();
+    let by_rank = store.keys("items").unwrap().unwrap();
+    let hottest: Vec<u64> = (0..ROWS / 97).map(|nth| key(nth * 97) as u64).collect();
+    assert!(by_rank[..50].iter().all(|key| hottest.contains(key)), "{:?}", &by_rank[..50]);
+    drop(store);
+    // The store's own table, with the index that it has; and plans that are not for its like.
+    let again = rig.ok(&[
+        "plan",
+        "-d",
+        &drive,
+        "--trace",
+        "t.i64:ids=4",
+        "--batch",
+        "256",
+        "--typical-host",
+        "--dram",
+        "64K",
+        "--allow-missing",
+    ]);
+    assert!(again["plan"]["tables"][0]["index_bytes"].as_u64().unwrap() > 0, "{again}");
+    let error = rig.fails(&[&load[..4], &["--replace", "--plan", "p"]].concat(), 3);
+    assert!(error["message"].as_str().unwrap().contains("looked up by keys"), "{error}");
+    let few = ["plan", "--table", "items=100x32:f32", "--keyed", "items", "--trace", "t.i64:ids=4", "--typical-host"];
+    let error = rig.fails(&few, 3);
+    assert!(error["message"].as_str().unwrap().contains("different keys, the table only 100 rows"), "{error}");
+    for (args, exit, named) in [
+        (&["--dram", "1000", "--allow-missing"][..], 3, "indices"),
+        (&["--dram", "64K", "--keyed", "users"], 2, "users"),
+    ] {
+        let error = rig.fails(&[&plan[..], args].concat(), exit);
+        let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
+        assert!(said.contains(named), "{error}");
+    }
+}
+
+#[test]
 fn what_cannot_be_planned_is_refused() {
     let rig = Rig::new();
     let (good, shape) = (trace(&rig, "t.u32", 100), format!("items={ROWS}x32:f32"));

@@ -1,0 +1,196 @@
+//! What look-ups will do, by what those held out did.
+
+use std::time::Duration;
+
+use warprow_workload::mix_all;
+
+use crate::backtest::Hit;
+use crate::budget::{Budgets, allocate};
+use crate::costs::Asked;
+use crate::drives::{ChunkMap, Drives, ReadAt};
+use crate::lookup::{Took, Work, look_up};
+use crate::order::Order;
+use crate::plan::{Bound, Expected, Point, Rate};
+use crate::planner::Planner;
+use crate::replay::{Kept, Replay, Sample};
+
+/// Reads that a rate is made of: enough to meet the slow ones as often as they come.
+const REHEARSED: u64 = 1 << 14;
+/// The same for each point of a curve.
+const SKETCHED: u64 = 1 << 13;
+/// Points of a curve.
+const POINTS: i32 = 24;
+/// A share of the time that is spent waiting, from which on drives are what look-ups wait for.
+const WAITING: f64 = 0.4;
+
+impl Planner<'_> {
+    /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
+    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: Hit) -> Expected {
+        let total = replay.total();
+        let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
+        let share = |count: u64| count as f64 / total.ids.max(1) as f64;
+        let (hit, better) = (1.0 - share(total.ids_ssd), memory.rate);
+        let hbm = share(total.ids_hbm) * if hit > 0.0 { better / hit } else { 1.0 };
+        let cold = if hit < 1.0 { (1.0 - better) / (1.0 - hit) } else { 1.0 };
+        let samples = replay.samples();
+        // More reads than there were are as many, each for longer.
+        let (made, longer) = (cold.min(1.0), cold.max(1.0));
+        let (mut took, mut ids) = (Took::default(), 0.0);
+        let commands: u64 = samples.iter().map(|kept| kept.sample.commands).sum();
+        let turns = (4 * REHEARSED / commands.max(1)).clamp(1, 16);
+        let site = self.site(self.options.drives.count);
+        for (first, kept) in (0..).step_by(turns as usize).zip(samples) {
+            let work = self.work(&kept.sample.asked(made));
+            for turn in first..first + turns {
+                let of_turn = self.took(&site, &work, replay, kept, hot, made, turn);
+                (took.time, took.waited) = (took.time + of_turn.time, took.waited + of_turn.waited);
+            }
+            ids += kept.sample.ids as f64;
+        }
+        let seconds = longer * took.time.as_secs_f64() / turns as f64;
+        let waited = longer * took.waited.as_secs_f64() / turns as f64;
+        let bound = match () {
+            () if seconds <= 0.0 => Bound::Unknown,
+            () if waited > seconds * WAITING => Bound::Drives,
+            () if self.on_gpu() => Bound::Gpu,
+            () => Bound::Host,
+        };
+        let lookups_per_second = if seconds > 0.0 { samples.len() as f64 / seconds } else { 0.0 };
+        let commands = of(total.commands) * cold;
+        Expected {
+            hbm,
+            dram: better - hbm,
+            ssd: 1.0 - better,
+            error: memory.error,
+            drift: memory.drift,
+            ids: of(total.ids),
+            rows_ssd: of(total.rows_ssd) * cold,
+            commands,
+            bytes: of(total.bytes) * cold,
+            amplification: if total.bytes_needed > 0 { total.bytes as f64 / total.bytes_needed as f64 } else { 0.0 },
+            lookups_per_second,
+            ids_per_second: if seconds > 0.0 { ids / seconds } else { 0.0 },
+            iops_per_drive: lookups_per_second * commands / f64::from(self.options.drives.count),
+            waited: if seconds > 0.0 { waited / seconds } else { 0.0 },
+            bound,
+        }
+    }
+
+    fn on_gpu(&self) -> bool {
+        self.options.budgets.hbm > 0
+    }
+
+    /// What the executor does for a look-up.
+    fn work(&self, asked: &Asked) -> Work {
+        let (options, emulated) = (self.options, self.options.drives.emulated);
+        match self.on_gpu() {
+            true => options.gpu.work(asked, emulated.then_some(options.costs.emulated)),
+            false => options.costs.work(asked, emulated),
+        }
+    }
+
+    /// So many of the plan's drives, with the tables on them.
+    fn site(&self, count: u32) -> Site {
+        let drives = Drives { count, ..self.options.drives.clone() };
+        let map = ChunkMap::new(self.tables_on_drives(), &drives, self.stripe_lbas * u64::from(drives.lba));
+        Site { drives, map }
+    }
+
+    /// How long a look-up takes if a share `cold` of its reads is made; `turn` decides which of them are slow ones.
+    #[expect(clippy::too_many_arguments, reason = "a look-up, where, and how")]
+    fn took(
+        &self,
+        site: &Site,
+        work: &Work,
+        replay: &Replay<'_>,
+        kept: &Kept,
+        hot: &[u64],
+        cold: f64,
+        turn: u64,
+    ) -> Took {
+        let timing = site.drives.timing().ok().flatten();
+        let lba = u64::from(site.drives.lba);
+        let mut made = 0.0f64;
+        let commands = replay.commands(kept, hot).filter(|_| {
+            let before = made as u64;
+            made += cold;
+            made as u64 > before || cold >= 1.0
+        });
+        let read = |(table, at, lbas): (usize, u64, u64)| site.map.locate(table, at * lba, lbas * lba);
+        let mut reads: Vec<ReadAt> = commands.filter_map(read).collect();
+        let size = site.map.drive_bytes().max(site.drives.bytes);
+        look_up(work, timing.as_ref(), size, &mut reads, mix_all([self.options.seed, turn]))
+    }
+
+    pub(crate) fn curve(&self, replay: &Replay<'_>, orders: &[Order], expected: &Expected) -> Vec<Point> {
+        let (budgets, tables) = (self.budgets, self.heats(orders));
+        let chosen = budgets.hbm.saturating_add(budgets.dram);
+        let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
+        // From 0.1% up, and the budget itself.
+        let mut sizes: Vec<u64> =
+            (0..=POINTS).map(|at| (all as f64 * 2f64.powf(f64::from(at - POINTS) / 2.4)) as u64).collect();
+        sizes.extend([0, chosen.min(all)]);
+        sizes.sort_unstable();
+        sizes.dedup();
+        let count = self.options.drives.count;
+        let mut drives: Vec<u32> =
+            [count / 2, count, count * 2, count * 4].into_iter().filter(|it| (1..=48).contains(it)).collect();
+        drives.dedup();
+        let sites: Vec<Site> = drives.into_iter().map(|count| self.site(count)).collect();
+        let batches = replay.batches().max(1) as f64;
+        let point = |bytes: u64| {
+            let budgets = Budgets { hbm: budgets.hbm.min(bytes), dram: bytes.saturating_sub(budgets.hbm) };
+            let allocation = allocate(&tables, budgets);
+            let cold = replay.cold(&allocation.hot, &allocation.hbm);
+            let asked = cold.asked(1.0).divided(batches);
+            let work = self.work(&asked);
+            let rate = |site: &Site| {
+                let turns = (SKETCHED as f64 / asked.commands.max(1.0)).clamp(2.0, 64.0) as usize;
+                let step = replay.samples().len().div_ceil(turns).max(1);
+                let kept = (0..).zip(replay.samples()).step_by(step);
+                let (sum, turns) = kept.fold((Duration::ZERO, 0u32), |(sum, turns), (turn, kept)| {
+                    let took = self.took(site, &work, replay, kept, &allocation.hot, 1.0, turn);
+                    (sum + took.time, turns + 1)
+                });
+                let seconds = sum.as_secs_f64() / f64::from(turns.max(1));
+                let ids_per_second = if seconds > 0.0 { asked.ids / seconds } else { 0.0 };
+                Rate { drives: site.drives.count, ids_per_second }
+            };
+            let hit = 1.0 - cold.ids_ssd as f64 / cold.ids.max(1) as f64;
+            let rates = sites.iter().map(rate).collect();
+            let mut point = Point { bytes, hit, commands: asked.commands, rates };
+            if bytes == chosen.min(all) {
+                (point.hit, point.commands) = (1.0 - expected.ssd, expected.commands);
+                point
+                    .rates
+                    .iter_mut()
+                    .filter(|it| it.drives == count)
+                    .for_each(|it| it.ids_per_second = expected.ids_per_second);
+            }
+            point
+        };
+        sizes.into_iter().map(point).collect()
+    }
+}
+
+/// Drives with tables on them.
+struct Site {
+    drives: Drives,
+    map: ChunkMap,
+}
+
+impl Sample {
+    /// What it asks for, if of what is on drives only a share `cold` was.
+    fn asked(&self, cold: f64) -> Asked {
+        let (ids, ids_ssd) = (self.ids as f64, self.ids_ssd as f64 * cold);
+        Asked {
+            ids_memory: (ids - ids_ssd - self.ids_hbm as f64).max(0.0),
+            ids_ssd,
+            rows_ssd: self.rows_ssd as f64 * cold,
+            commands: self.commands as f64 * cold,
+            ids,
+            bytes_dram: self.bytes_dram as f64,
+            bytes: self.bytes_asked as f64,
+        }
+    }
+}

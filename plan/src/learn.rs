@@ -1,0 +1,97 @@
+//! Counting a trace's ids, and the orders that follow.
+
+use crate::PlanError;
+use crate::backtest::Backtest;
+use crate::options::TableShape;
+use crate::order::{Counts, Order};
+use crate::planner::{BLOCK, Planner};
+use crate::progress::{Told, Watch};
+use crate::trace::Trace;
+
+impl Planner<'_> {
+    /// Orders by the queries `range`, and what was found missing.
+    pub(crate) fn orders(
+        &self,
+        trace: &mut Trace<'_>,
+        range: std::ops::Range<u64>,
+        what: &'static str,
+        backtest: &mut Backtest<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Vec<Order>, Found), PlanError> {
+        let share = self.options.memory / self.shapes.len() as u64;
+        // Tables that need less than their share leave more for the others.
+        let each = |shape: &TableShape| if shape.is_keyed() { Counts::KEY_BYTES } else { Counts::EXACT_BYTES };
+        let exact = |shape: &TableShape| shape.rows.saturating_mul(each(shape));
+        let total = self.shapes.iter().map(exact).fold(0, u64::saturating_add);
+        let room = |shape: &TableShape| if total <= self.options.memory { exact(shape) } else { share };
+        let mut counts: Vec<Counts> = self
+            .shapes
+            .iter()
+            .map(|shape| match shape.is_keyed() {
+                true => Counts::keyed(shape.rows, room(shape)),
+                false => Counts::new(shape.rows, room(shape)),
+            })
+            .collect();
+        let mut outside: Vec<Option<Outside>> = vec![None; counts.len()];
+        let mut ids = vec![0u64; counts.len()];
+        let mut told = Told::new(what, range.clone(), watch);
+        trace.replay(range, backtest.block(BLOCK), &mut |first, bags| {
+            backtest.look(first, &counts, bags);
+            for ((counts, bags), (outside, ids)) in counts.iter_mut().zip(bags).zip(outside.iter_mut().zip(&mut ids)) {
+                *ids += bags.ids.len() as u64;
+                let missing = bags.ids.iter().enumerate().filter(|&(_, &id)| !counts.add(id));
+                for (at, &id) in missing {
+                    let found = outside.get_or_insert_with(|| {
+                        let query = first + bags.ends.partition_point(|&end| end as usize <= at) as u64;
+                        Outside { id, query, count: 0 }
+                    });
+                    found.count += 1;
+                }
+            }
+            told.at(first)
+        })?;
+        let first = outside.iter().enumerate().find_map(|(at, it)| Some((at, it.as_ref()?)));
+        if let Some((at, outside)) = first.filter(|_| !self.options.allow_missing) {
+            let (table, rows) = self.shapes.get(at).map_or((String::new(), 0), |it| (it.name.clone(), it.rows));
+            let Outside { id, query, count } = *outside;
+            return Err(PlanError::IdsOutside {
+                table,
+                rows,
+                count,
+                ids: ids.get(at).copied().unwrap_or(0),
+                id,
+                query,
+            });
+        }
+        for (counts, shape) in counts.iter().zip(self.shapes) {
+            let different = counts.classes().last().map_or(0, |class| class.end);
+            if different > shape.rows && !self.options.allow_missing {
+                return Err(PlanError::KeysOutside { table: shape.name.clone(), rows: shape.rows, different });
+            }
+        }
+        let missing = outside.iter().flatten().map(|it| it.count).sum();
+        let errors = counts.iter().map(Counts::error).collect();
+        let orders: Vec<Order> = counts.into_iter().map(Order::new).collect();
+        if orders.iter().all(|order| order.seen() == 0) {
+            return Err(PlanError::NothingInTables);
+        }
+        Ok((orders, Found { ids: ids.iter().sum(), missing, errors }))
+    }
+}
+
+/// Ids that a table does not have.
+#[derive(Debug, Clone)]
+struct Outside {
+    id: i64,
+    query: u64,
+    count: u64,
+}
+
+/// What counting found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub ids: u64,
+    pub missing: u64,
+    /// By how much counts may be too low, by table.
+    pub errors: Vec<u64>,
+}

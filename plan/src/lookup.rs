@@ -1,0 +1,174 @@
+//! A look-up played through: what processor and drives do, and when, as the executors do it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use warprow_soft_controller::{Rehearsal, Timing};
+use warprow_workload::mix_all;
+
+use crate::drives::ReadAt;
+
+/// What the processor does for a look-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Work {
+    /// Before the first command leaves.
+    pub before: Duration,
+    /// For a command: until it is on its way.
+    pub send: Duration,
+    /// For a command: from its completion to its rows in the output.
+    pub land: Duration,
+    /// Else, while drives read: done in so many steps, between which it looks at the drives.
+    pub meanwhile: Duration,
+    /// Those steps.
+    pub steps: u32,
+    /// When all is done.
+    pub after: Duration,
+    /// What a drive's own thread does for a command, before the drive's time begins.
+    pub thread: Duration,
+    /// Commands on a drive at a time.
+    pub depth: usize,
+}
+
+/// How long a look-up takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Took {
+    /// In all.
+    pub time: Duration,
+    /// Of that, waiting for drives with nothing else to do.
+    pub waited: Duration,
+}
+
+struct Lane<'a> {
+    unsent: &'a [ReadAt],
+    /// When commands on their way are done.
+    due: BinaryHeap<Reverse<Duration>>,
+    /// `None`: takes no time.
+    drive: Option<Rehearsal>,
+    /// When the drive's thread can take the next one.
+    free: Duration,
+}
+
+impl Lane<'_> {
+    /// Sends as many as there is room for, with one doorbell.
+    fn submit(&mut self, now: &mut Duration, work: &Work) {
+        let room = work.depth.saturating_sub(self.due.len()).min(self.unsent.len());
+        let Some((batch, rest)) = self.unsent.split_at_checked(room) else { return };
+        self.unsent = rest;
+        *now += work.send * batch.len() as u32;
+        self.free = self.free.max(*now);
+        for read in batch {
+            self.free += work.thread;
+            let done = match &mut self.drive {
+                Some(drive) => drive.read(self.free, read.offset, read.len, Some(read.written)),
+                None => self.free,
+            };
+            self.due.push(Reverse(done));
+        }
+    }
+
+    /// Lands what is done, and sends more.
+    fn serve(&mut self, now: &mut Duration, work: &Work) {
+        let (looked, mut arrived) = (*now, 0);
+        while self.due.peek().is_some_and(|&Reverse(done)| done <= looked) {
+            self.due.pop();
+            arrived += 1;
+        }
+        if arrived > 0 {
+            *now += work.land * arrived;
+            self.submit(now, work);
+        }
+    }
+}
+
+/// Plays a look-up through that makes `reads`, which are put in the order of addresses, on drives of `size` bytes. `seed` decides which
+/// reads are slow ones.
+pub fn look_up(work: &Work, timing: Option<&Timing>, size: u64, reads: &mut [ReadAt], seed: u64) -> Took {
+    reads.sort_unstable_by_key(|read| (read.drive, read.offset));
+    let lanes = reads.chunk_by(|a, b| a.drive == b.drive).map(|unsent| {
+        let seed = mix_all([seed, unsent.first().map_or(0, |read| u64::from(read.drive))]);
+        let drive = timing.map(|timing| Rehearsal::new(timing.clone(), size, seed));
+        Lane { unsent, due: BinaryHeap::new(), drive, free: Duration::ZERO }
+    });
+    let mut lanes: Vec<Lane<'_>> = lanes.collect();
+    let (mut now, mut waited) = (work.before, Duration::ZERO);
+    lanes.iter_mut().for_each(|lane| lane.submit(&mut now, work));
+    for _ in 0..work.steps {
+        now += work.meanwhile / work.steps;
+        lanes.iter_mut().for_each(|lane| lane.serve(&mut now, work));
+    }
+    while let Some(next) = lanes.iter().filter_map(|lane| lane.due.peek()).map(|due| due.0).min() {
+        let wait = next.saturating_sub(now);
+        (now, waited) = (now + wait, waited + wait);
+        lanes.iter_mut().for_each(|lane| lane.serve(&mut now, work));
+    }
+    Took { time: now + work.after, waited }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warprow_soft_controller::Profile;
+
+    const IDLE: Work = Work {
+        before: Duration::ZERO,
+        send: Duration::ZERO,
+        land: Duration::ZERO,
+        meanwhile: Duration::ZERO,
+        steps: 0,
+        after: Duration::ZERO,
+        thread: Duration::ZERO,
+        depth: 1023,
+    };
+
+    fn reads(drives: u32, count: u64, span: u64) -> Vec<ReadAt> {
+        let mut random = fastrand::Rng::with_seed(1);
+        let read = |_| {
+            let at = random.u64(0..span / 512);
+            let written = random.u64(..1 << 20);
+            ReadAt { drive: random.u32(0..drives), offset: at * 512, len: 512, written }
+        };
+        (0..count).map(read).collect()
+    }
+
+    fn took(work: &Work, profile: Profile, drives: u32, count: u64, span: u64) -> Took {
+        look_up(work, profile.timing().as_ref(), 64 << 30, &mut reads(drives, count, span), 1)
+    }
+
+    #[test]
+    fn many_reads_take_as_long_as_the_drives_rates_say() {
+        for (drives, least) in [(1, 0.9), (4, 0.8)] {
+            let took = took(&IDLE, Profile::Gen5Tlc, drives, 100_000, 64 << 30);
+            let got = 1e5 / took.time.as_secs_f64() / f64::from(drives);
+            assert!((least * 3.3e6..3.4e6).contains(&got) && took.waited == took.time, "{drives}: {got:.3e}");
+        }
+        // In the order of addresses, a queue's depth covers a fraction of what is read, and so of where address is place.
+        let few = 1e5 / took(&IDLE, Profile::P5800x, 1, 100_000, 64 << 30).time.as_secs_f64();
+        assert!((1.4e6..2.5e6).contains(&few), "{few:.3e}");
+        assert_eq!(took(&IDLE, Profile::None, 1, 1000, 64 << 30), Took::default());
+    }
+
+    #[test]
+    fn one_read_takes_the_drives_latency() {
+        let time = took(&IDLE, Profile::Gen5Tlc, 1, 1, 64 << 30).time;
+        assert_eq!(time, Duration::from_micros(60));
+    }
+
+    #[test]
+    fn processor_and_drives_work_at_once() {
+        let us = Duration::from_micros;
+        let work = Work { before: us(10), send: us(1), land: us(2), meanwhile: us(40), steps: 4, after: us(5), ..IDLE };
+        // Alone: 100 are sent, then others are worked for, then all are there.
+        let alone = took(&work, Profile::None, 1, 100, 64 << 30);
+        assert_eq!(alone, Took { time: us(10 + 100 + 40 + 200 + 5), waited: us(0) });
+        // The drives have ended by then.
+        let slower = took(&work, Profile::P5800x, 1, 100, 64 << 30);
+        assert_eq!(slower.time, alone.time);
+        // One by one, each waits for the one before.
+        let one = took(&Work { depth: 1, meanwhile: us(0), steps: 0, ..work }, Profile::P5800x, 1, 10, 64 << 30);
+        assert_eq!(one, Took { time: us(10 + 10 * (1 + 5 + 2) + 5), waited: us(50) });
+        // A thread that takes two microseconds for a command is what all wait for.
+        let thread = took(&Work { thread: us(2), send: us(0), land: us(0), ..IDLE }, Profile::None, 1, 500, 64 << 30);
+        assert_eq!(thread.time, us(1000));
+    }
+}

@@ -1,0 +1,91 @@
+//! What a plan is asked for.
+
+use serde::{Deserialize, Serialize};
+use warprow_layout::DType;
+
+use crate::budget::Budgets;
+use crate::costs::{GpuCosts, HostCosts};
+use crate::drives::Drives;
+
+/// A table that is planned for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableShape {
+    /// Its name.
+    pub name: String,
+    /// Its rows; at least one.
+    pub rows: u64,
+    /// Elements in a row; at least one.
+    pub dim: u32,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Looked up by keys: bytes of their index, which lies in memory beside rows. `None`: by ids, from 0 on.
+    pub index_bytes: Option<u64>,
+}
+
+impl TableShape {
+    /// Bytes that the index of so many keys takes, about, with the usual fingerprints of 16 bits.
+    pub fn index_of(rows: u64) -> u64 {
+        (rows as f64 * (3.4 + 16.0) / 8.0) as u64
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.index_bytes.is_some()
+    }
+}
+
+/// Whether rows that are looked up together shall share LBAs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupRows {
+    /// Where it saves reads on the part of the trace that it was not learnt from.
+    #[default]
+    Auto,
+    /// In any case.
+    On,
+    /// No.
+    Off,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory for rows.
+    pub budgets: Budgets,
+    /// Where the others lie.
+    pub drives: Drives,
+    /// Queries of a look-up.
+    pub batch: u32,
+    /// The last part of the trace, on which the plan is tested: a share above 0 and up to a half.
+    pub held_out: f64,
+    /// Bytes that counting may take. More rows than fit are counted by a sketch.
+    pub memory: u64,
+    /// Grouping.
+    pub group: GroupRows,
+    /// Whether ids that their table does not have are counted rather than refused.
+    pub allow_missing: bool,
+    /// What look-ups cost the host.
+    pub costs: HostCosts,
+    /// What they cost a GPU.
+    pub gpu: GpuCosts,
+    /// Seed of what is drawn.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    /// No memory for rows, one drive of which nothing is known, look-ups of 4,096 queries, a fifth held out, 2 GiB for
+    /// counting.
+    fn default() -> Self {
+        Self {
+            budgets: Budgets::default(),
+            drives: Drives { count: 1, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false },
+            batch: 4096,
+            held_out: 0.2,
+            memory: 2 << 30,
+            group: GroupRows::Auto,
+            allow_missing: false,
+            costs: HostCosts::default(),
+            gpu: GpuCosts::default(),
+            seed: 1,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a plan says.
+
+use serde::{Deserialize, Serialize};
+
+use crate::budget::Budgets;
+use crate::drives::Drives;
+use crate::order::Order;
+
+/// What goes where, and what is to be expected.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Memory for rows.
+    pub budgets: Budgets,
+    /// Where the others lie.
+    pub drives: Drives,
+    /// Of each table in turn.
+    pub tables: Vec<TablePlan>,
+    /// What was learnt from.
+    pub trace: TraceSummary,
+    /// What look-ups will do.
+    pub expected: Expected,
+    /// What they would do with other budgets, the smallest first.
+    pub curve: Vec<Point>,
+}
+
+impl Plan {
+    /// Bytes of memory for rows, GPU memory and DRAM together: what indices of keys leave of the budgets.
+    pub fn memory_for_rows(&self) -> u64 {
+        let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
+        self.budgets.hbm.saturating_add(self.budgets.dram).saturating_sub(indices)
+    }
+}
+
+/// A table in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TablePlan {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Elements in a row.
+    pub dim: u32,
+    /// Type of the elements, by name.
+    pub dtype: String,
+    /// Bytes of a row.
+    pub row_bytes: u32,
+    /// The hottest rows, which lie in GPU memory.
+    pub hbm_rows: u64,
+    /// The next ones, which lie in DRAM.
+    pub dram_rows: u64,
+    /// Rows that the trace speaks of, as far as counted.
+    pub seen_rows: u64,
+    /// By how much the count of a row may be too low: 0 where counting was exact.
+    pub count_error: u64,
+    /// Looked up by keys: bytes of their index. `None`: by ids.
+    #[serde(default)]
+    pub index_bytes: Option<u64>,
+    /// What sharing of LBAs does, if it was tried.
+    pub grouping: Option<Grouping>,
+}
+
+/// Rows that share LBAs because they are looked up together.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Grouping {
+    /// Whether the plan does so.
+    pub applied: bool,
+    /// Groups of two rows and more.
+    pub groups: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// The share of read commands that it saved on the part held out.
+    pub commands_saved: f64,
+    /// The standard error of that.
+    pub error: f64,
+    /// The share of bytes read that it saved.
+    pub bytes_saved: f64,
+}
+
+/// The trace that a plan was made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceSummary {
+    /// Queries.
+    pub queries: u64,
+    /// Of these, held out.
+    pub held_out: u64,
+    /// Ids of all tables.
+    pub ids: u64,
+    /// Ids that their table does not have.
+    pub missing: u64,
+    /// Queries of a look-up.
+    pub batch: u64,
+}
+
+/// What look-ups will do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Expected {
+    /// The share of ids (of those that their table has) whose rows are in GPU memory.
+    pub hbm: f64,
+    /// In DRAM.
+    pub dram: f64,
+    /// On drives.
+    pub ssd: f64,
+    /// By how much the share in memory may be another: by how much parts of what was held out differ, by how much what was foreseen earlier
+    /// in the trace differed from what came, and by what the hottest rows take, as far as rows cease to be hot.
+    pub error: f64,
+    /// Of that, by how much because what is looked up changes.
+    pub drift: f64,
+    /// Ids of a look-up.
+    pub ids: f64,
+    /// Different rows of a look-up on drives.
+    pub rows_ssd: f64,
+    /// Read commands of a look-up.
+    pub commands: f64,
+    /// Bytes that a look-up reads from drives.
+    pub bytes: f64,
+    /// Bytes read for each byte of a row that was asked for, repeats in a look-up not counted. 0: nothing is read.
+    pub amplification: f64,
+    /// Look-ups a second of one slot, one after another.
+    pub lookups_per_second: f64,
+    /// Ids a second.
+    pub ids_per_second: f64,
+    /// Reads a second on each drive, at that rate.
+    pub iops_per_drive: f64,
+    /// The share of the time that is spent waiting for drives, with nothing else to do.
+    pub waited: f64,
+    /// What look-ups wait for.
+    pub bound: Bound,
+}
+
+/// What look-ups wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// Reads from drives.
+    Drives,
+    /// The processor.
+    Host,
+    /// The GPU.
+    Gpu,
+    /// Nothing that was timed.
+    Unknown,
+}
+
+/// What another budget would give.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Bytes of memory for rows, GPU memory and DRAM together.
+    pub bytes: u64,
+    /// The share of ids in memory.
+    pub hit: f64,
+    /// Read commands of a look-up.
+    pub commands: f64,
+    /// Ids a second with so many drives.
+    pub rates: Vec<Rate>,
+}
+
+/// A rate with a number of drives.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Drives.
+    pub drives: u32,
+    /// Ids a second; 0 if it is not known.
+    pub ids_per_second: f64,
+}
+
+/// A plan, with the orders that its tables are to be loaded in.
+#[derive(Debug)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// In the order of its tables.
+    pub orders: Vec<Order>,
+}
