@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use warprow_bench::gpu::criteo::{CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, SplitResult, Spread, Tier};
+use warprow_bench::gpu::criteo::{
+    CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, SplitResult, Spread, Tier,
+};
 use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
 use warprow_bench::gpu::ring::GpuRingResult;
 use warprow_bench::report::{Described, GpuDescribed, Outcome, Part, Report, page, read};
@@ -188,7 +190,8 @@ fn stands_alone(html: &str) {
     }
     let addresses = html.match_indices("http").map(|(at, _)| &html[at..html.len().min(at + 26)]);
     assert!(addresses.clone().all(|it| it == "http://www.w3.org/2000/svg"), "{:?}", addresses.collect::<Vec<_>>());
-    for element in ["html", "body", "div", "table", "tr", "td", "pre", "details", "svg", "text", "p", "ul", "li", "h2"] {
+    for element in ["html", "body", "div", "table", "tr", "td", "pre", "details", "svg", "text", "p", "ul", "li", "h2"]
+    {
         let count = |text: String| html.matches(text.as_str()).count();
         let opened = count(format!("<{element}>")) + count(format!("<{element} ")) + count(format!("<{element}\n"));
         assert_eq!(opened, count(format!("</{element}>")), "{element}");
@@ -270,7 +273,8 @@ fn a_result_that_lacks_something_is_no_panic() {
             without.insert(key.clone(), Value::Null);
             let _ = read(&Value::Object(without));
         }
-        let empty: Value = whole.iter().map(|(key, it)| (key.clone(), if it.is_array() { json!([]) } else { it.clone() })).collect();
+        let empty: Value =
+            whole.iter().map(|(key, it)| (key.clone(), if it.is_array() { json!([]) } else { it.clone() })).collect();
         let section = read(&empty).unwrap();
         section.charts.iter().for_each(|chart| assert!(!chart.svg().contains("NaN")));
     }
@@ -279,7 +283,12 @@ fn a_result_that_lacks_something_is_no_panic() {
 /// A small page, as it is to be: `WARPROW_GOLDEN=write` writes it anew.
 #[test]
 fn a_small_page_is_the_golden_one() {
-    let gpu = GpuDescribed { name: "A GPU".to_owned(), memory: Some(1 << 37), cuda: "13.0".to_owned(), driver: Some("580.1".to_owned()) };
+    let gpu = GpuDescribed {
+        name: "A GPU".to_owned(),
+        memory: Some(1 << 37),
+        cuda: "13.0".to_owned(),
+        driver: Some("580.1".to_owned()),
+    };
     let machine = Described {
         cpu: "A processor".to_owned(),
         cores: 16,

@@ -34,10 +34,11 @@ impl Unit {
             Self::PerSecond(what) => format!("{} {what}", per_second(value)),
             Self::Micros if value >= 1e6 => format!("{:.2} s", value / 1e6),
             Self::Micros if value >= 1e4 => format!("{:.1} ms", value / 1e3),
+            Self::Micros if value >= 1e3 => format!("{:.2} ms", value / 1e3),
             Self::Micros if value >= 100.0 => format!("{value:.0} µs"),
             Self::Micros => format!("{value:.1} µs"),
             Self::Share => format!("{:.1} %", value * 100.0),
-            Self::Count(what) => format!("{value:.1} {what}"),
+            Self::Count(what) => format!("{} {what}", grouped(value.round() as u64)),
         }
     }
 
@@ -198,8 +199,8 @@ fn cut(name: &str, most: usize) -> String {
 
 impl Bars {
     const WIDTH: f64 = 900.0;
-    const LEFT: f64 = 270.0;
-    const BAR: f64 = 340.0;
+    const LEFT: f64 = 290.0;
+    const BAR: f64 = 330.0;
     const ROW: f64 = 26.0;
 
     fn draw(&self) -> Document {
@@ -225,7 +226,7 @@ impl Bars {
     }
 
     fn row(&self, document: &mut Document, bar: &Bar, y: f64, longest: f64) {
-        let who = text(Self::LEFT - 10.0, y + 17.0, &cut(&bar.who, 40), 13).set("text-anchor", "end");
+        let who = text(Self::LEFT - 10.0, y + 17.0, &cut(&bar.who, 36), 13).set("text-anchor", "end");
         let who = if bar.ours { who.set("font-weight", 600) } else { who };
         document.append(who);
         let value = match &bar.value {
@@ -339,13 +340,13 @@ impl Lines {
         document.append(line((Self::LEFT, bottom), (Self::WIDTH - Self::RIGHT, bottom), INK));
         let middle = (Self::LEFT + Self::WIDTH - Self::RIGHT) / 2.0;
         document.append(text(middle, bottom + 33.0, self.x, 11).set("text-anchor", "middle"));
-        // Ours last, above the others.
-        for (number, series) in self.series.iter().enumerate().rev() {
+        // Others in dashes above ours: where they are the same, both are seen.
+        for (number, series) in self.series.iter().enumerate() {
             let (colour, width) = style(number);
             let path: Vec<String> =
                 series.points.iter().map(|&(a, b)| format!("{},{}", round(x(a)), round(y(b)))).collect();
             let drawn = Polyline::new().set("points", path.join(" ")).set("fill", "none").set("stroke", colour);
-            document.append(drawn.set("stroke-width", width));
+            document.append(drawn.set("stroke-width", width).set("stroke-dasharray", dashes(number)));
             for &(a, b) in &series.points {
                 let dot = rectangle(x(a) - 2.5, y(b) - 2.5, 5.0, 5.0, colour);
                 let words = format!("{}: {} {}, {}", series.name, binary(a), self.x, self.unit.show(b));
@@ -356,11 +357,16 @@ impl Lines {
             let at = (number % 2) as f64 * (Self::WIDTH - Self::LEFT) / 2.0 + 10.0;
             let row = bottom + 54.0 + (number / 2) as f64 * 18.0;
             let (colour, width) = style(number);
-            document.append(line((at, row - 4.0), (at + 20.0, row - 4.0), colour).set("stroke-width", width));
-            document.append(text(at + 26.0, row, &cut(&series.name, 26), 12));
+            let sample = line((at, row - 4.0), (at + 20.0, row - 4.0), colour).set("stroke-width", width);
+            document.append(sample.set("stroke-dasharray", dashes(number)));
+            document.append(text(at + 26.0, row, &cut(&series.name, 24), 12));
         }
         document
     }
+}
+
+fn dashes(number: usize) -> &'static str {
+    if number == 0 { "none" } else { "7 3" }
 }
 
 fn style(number: usize) -> (&'static str, u32) {
@@ -370,7 +376,20 @@ fn style(number: usize) -> (&'static str, u32) {
     }
 }
 
-/// `128`, `1,000`, `64K`, `2M`: powers of two and of ten as one says them.
+/// `2,097,152`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `128`, `1k`, `64Ki`, `2M`: powers of two and of ten as one says them.
 pub(super) fn binary(value: f64) -> String {
     let whole = value as u64;
     for (unit, name) in [(1u64 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")] {
@@ -393,6 +412,7 @@ mod tests {
             (Unit::PerSecond("ids/s"), 940.0, "940.00 ids/s"),
             (Unit::Micros, 268.2, "268 µs"),
             (Unit::Micros, 7.04, "7.0 µs"),
+            (Unit::Micros, 1_994.0, "1.99 ms"),
             (Unit::Micros, 35_123.0, "35.1 ms"),
             (Unit::Share, 0.872, "87.2 %"),
         ] {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::chart::grouped;
 use super::{Chart, Described, Outcome, Part, Report, Section, read};
 
 const STYLE: &str = "\
@@ -109,7 +110,10 @@ fn machine(machine: &Described) -> String {
 }
 
 fn overview(shown: &[Shown<'_>]) -> String {
-    let mut html = String::from("<h2>Overview</h2>\n<p>× says how many times as fast Warprow is.</p>\n<table>\n");
+    let mut html = String::from(
+        "<h2>Overview</h2>\n<p>× says how many times as fast Warprow is: the median of the ratios of runs in turn, \
+                              where a program takes turns.</p>\n<table>\n",
+    );
     for it in shown {
         let name = escape(&it.part.name);
         let (what, figures) = match (&it.section, &it.part.outcome) {
@@ -120,7 +124,7 @@ fn overview(shown: &[Shown<'_>]) -> String {
                     checked => format!("{} rows compared", grouped(checked)),
                 });
                 if !section.warnings.is_empty() {
-                    figures.push(format!("<span class=\"bad\">{}</span>", escape(&section.warnings.join(" "))));
+                    figures.push(format!("<span class=\"bad\">{}</span>", escape(&section.warnings.join("; "))));
                 }
                 (escape(&section.title), figures.join("<br>"))
             }
@@ -198,16 +202,4 @@ fn elsewhere(value: &Value, machine: &Described) -> String {
         }
         _ => String::new(),
     }
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Section, bytes, times};
-use crate::report::chart::binary;
+use crate::report::chart::{binary, grouped};
 use crate::report::{Bar, Bars, Chart, Group, Lines, Series, Unit};
 
 const COMMANDS: Unit = Unit::PerSecond("commands/s");
@@ -136,7 +136,8 @@ pub(super) fn dram(it: Dram) -> Section {
         title: "Rows in DRAM, read by a GPU".to_owned(),
         about: format!(
             "Whole look-ups on one {} in tables that lie in pinned memory, medians of {}. UVA: a plain gather through unified addressing, in \
-             the order of the request. CPU: all cores gather, and that is copied. Batch of copies: cuMemcpyBatchAsync.",
+             the order of the request. CPU: all cores gather, and that is copied. Batch of copies: cuMemcpyBatchAsync. \
+             F.embedding and index_select: PyTorch's.",
             it.gpu, it.runs
         ),
         emulated: vec![
@@ -161,8 +162,8 @@ pub(super) fn dram(it: Dram) -> Section {
             line("UVA", of(|it| Some(it.us.uva_graph_seen))),
             line("CPU and a copy", of(|it| Some(it.us.cpu))),
             line("batch of copies", of(|it| it.us.batch_copy)),
-            line("PyTorch F.embedding and a copy", of(|it| it.torch_embedding_us)),
-            line("PyTorch index_select and a copy", of(|it| it.torch_index_us)),
+            line("F.embedding and a copy", of(|it| it.torch_embedding_us)),
+            line("index_select and a copy", of(|it| it.torch_index_us)),
         ];
         let table =
             format!("{}, rows of {} B, {}", bytes(first.size as f64), first.row_bytes, distribution(first.alpha));
@@ -316,34 +317,36 @@ pub(super) fn lookup(it: Lookup) -> Section {
         let mut bars = vec![
             Bar::ours("Warprow, median", small.graph.p50),
             Bar::ours("Warprow, 99 of 100", small.graph.p99),
-            Bar::ours("Warprow, seen by its caller, median", small.graph_seen.p50),
+            Bar::ours("Warprow, seen by its caller", small.graph_seen.p50),
         ];
         let uva = small.uva_graph.as_ref();
         bars.extend(uva.map(|uva| Bar::rival("UVA, median", uva.p50, times(uva.p50, small.graph.p50))));
         bars.push(Bar::rival("aim", small.aim_us, None));
-        let label = format!("{} ids, rows in {}, {} fresh batches", small.ids, place(&small.tier), small.batches);
+        let label = format!(
+            "{} ids, rows in {}, {} fresh batches",
+            grouped(small.ids),
+            place(&small.tier),
+            grouped(small.batches)
+        );
         Group { label, bars }
     });
     bars("Small look-ups, by the GPU; shorter is better", Unit::Micros, small.collect());
     let tables = it.tables.iter().map(|table| {
         let mut bars = vec![
-            Bar::ours("Warprow, called, seen by its caller", table.seen_us),
+            Bar::ours("Warprow, seen by its caller", table.seen_us),
             Bar::rival("host executor and a copy", table.host.all, Some(table.ratio_host)),
         ];
-        let all = "all cores, everything in DRAM, and a copy";
+        let all = "all cores, all in DRAM, and a copy";
         bars.extend(table.cpu_us.map(|cpu| Bar::rival(all, cpu, table.ratio_cpu)));
         let summed = if table.hot > 1 { format!(" × {} summed", table.hot) } else { String::new() };
         let hbm = table.hbm * 100.0;
-        Group {
-            label: format!("{} samples{summed}, {hbm:.1} % of rows in GPU memory", binary(table.batch as f64)),
-            bars,
-        }
+        Group { label: format!("{} samples{summed}, {hbm:.1} % of rows in GPU memory", grouped(table.batch)), bars }
     });
     bars("26 tables like Criteo's; shorter is better", Unit::Micros, tables.collect());
     let stages = it.tables.iter().map(|table| {
         let bars = [("deduplication", table.prepare_us), ("rows", table.fetch_us), ("output", table.expand_us)];
         let label =
-            format!("{} samples × {}, {:.1} % in GPU memory", binary(table.batch as f64), table.hot, table.hbm * 100.0);
+            format!("{} samples × {}, {:.1} % in GPU memory", grouped(table.batch), table.hot, table.hbm * 100.0);
         Group { label, bars: bars.map(|(who, time)| Bar::ours(who, time)).to_vec() }
     });
     bars("Where Warprow's time goes, by the GPU", Unit::Micros, stages.collect());

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::{Section, bytes};
+use crate::report::chart::grouped;
 use crate::report::{Bar, Bars, Chart, Group, Lines, Series, Unit};
 
 const COMMANDS: Unit = Unit::PerSecond("commands/s");
@@ -168,7 +169,7 @@ impl Raced {
         };
         let times = std::iter::once(Bar::ours("Warprow", self.p50_us));
         let time = |it: &Rival| Some(Bar::rival(&it.rival, it.p50_us.filter(|_| it.ids_per_second.is_some())?, None));
-        let label = format!("{how} (file on {}, {} rows in DRAM)", self.filesystem, self.rows_in_dram);
+        let label = format!("{how} (file on {}, {} rows in DRAM)", self.filesystem, grouped(self.rows_in_dram));
         (
             Group { label, bars: rates.chain(self.rivals.iter().map(rate)).collect() },
             Group { label: how.to_owned(), bars: times.chain(self.rivals.iter().filter_map(time)).collect() },
@@ -189,7 +190,7 @@ pub(super) fn lookup(it: Lookup) -> Section {
         about: format!(
             "Batches of {} ids (power law, α = {}) in a table of {} of rows of {} B, against programs that read the same file. “Equal means” \
              have the same deduplication, the same rows in DRAM, the same order and merging of reads and the same depth.",
-            it.batch,
+            grouped(it.batch),
             it.alpha,
             bytes(it.size as f64),
             it.row_bytes
@@ -361,14 +362,17 @@ pub(super) fn plan_rate(it: PlanRate) -> Section {
     section.about = format!(
         "Plans made of four fifths of a generated trace of {} ids, tables loaded as planned, the last fifth looked up in batches of {}: {} \
          rows of {} B, {:.0} % of them in DRAM.",
-        setup.ids,
-        setup.batch,
-        setup.rows,
+        grouped(setup.ids),
+        grouped(setup.batch.into()),
+        grouped(setup.rows),
         setup.dim * 4,
         setup.dram * 100.0
     );
     let group = |case: &Case, planned: f64, was: f64| Group {
-        label: format!("{} × {}, α = {}", case.setup.drives, name_of(&case.setup.profile), case.setup.alpha),
+        label: match case.setup.drives {
+            1 => format!("{}, α = {}", name_of(&case.setup.profile), case.setup.alpha),
+            drives => format!("{drives} of {}, α = {}", name_of(&case.setup.profile), case.setup.alpha),
+        },
         bars: vec![Bar::rival("planned", planned, None), Bar::ours("measured", was)],
     };
     let all = |of: fn(&Rate) -> (f64, f64)| {
@@ -411,8 +415,13 @@ pub(super) fn plan_speed(it: PlanSpeed) -> Section {
     taken.bars.push(Bar::rival("generating the ids alone", result.generating * 1e6, None));
     Section {
         title: "How long a plan takes".to_owned(),
-        about: format!("{} ids of {} rows (α = {}), generated as they are read.", setup.ids, setup.rows, setup.alpha),
-        headlines: vec![format!("{:.1} s for {} ids", result.seconds, setup.ids)],
+        about: format!(
+            "{} ids of {} rows (α = {}), generated as they are read.",
+            grouped(setup.ids),
+            grouped(setup.rows),
+            setup.alpha
+        ),
+        headlines: vec![format!("{:.1} s for {} ids", result.seconds, grouped(setup.ids))],
         charts: vec![bars("Time", Unit::Micros, vec![taken])],
         notes: resident
             .into_iter()

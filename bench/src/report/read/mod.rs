@@ -71,7 +71,7 @@ fn busy(value: &Value, section: &mut Section) {
         && load > cores / 2.0
     {
         let words =
-            format!("The machine was busy when it began: {load:.1} threads waiting or running on {cores} cores.");
+            format!("The machine was busy: {load:.1} threads running or waiting on {cores} cores when it began.");
         section.warnings.push(words);
     }
 }
@@ -82,6 +82,9 @@ fn times(other: f64, ours: f64) -> Option<f64> {
 }
 
 fn bytes(bytes: f64) -> String {
+    if bytes == 0.0 {
+        return "nothing".to_owned();
+    }
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     for (unit, name) in units {
         if bytes >= unit as f64 {
