@@ -61,6 +61,35 @@ pub(crate) fn many_by_one_kernel(shim: &mut Shim, seed: u64) -> Result<(), Strin
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
+/// One feature whose rows are read where they lie: it has a kernel of its own.
+pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let (element, out) =
+        ([element::F32, element::F16][rng.usize(0..2)], [element::F32, element::BF16][rng.usize(0..2)]);
+    let (dim, rows) = (rng.u32(1..80), rng.u64(1..2000));
+    // Halves of small exponents: no NaN, whose bits nobody promises.
+    let halves = (0..rows * u64::from(dim) * u64::from(element_bytes(element)) / 2).map(|_| rng.u16(..0x7000));
+    let content = halves.collect::<Vec<u16>>().into_iter().flat_map(u16::to_le_bytes).collect();
+    let world = World::of_rows(&mut rng, element, out, dim, content);
+    let (ids, ticket) = (rng.u64(0..=rows), rng.u32(0..16));
+    let batch = Batch::of(&mut rng, &world, ids);
+    let lookup = Lookup { ticket, ..batch.lookup() };
+    let mut expected = expect(&world, &batch).by_one_block(&world, false);
+    expected.counters.rows_dram = 0;
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+    rig.direct(&lookup)?;
+    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+}
+
+#[test]
+fn rows_of_one_feature_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(24) {
+        one_feature(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    assert!(shim.launched.contains("warprow_direct_one"));
+}
+
 #[test]
 fn many_ids_are_counted_by_one_kernel() {
     let Some(mut shim) = Shim::new() else { return };
@@ -151,56 +180,66 @@ fn every_half_converts_as_the_half_crate_does() {
     }
 }
 
-/// Whoever polls a ticket between any two stores of its next launch sees the report of one launch, or that it is of none.
-#[test]
-fn a_report_is_one_launchs() {
+/// Whoever polls a ticket between any two stores of its next launch sees the report of one launch, or that it is of none. How many
+/// were torn, and how many were whole.
+fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
     const WORDS: usize = size_of::<Ticket>() / 8;
     const TICKET: u32 = 2;
-    let Some(mut shim) = Shim::new() else { return };
     let (mut torn, mut polled) = (0, 0);
-    for seed in seeds(200) {
-        let mut rng = Rng::with_seed(seed);
-        let world = World::new(&mut rng, &Shape::without_drives(200));
-        let words = || -> [u64; WORDS] {
-            let memory = world.slot.tickets.memory();
-            std::array::from_fn(|i| memory.load_u64(TICKET as usize * size_of::<Ticket>() + i * 8))
-        };
-        // All but the first three times and the check itself.
-        let told = |words: &[u64; WORDS]| -> Vec<(usize, u64)> {
-            words
-                .iter()
-                .copied()
-                .enumerate()
-                .filter(|&(i, _)| i < WORDS - 8 || (WORDS - 5..WORDS - 1).contains(&i))
-                .collect()
-        };
-        let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
-        for run in 0..2 {
-            let batch = Batch::new(&mut rng, &world);
-            let lookup = Lookup { ticket: TICKET, ..batch.lookup() };
-            let mut rig = Rig { shim: &mut shim, rng: rng.fork(), world: &world };
-            let mut seen = Vec::new();
-            let mut time = 1_000_000_000_000 * (run + 1);
-            let mut beside = |_: bool| {
-                let words = words();
-                match check_of(told(&words)) == words[WORDS - 1] {
-                    true => seen.push(told(&words)),
-                    false => torn += 1,
-                }
-                time += 100;
-                time
-            };
-            if seed % 2 == 0 {
-                rig.direct_beside(&lookup, &mut beside).unwrap();
-            } else {
-                rig.prepare(&lookup, true).unwrap();
-                rig.expand_beside(&lookup, &mut beside).unwrap();
+    let mut rng = Rng::with_seed(seed);
+    let world = World::new(&mut rng, &Shape::without_drives(200));
+    let words = || -> [u64; WORDS] {
+        let memory = world.slot.tickets.memory();
+        std::array::from_fn(|i| memory.load_u64(TICKET as usize * size_of::<Ticket>() + i * 8))
+    };
+    // All but the first three times and the check itself.
+    let told = |words: &[u64; WORDS]| -> Vec<(usize, u64)> {
+        let all = words.iter().copied().enumerate();
+        all.filter(|&(i, _)| i < WORDS - 7 || (WORDS - 4..WORDS - 1).contains(&i)).collect()
+    };
+    let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
+    for run in 0..2 {
+        let batch = Batch::new(&mut rng, &world);
+        let lookup = Lookup { ticket: TICKET, ..batch.lookup() };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut seen = Vec::new();
+        let mut time = 1_000_000_000_000 * (run + 1);
+        let mut beside = |_: bool| {
+            let words = words();
+            match check_of(told(&words)) == words[WORDS - 1] {
+                true => seen.push(told(&words)),
+                false => torn += 1,
             }
-            ended.push(told(&words()));
-            polled += seen.len();
-            let is_known = |it: &Vec<(usize, u64)>| ended.contains(it) || it.iter().all(|&(_, word)| word == 0);
-            assert!(seen.iter().all(is_known), "seed {seed}: {seen:?} {ended:?}");
+            time += 100;
+            time
+        };
+        if seed % 2 == 0 {
+            rig.direct_beside(&lookup, &mut beside)?;
+        } else {
+            rig.prepare(&lookup, true)?;
+            rig.expand_beside(&lookup, &mut beside)?;
+        }
+        ended.push(told(&words()));
+        polled += seen.len();
+        let is_known = |it: &Vec<(usize, u64)>| ended.contains(it) || it.iter().all(|&(_, word)| word == 0);
+        if !seen.iter().all(is_known) {
+            return Err(format!("{seen:?}, where {ended:?} have ended"));
         }
     }
-    assert!(torn > 100 && polled > 1000, "{torn} of {polled} were torn");
+    Ok((torn, polled))
+}
+
+pub(crate) fn reports(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    polled(shim, seed).map(drop)
+}
+
+#[test]
+fn a_report_is_one_launchs() {
+    let Some(mut shim) = Shim::new() else { return };
+    let (mut torn, mut whole) = (0, 0);
+    for seed in seeds(200) {
+        let seen = polled(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        (torn, whole) = (torn + seen.0, whole + seen.1);
+    }
+    assert!(torn > 100 && whole > 1000, "{torn} of {whole} were torn");
 }

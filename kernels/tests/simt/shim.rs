@@ -1,5 +1,6 @@
 //! Builds the shim with the C++ compiler that is there, loads it, runs kernels.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -153,6 +154,9 @@ impl Launch {
 /// A loaded copy of the shim. It runs one kernel at a time.
 pub(crate) struct Shim {
     run: Run,
+    limit_ns: u64,
+    /// Kernels that were launched.
+    pub(crate) launched: BTreeSet<&'static str>,
     _library: Library,
 }
 
@@ -190,7 +194,7 @@ impl Shim {
         let library = unsafe { Library::new(&*copy) }.unwrap();
         // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
         let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
-        Self { run, limit_ns: LIMIT_NS, _library: library }
+        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), _library: library }
     }
 
     /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
@@ -218,6 +222,7 @@ impl Shim {
         seed: u64,
         beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
+        self.launched.insert(launch.kernel);
         let kernel = CString::new(launch.kernel).unwrap();
         let mut message = [0 as c_char; 512];
         let mut beside = beside;
