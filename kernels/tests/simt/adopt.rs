@@ -136,7 +136,7 @@ pub(crate) fn replacing(shim: &mut Shim, seed: u64) -> Result<(), String> {
         results: results.address(),
         timeout_ns: 50_000,
     };
-    shim.adopt(&Launch::new("warprow_adopt", count as u32, 64), &adoption, rng.u64(..))?;
+    shim.adopt(&Launch::new("warprow_adopt", count as u32, 64), &adoption, rng.u64(..), None)?;
     for (i, &busy) in busy.iter().enumerate() {
         let mut wanted = before[i * STRIDE..(i + 1) * STRIDE].to_vec();
         if !busy {
@@ -156,6 +156,94 @@ fn the_kernel_replaces_what_is_free_and_leaves_what_is_not() {
     let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(20) {
         replacing(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+/// `warprow_adopt` beside launches: one that takes a free lease has it to itself; blocks that come while tables are replaced count
+/// themselves in, and find the new description when they may read.
+pub(crate) fn replacing_beside(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    const STRIDE: usize = 1024;
+    let mut rng = Rng::with_seed(seed);
+    let (count, bytes) = (rng.usize(1..4), STRIDE - size_of::<SlotState>().next_multiple_of(16));
+    let fresh: Vec<u8> = (0..bytes).map(|_| rng.u8(..)).collect();
+    let (source, results, states) = (Buffer::of(&fresh), Buffer::zeroed(count * 4), Buffer::zeroed(count * STRIDE));
+    let place = size_of::<SlotState>().next_multiple_of(16);
+    let adoption = Adoption {
+        states: states.address(),
+        stride: STRIDE as u64,
+        place: place as u64,
+        source: source.address(),
+        bytes: bytes as u64,
+        generation: 77,
+        results: results.address(),
+        timeout_ns: 1_000_000_000,
+    };
+    /// What goes on beside the kernel, in one state.
+    #[derive(Clone, Copy, Default)]
+    struct Beside {
+        /// A launch has the lease.
+        launch: bool,
+        /// Blocks that wait for the adoption's end.
+        blocks: u32,
+        adopting: bool,
+        adopted: bool,
+    }
+    let (mut beside, mut wrong, mut time) = (vec![Beside::default(); count], None, 1_000_000);
+    let memory = states.memory();
+    let mut dice = rng.fork();
+    let mut turn = |_: bool| {
+        for (i, it) in beside.iter_mut().enumerate() {
+            let (lease, description) = (i * STRIDE + Adopter::LEASE, i * STRIDE + place);
+            let now = memory.load_u32(lease);
+            let adopting = now & LEASE_ADOPTING != 0;
+            if it.launch && adopting {
+                wrong.get_or_insert(format!("state {i} is adopted for under a launch"));
+            }
+            if it.adopting && !adopting {
+                it.adopted = true;
+                if states.read(description, bytes) != fresh {
+                    wrong.get_or_insert(format!("state {i} is given back before it is whole"));
+                }
+            }
+            it.adopting = adopting;
+            if adopting && it.blocks < 3 && dice.u32(0..2) == 0 {
+                memory.store_u32(lease, now + 1);
+                it.blocks += 1;
+            } else if now == 0 && !it.adopted && dice.u32(0..2) == 0 {
+                memory.store_u32(lease, 1);
+                it.launch = true;
+            } else if it.launch && dice.u32(0..3) == 0 {
+                memory.store_u32(lease, 0);
+                it.launch = false;
+            }
+        }
+        time += 100;
+        time
+    };
+    let launch = Launch::new("warprow_adopt", count as u32, 64);
+    shim.adopt(&launch, &adoption, rng.u64(..), Some(&mut turn))?;
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    for (i, it) in beside.iter().enumerate() {
+        let lease = memory.load_u32(i * STRIDE + Adopter::LEASE);
+        // A launch may have begun after the last turn's adoption had ended: then it alone is there.
+        let due = if it.launch { 1 } else { it.blocks };
+        if lease != due || results.u32_at(i * 4) != adopted::DONE {
+            return Err(format!("state {i}: lease {lease:#x}, where {due} are inside"));
+        }
+        if states.read(i * STRIDE + place, bytes) != fresh {
+            return Err(format!("state {i} has not the new description"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_kernel_replaces_beside_launches() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(100) {
+        replacing_beside(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 

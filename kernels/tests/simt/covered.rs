@@ -21,7 +21,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 16] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 18] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("spoilt batches", dedupe::spoilt, 14),
@@ -31,6 +31,8 @@ pub(crate) const CHECKS: [(&str, Check, u64); 16] = [
     ("reports while they are written", lookups::reports, 30),
     ("descriptions that are replaced", adopt::planted, 40),
     ("the kernel that replaces them", adopt::replacing, 20),
+    ("the same beside launches", adopt::replacing_beside, 60),
+    ("rows behind a closed gate", lookups::behind_a_closed_gate, 16),
     ("a slot that is being adopted for", adopt::waiting, 20),
     ("rows on drives", ring::case, 12),
     ("rings that wrap", ring::steady, 8),

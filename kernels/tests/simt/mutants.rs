@@ -11,7 +11,8 @@
 //! Fences are not among them: the shim runs all lanes on one core, so that it can tell nothing about them (`simt/simt.h`).
 //!
 //! A sample is tried by every `cargo test`; which one, `WARPROW_MUTANTS` says (a number). All of them, some minutes, with a table:
-//! `cargo test -p warprow-kernels --test simt mutants::all -- --ignored --exact --nocapture`.
+//! `cargo test -p warprow-kernels --test simt mutants::all -- --ignored --exact --nocapture`; `WARPROW_ONLY=submit,share_of` tries those
+//! whose names contain one of these.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -358,7 +359,8 @@ fn all() {
     let wanted = env::var("WARPROW_ONLY").unwrap_or_default();
     let number = |name: &str, usual| env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(usual);
     let percent = number("WARPROW_PERCENT", 100);
-    let chosen = (0..mutants.len()).filter(|&choice| mutants[choice].name().contains(&wanted));
+    let chosen =
+        (0..mutants.len()).filter(|&choice| wanted.split(',').any(|wanted| mutants[choice].name().contains(wanted)));
     let choices: Vec<(usize, u64)> = chosen
         .map(|choice| (choice, if survivors.contains_key(&mutants[choice].name()) { percent.min(25) } else { percent }))
         .collect();

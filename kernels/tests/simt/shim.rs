@@ -210,9 +210,15 @@ impl Shim {
     }
 
     /// The kernel whose parameter is another.
-    pub(crate) fn adopt(&mut self, launch: &Launch, adoption: &Adoption, seed: u64) -> Result<(), String> {
+    pub(crate) fn adopt(
+        &mut self,
+        launch: &Launch,
+        adoption: &Adoption,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_adopt");
-        self.run(launch, std::ptr::from_ref(adoption).cast(), seed, None)
+        self.run(launch, std::ptr::from_ref(adoption).cast(), seed, beside)
     }
 
     fn run(
