@@ -21,7 +21,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 18] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 19] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("spoilt batches", dedupe::spoilt, 14),
@@ -38,7 +38,8 @@ pub(crate) const CHECKS: [(&str, Check, u64); 18] = [
     ("rings that wrap", ring::steady, 8),
     ("batches that end within tiles", ring::tiles, 12),
     ("failing commands", ring::statuses, 16),
-    ("completions that come twice", ghosts::case, 4),
+    ("completions that come twice", ring::twice, 6),
+    ("completions that come late", ghosts::case, 4),
     ("queues that break", sets::case, 12),
 ];
 

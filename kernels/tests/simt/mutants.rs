@@ -162,12 +162,13 @@ fn survivors() -> BTreeMap<String, String> {
 
 /// The checks, with so many percent of their seeds: fewer of those that have little to do with the file.
 fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
-    const DRIVES: [&str; 6] = [
+    const DRIVES: [&str; 7] = [
         "rows on drives",
         "rings that wrap",
         "batches that end within tiles",
         "failing commands",
         "completions that come twice",
+        "completions that come late",
         "queues that break",
     ];
     let is_near = |name: &str| file.is_empty() || (file == "fetch.cuh") == DRIVES.contains(&name);

@@ -220,7 +220,7 @@ pub(crate) fn tiles(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
-fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
+pub(crate) fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
     scene.drives.faults.inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
     for _ in 0..2 {
