@@ -256,18 +256,34 @@ pub(crate) fn waiting(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let (lookup, small) = (batch.lookup(), rng.bool());
     assert!(lookup.max_ids <= SMALL_IDS);
     let lease = world.slot.state.memory();
-    lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
-    let (mut turns, mut time) = (0, 1_000_000);
+    // It has begun before the launch, or begins when the lease is still free.
+    let (mut left, mut began, mut wrong, mut time) = (rng.u32(0..6), rng.bool(), false, 1_000_000);
+    if began {
+        lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
+    }
+    let mut dice = rng.fork();
     let mut rig = Rig { shim, rng: rng.fork(), world: &world };
     let mut beside = |_: bool| {
-        turns += 1;
-        if turns == 5 {
+        let now = lease.load_u32(Adopter::LEASE);
+        if began && left > 0 {
+            wrong |= now & LEASE_ADOPTING == 0;
+            left -= 1;
+            if left == 0 {
+                lease.store_u32(Adopter::LEASE, now & !LEASE_ADOPTING);
+            }
+        } else if !began && now == 0 && dice.bool() {
+            lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
+            (began, left) = (true, left.max(1));
+        } else if began && now == LEASE_ADOPTING {
             lease.store_u32(Adopter::LEASE, 0);
         }
         time += 100;
         time
     };
     rig.prepare_beside(&lookup, small, &mut beside)?;
+    if wrong || (began && left > 0) {
+        return Err("the launch takes what is being adopted for".to_owned());
+    }
     rig.fetch(&lookup, None)?;
     rig.expand(&lookup, small)?;
     let expected = expect(&world, &batch).by_one_block(&world, small);

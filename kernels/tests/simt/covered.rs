@@ -21,9 +21,10 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 19] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 21] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
+    ("ids far apart", dedupe::far_apart, 12),
     ("spoilt batches", dedupe::spoilt, 14),
     ("whole look-ups", whole, 160),
     ("many ids by one kernel", lookups::many_by_one_kernel, 12),
@@ -33,13 +34,14 @@ pub(crate) const CHECKS: [(&str, Check, u64); 19] = [
     ("the kernel that replaces them", adopt::replacing, 20),
     ("the same beside launches", adopt::replacing_beside, 60),
     ("rows behind a closed gate", lookups::behind_a_closed_gate, 16),
-    ("a slot that is being adopted for", adopt::waiting, 20),
+    ("a slot that is being adopted for", adopt::waiting, 60),
     ("rows on drives", ring::case, 12),
     ("rings that wrap", ring::steady, 8),
     ("batches that end within tiles", ring::tiles, 12),
     ("failing commands", ring::statuses, 16),
     ("completions that come twice", ring::twice, 6),
     ("completions that come late", ghosts::case, 4),
+    ("many queues with little to do", ring::crowd, 60),
     ("queues that break", sets::case, 12),
 ];
 

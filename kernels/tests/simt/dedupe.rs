@@ -50,6 +50,32 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String
     Ok(())
 }
 
+/// Ids of a table so large that many warps find some.
+pub(crate) fn far_apart(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape =
+        Shape { drives: 1, tables: 1..2, rows: 600_000..900_000, row_bytes: 1..=2, ..Shape::without_drives(600) };
+    let world = World::new(&mut rng, &shape);
+    for _ in 0..4 {
+        let batch = Batch::of(&mut rng, &world, 600);
+        let expected = expect(&world, &batch);
+        let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+        rig.prepare(&batch.lookup(), false)?;
+        rig.check_prepared(&batch, &expected)?;
+        rig.finish(&batch.lookup())?;
+        rig.check_clear()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ids_far_apart() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(3) {
+        far_apart(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 fn all(small: bool) {
     let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {

@@ -27,8 +27,10 @@ use fastrand::Rng;
 use crate::covered::{CHECKS, Check};
 use crate::shim::{Shim, Sources, compiler, sources};
 
-/// Tells the child which mutant is its own.
+/// Tells the child the name of its mutant.
 const CHOICE: &str = "WARPROW_MUTANT";
+/// That of one in which nothing is missing, and everything must be well.
+const NOTHING: &str = "nothing";
 /// Tells the child how many percent of the checks' seeds it has.
 const PERCENT: &str = "WARPROW_MUTANT_PERCENT";
 /// A kernel that takes longer has failed; usual are milliseconds.
@@ -162,16 +164,18 @@ fn survivors() -> BTreeMap<String, String> {
 
 /// The checks, with so many percent of their seeds: fewer of those that have little to do with the file.
 fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
-    const DRIVES: [&str; 7] = [
+    const DRIVES: [&str; 8] = [
         "rows on drives",
         "rings that wrap",
         "batches that end within tiles",
         "failing commands",
         "completions that come twice",
         "completions that come late",
+        "many queues with little to do",
         "queues that break",
     ];
-    let is_near = |name: &str| file.is_empty() || (file == "fetch.cuh") == DRIVES.contains(&name);
+    let of_drives = ["fetch.cuh", "ring.cuh"].contains(&file);
+    let is_near = |name: &str| file.is_empty() || of_drives == DRIVES.contains(&name);
     let (near, far): (Vec<_>, Vec<_>) = CHECKS.into_iter().partition(|(name, ..)| is_near(name));
     let near = near.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(100)));
     near.chain(far.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(1000)))).collect()
@@ -182,13 +186,13 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
 #[ignore = "run by the tests below, in a process of its own"]
 fn child() {
     let number = |name: &str| env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
-    let (Some(choice), Some(compiler)) = (number(CHOICE), compiler()) else { return };
+    let (Ok(choice), Some(compiler)) = (env::var(CHOICE), compiler()) else { return };
     let sources = sources(&[]);
     let mutants = mutants(&sources);
-    // One past the last: nothing is missing, and everything must be well.
-    let (file, sources) = match mutants.get(choice) {
+    let (file, sources) = match mutants.iter().find(|mutant| mutant.name() == choice) {
         Some(mutant) => (mutant.file.as_str(), mutant.apply(sources)),
-        None => ("", sources),
+        None if choice == NOTHING => ("", sources),
+        None => panic!("the sources have no {choice:?} any more"),
     };
     let mut shim = Shim::of(compiler, &sources, LIMIT);
     let say = |words: &str| {
@@ -220,10 +224,10 @@ enum Verdict {
     Broken(String),
 }
 
-fn attempt(choice: usize, percent: u64) -> Verdict {
+fn attempt(name: &str, percent: u64) -> Verdict {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["mutants::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env(CHOICE, choice.to_string()).env(PERCENT, percent.to_string()).env("RUST_BACKTRACE", "0");
+    command.env(CHOICE, name).env(PERCENT, percent.to_string()).env("RUST_BACKTRACE", "0");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let out = std::thread::spawn(move || read_all(&mut out));
@@ -263,11 +267,15 @@ fn read_all(from: &mut impl Read) -> String {
 }
 
 /// Tries these, two at a time.
-fn attempt_all(choices: &[(usize, u64)], mut said: impl FnMut(usize, &Verdict) + Send) -> Vec<(usize, Verdict)> {
+fn attempt_all(
+    mutants: &[Mutant],
+    choices: &[(usize, u64)],
+    mut said: impl FnMut(usize, &Verdict) + Send,
+) -> Vec<(usize, Verdict)> {
     let (next, verdicts) = (AtomicUsize::new(0), Mutex::new((Vec::new(), &mut said)));
     let work = || {
         while let Some(&(choice, percent)) = choices.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let verdict = attempt(choice, percent);
+            let verdict = attempt(&mutants[choice].name(), percent);
             let mut verdicts = verdicts.lock().unwrap();
             (verdicts.1)(choice, &verdict);
             verdicts.0.push((choice, verdict));
@@ -344,7 +352,8 @@ fn a_sample_is_found() {
         .map(|it| (it, 100))
         .chain(listed.into_iter().take(1).map(|it| (it, 2)))
         .collect();
-    let verdicts = attempt_all(&choices, |choice, verdict| eprintln!("{}: {verdict:?}", mutants[choice].name()));
+    let verdicts =
+        attempt_all(&mutants, &choices, |choice, verdict| eprintln!("{}: {verdict:?}", mutants[choice].name()));
     let surprises = surprises(&mutants, &verdicts);
     assert!(surprises.is_empty(), "WARPROW_MUTANTS={seed}: {surprises:#?}");
 }
@@ -367,8 +376,8 @@ fn all() {
         .collect();
     let began = Instant::now();
     // What the checks find where nothing is missing, they would "find" in every mutant.
-    assert_eq!(attempt(mutants.len(), percent), Verdict::Survived, "a check fails without any mutant");
-    let verdicts = attempt_all(&choices, |choice, verdict| {
+    assert_eq!(attempt(NOTHING, percent), Verdict::Survived, "a check fails without any mutant");
+    let verdicts = attempt_all(&mutants, &choices, |choice, verdict| {
         let verdict = match verdict {
             Verdict::Found(by, how) => format!("found by {by}: {how}"),
             other => format!("{other:?}"),
