@@ -215,7 +215,7 @@ fn offsets_that_are_none() {
 
 /// One kind of spoilt offsets, or counts on the device of which one passes what was planned.
 pub(crate) fn spoilt(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    let small = seed % 2 == 0;
+    let small = seed.is_multiple_of(2);
     match SPOILT.get(seed as usize / 2 % 7) {
         Some(&change) => {
             let change =

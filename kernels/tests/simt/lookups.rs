@@ -215,7 +215,7 @@ fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
             time += 100;
             time
         };
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             rig.direct_beside(&lookup, &mut beside)?;
         } else {
             rig.prepare(&lookup, true)?;

@@ -230,7 +230,7 @@ pub(crate) fn crowd(shim: &mut Shim, seed: u64) -> Result<(), String> {
         2 => Some(Fault::Duplicate),
         _ => Some(Fault::Swallow),
     };
-    if let Some(fault) = fault.clone() {
+    if let Some(fault) = fault {
         scene.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).always());
     }
     let same =
