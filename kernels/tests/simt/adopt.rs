@@ -271,7 +271,7 @@ pub(crate) fn waiting(shim: &mut Shim, seed: u64) -> Result<(), String> {
             if left == 0 {
                 lease.store_u32(Adopter::LEASE, now & !LEASE_ADOPTING);
             }
-        } else if !began && now == 0 && dice.bool() {
+        } else if !began && now == 0 && dice.u32(0..8) == 0 {
             lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
             (began, left) = (true, left.max(1));
         } else if began && now == LEASE_ADOPTING {
