@@ -274,7 +274,7 @@ impl Rig<'_> {
 /// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
 pub(crate) fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
     let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
-    all.filter(|&(i, _)| i < last - 6 || (last - 3..last).contains(&i)).collect()
+    all.filter(|&(i, _)| i < last - 7 || (last - 4..last).contains(&i)).collect()
 }
 
 /// Prepares what is expected.
