@@ -11,6 +11,7 @@ pub mod lookup;
 mod minimal_ring;
 pub mod output;
 pub mod plan;
+pub mod report;
 pub mod ring;
 mod scratch;
 mod sustained;

@@ -260,9 +260,10 @@ impl QueueSet {
     }
 
     /// Number of the latest launch in which a command of the queue on drive number `drive` succeeded; 0 if none has since the queue
-    /// was created, or if there is no such drive.
+    /// was created, if the drive was reset since (whatever it answered before tells nothing of what it does now), or if there is no
+    /// such drive.
     pub fn answered(&self, drive: usize) -> u64 {
-        if drive >= self.queues.len() {
+        if self.queues.get(drive).is_none_or(|queue| queue.is_stale()) {
             return 0;
         }
         Fault::load_answered(self.memory.faults.memory(), drive * size_of::<Fault>())

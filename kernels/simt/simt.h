@@ -123,6 +123,38 @@ template <class T, class V> T atomicMin(T* at, V value) {
     return found;
 }
 
+// What tests/simt/mutants.rs puts in the place of synchronisation: an atomic in two steps, and a lane that meets nobody.
+namespace torn {
+
+template <class T, class F> T in_two_steps(T* at, F change) {
+    simt::preempt();
+    const T found = __atomic_load_n(at, __ATOMIC_RELAXED);
+    simt::preempt();
+    __atomic_store_n(at, change(found), __ATOMIC_RELAXED);
+    return found;
+}
+template <class T, class V> T atomicAdd(T* at, V value) { return in_two_steps(at, [=](T was) { return (T)(was + (T)value); }); }
+template <class T, class V> T atomicSub(T* at, V value) { return in_two_steps(at, [=](T was) { return (T)(was - (T)value); }); }
+template <class T, class V> T atomicOr(T* at, V value) { return in_two_steps(at, [=](T was) { return (T)(was | (T)value); }); }
+template <class T, class V> T atomicAnd(T* at, V value) { return in_two_steps(at, [=](T was) { return (T)(was & (T)value); }); }
+template <class T, class V> T atomicExch(T* at, V value) { return in_two_steps(at, [=](T) { return (T)value; }); }
+template <class T, class V> T atomicMin(T* at, V value) {
+    return in_two_steps(at, [=](T was) { return (T)value < was ? (T)value : was; });
+}
+template <class T, class V> T atomicCAS(T* at, V expected, V value) {
+    simt::preempt();
+    const T found = __atomic_load_n(at, __ATOMIC_RELAXED);
+    simt::preempt();
+    if (found == (T)expected) __atomic_store_n(at, (T)value, __ATOMIC_RELAXED);
+    return found;
+}
+
+static inline u32 ballot(u32, bool vote) { return vote ? 1u << simt::lane->thread.x % 32 : 0; }
+template <class T> T shuffle(u32, T value, u32) { return value; }
+template <class T> T sum(u32, T value) { return value; }
+
+}  // namespace torn
+
 static inline u64 __umul64hi(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 static inline u32 __popc(u32 bits) { return (u32)__builtin_popcount(bits); }
 static inline u32 __ffs(u32 bits) { return (u32)__builtin_ffs((int)bits); }

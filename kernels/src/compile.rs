@@ -81,7 +81,12 @@ pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> 
 
 /// The machine code of other kernels for `arch`, which may include the look-up's headers and `headers` (name and text). Nothing is
 /// cached.
-pub fn compile_with(main: &str, headers: &[(&str, &str)], options: &[&str], arch: Arch) -> Result<Vec<u8>, KernelError> {
+pub fn compile_with(
+    main: &str,
+    headers: &[(&str, &str)],
+    options: &[&str],
+    arch: Arch,
+) -> Result<Vec<u8>, KernelError> {
     let arch = arch.to_string();
     // SAFETY: it looks for a library and calls nothing in it.
     if !unsafe { sys::is_culib_present() } {

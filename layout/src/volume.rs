@@ -126,6 +126,12 @@ impl Volume {
         self.state().catalogue.generations.clone()
     }
 
+    /// How many hold the generation of that id as it was before a commit changed it, at least.
+    pub fn earlier_holders(&self, id: u64) -> usize {
+        let held: Vec<Arc<Generation>> = self.state().held.iter().filter_map(Weak::upgrade).collect();
+        held.iter().filter(|earlier| earlier.id == id).map(|earlier| Arc::strong_count(earlier) - 1).sum()
+    }
+
     /// The generation of that id.
     pub fn generation(&self, id: u64) -> Option<Arc<Generation>> {
         self.state().catalogue.generation(id).cloned()

@@ -45,7 +45,8 @@ impl Store {
                 },
                 shown: it.shown,
                 bytes: it.placement.lbas().saturating_mul(u64::from(it.placement.lba_size())),
-                readers: Arc::strong_count(it).saturating_sub(own(it.id)),
+                // Who began before a switch holds it as it was then.
+                readers: Arc::strong_count(it).saturating_sub(own(it.id)) + self.shared.volume.earlier_holders(it.id),
             })
             .collect()
     }

@@ -117,6 +117,29 @@ fn what_is_loaded_beside_is_found_after_a_switch_and_stays_so() {
 }
 
 #[test]
+fn who_reads_since_before_a_switch_is_counted() {
+    let (_drives, store) = store();
+    let first = load_as(&store, "model", &version(1), &LoadOptions::default());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let readers = |id: u64| store.generations().iter().find(|it| it.id == id).map(|it| it.readers);
+    assert_eq!((readers(first), readers(second)), (Some(0), Some(0)));
+    let host = store.attach_host(HostOptions::default()).unwrap();
+    let plan = plan(&host, 1);
+    assert!(readers(first) >= Some(1));
+    let held = readers(first);
+    store.switch(second, false).unwrap();
+    assert_eq!((readers(first), readers(second)), (held, Some(0)), "it reads what it read before");
+    // The switch back changes the first once more, and the host has it as it was in the beginning.
+    store.switch(first, false).unwrap();
+    store.switch(second, false).unwrap();
+    assert_eq!((readers(first), readers(second)), (held, Some(0)));
+    check(&plan, &mut fastrand::Rng::with_seed(3), |generation| if generation == first { 1 } else { 2 });
+    drop(plan);
+    drop(host);
+    assert_eq!((readers(first), readers(second)), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_switch_hides_no_table_unasked() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());

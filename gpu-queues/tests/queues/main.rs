@@ -461,4 +461,11 @@ fn a_queue_tells_who_was_answered_last() {
     assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [2, 0], "it is a new queue");
     rig.assert_reads(&[1]);
     assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [3, 3]);
+    // What a drive answered before it was reset says nothing of it now.
+    rig.drives[0].controller.reset(ResetKind::Controller).unwrap();
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [0, 3], "nobody has asked it since");
+    rig.set.recover().unwrap();
+    assert_eq!(rig.set.answered(0), 0);
+    rig.assert_reads(&[2]);
+    assert_eq!([0, 1].map(|drive| rig.set.answered(drive)), [4, 4]);
 }

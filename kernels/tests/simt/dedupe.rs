@@ -50,6 +50,32 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String
     Ok(())
 }
 
+/// Ids of a table so large that many warps find some.
+pub(crate) fn far_apart(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape =
+        Shape { drives: 1, tables: 1..2, rows: 600_000..900_000, row_bytes: 1..=2, ..Shape::without_drives(600) };
+    let world = World::new(&mut rng, &shape);
+    for _ in 0..4 {
+        let batch = Batch::of(&mut rng, &world, 600);
+        let expected = expect(&world, &batch);
+        let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+        rig.prepare(&batch.lookup(), false)?;
+        rig.check_prepared(&batch, &expected)?;
+        rig.finish(&batch.lookup())?;
+        rig.check_clear()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ids_far_apart() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(3) {
+        far_apart(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 fn all(small: bool) {
     let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {
@@ -101,31 +127,43 @@ fn a_slot_in_use_is_left_alone() {
 }
 
 /// Runs a batch that has something wrong with it: bounded, within its memory, and told.
+fn flawed_case(
+    shim: &mut Shim,
+    seed: u64,
+    small: bool,
+    change: &dyn Fn(&mut Lookup, &mut Vec<Buffer>, &Batch),
+    want: u32,
+) -> Result<(), String> {
+    let same = |what: &str, is: bool| if is { Ok(()) } else { Err(what.to_owned()) };
+    let (world, batch, rng) = fixed(seed);
+    let (mut lookup, mut held) = (batch.lookup(), Vec::new());
+    change(&mut lookup, &mut held, &batch);
+    let mut rig = Rig { shim, rng, world: &world };
+    rig.run(&lookup, small)?;
+    let told = rig.told(0);
+    same("what the ticket says", (told.outcome, told.flaws) == (outcome::DONE, want))?;
+    rig.check_clear()?;
+    // So does the kernel that needs no slot.
+    rig.direct(&Lookup { ticket: 9, ..lookup })?;
+    let direct = rig.told(9);
+    same("the other ticket", (direct.outcome, direct.flaws, direct.sequence) == (outcome::DONE, want, 1))?;
+    rig.check_clear()?;
+    same("something lies past an end", batch.is_sound())?;
+    if want & (flaw::TOO_MANY_IDS | flaw::TOO_MANY_BAGS) != 0 {
+        same("nothing was to be read", batch.out.bytes().iter().all(|&byte| byte == poison()))?;
+        same("counters", told.counters == Default::default())?;
+    }
+    // What was wrong is forgotten.
+    let expected = expect(&world, &batch).by_one_block(&world, small);
+    batch.out.poison();
+    rig.run(&batch.lookup(), small)?;
+    same("flaws are left", rig.check_ended(&batch, &batch.lookup(), &expected, |_| false)?.flaws == 0)
+}
+
 fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
     let Some(mut shim) = Shim::new() else { return };
     for (seed, small) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let (world, batch, rng) = fixed(seed);
-        let (mut lookup, mut held) = (batch.lookup(), Vec::new());
-        change(&mut lookup, &mut held, &batch);
-        let mut rig = Rig { shim: &mut shim, rng, world: &world };
-        rig.run(&lookup, small).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        let told = rig.told(0);
-        assert_eq!((told.outcome, told.flaws), (outcome::DONE, want), "seed {seed}");
-        rig.check_clear().unwrap();
-        // So does the kernel that needs no slot.
-        rig.direct(&Lookup { ticket: 9, ..lookup }).unwrap();
-        assert_eq!((rig.told(9).outcome, rig.told(9).flaws, rig.told(9).sequence), (outcome::DONE, want, 1));
-        rig.check_clear().unwrap();
-        assert!(batch.is_sound());
-        if want & (flaw::TOO_MANY_IDS | flaw::TOO_MANY_BAGS) != 0 {
-            assert!(batch.out.bytes().iter().all(|&byte| byte == poison()), "nothing was to be read");
-            assert_eq!(told.counters, Default::default());
-        }
-        // What was wrong is forgotten.
-        let expected = expect(&world, &batch).by_one_block(&world, small);
-        batch.out.poison();
-        rig.run(&batch.lookup(), small).unwrap();
-        assert_eq!(rig.check_ended(&batch, &batch.lookup(), &expected, |_| false).unwrap().flaws, 0);
+        flawed_case(&mut shim, seed, small, &change, want).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
@@ -147,30 +185,48 @@ fn more_bags_than_planned() {
     flawed(|lookup, held, _| counts(lookup, held, [u64::MAX, u64::MAX]), both);
 }
 
+type Change = fn(&mut Vec<i128>, i128);
+
+/// Of offsets, given the number of ids.
+const SPOILT: [Change; 5] = [
+    |offsets, ids| offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = if i % 2 == 0 { 0 } else { ids }),
+    |offsets, _| offsets[0] = 1,
+    |offsets, ids| *offsets.last_mut().unwrap() = ids + 1,
+    |offsets, _| *offsets.last_mut().unwrap() = -1,
+    |offsets, ids| offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = ids - i as i128),
+];
+
+fn spoil(lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &Batch, change: Change) {
+    let bags: Vec<_> = batch.bags().collect();
+    let mut offsets: Vec<i128> = bags.iter().map(|bag| bag.start as i128).collect();
+    offsets.push(batch.ids.len() as i128);
+    change(&mut offsets, batch.ids.len() as i128);
+    (lookup.offset_type, lookup.has_end) = (warprow_kernels::abi::id::I64, 1);
+    held.push(encode(offsets, lookup.offset_type));
+    lookup.offsets = held.last().unwrap().address();
+}
+
 #[test]
 fn offsets_that_are_none() {
-    type Change = fn(&mut Vec<i128>, i128);
-    let changes: [Change; 5] = [
-        |offsets, ids| {
-            offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = if i % 2 == 0 { 0 } else { ids })
-        },
-        |offsets, _| offsets[0] = 1,
-        |offsets, ids| *offsets.last_mut().unwrap() = ids + 1,
-        |offsets, _| *offsets.last_mut().unwrap() = -1,
-        |offsets, ids| offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = ids - i as i128),
-    ];
-    for change in changes {
-        flawed(
-            |lookup, held, batch| {
-                let bags: Vec<_> = batch.bags().collect();
-                let mut offsets: Vec<i128> = bags.iter().map(|bag| bag.start as i128).collect();
-                offsets.push(batch.ids.len() as i128);
-                change(&mut offsets, batch.ids.len() as i128);
-                (lookup.offset_type, lookup.has_end) = (warprow_kernels::abi::id::I64, 1);
-                held.push(encode(offsets, lookup.offset_type));
-                lookup.offsets = held.last().unwrap().address();
-            },
-            flaw::OFFSETS,
-        );
+    for change in SPOILT {
+        flawed(|lookup, held, batch| spoil(lookup, held, batch, change), flaw::OFFSETS);
+    }
+}
+
+/// One kind of spoilt offsets, or counts on the device of which one passes what was planned.
+pub(crate) fn spoilt(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let small = seed.is_multiple_of(2);
+    match SPOILT.get(seed as usize / 2 % 7) {
+        Some(&change) => {
+            let change =
+                |lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &Batch| spoil(lookup, held, batch, change);
+            flawed_case(shim, seed, small, &change, flaw::OFFSETS)
+        }
+        None => {
+            let change = |lookup: &mut Lookup, held: &mut Vec<Buffer>, _: &Batch| {
+                counts(lookup, held, [lookup.max_ids + 1, 1]);
+            };
+            flawed_case(shim, seed, small, &change, flaw::TOO_MANY_IDS)
+        }
     }
 }

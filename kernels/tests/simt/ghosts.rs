@@ -134,7 +134,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     }
     // The last ones may have come when nobody looked any more.
     let (anomalies, sent) = (u64::from(queues[0].anomalies()), controller.ghosts);
-    if anomalies <= sent && anomalies + 2 * u64::from(LANES) > sent && sent > 1000 {
+    if anomalies <= sent && anomalies + 2 * u64::from(LANES) > sent && sent > 500 {
         return Ok(());
     }
     Err(format!("{anomalies} anomalies, where {sent} ghosts were sent"))

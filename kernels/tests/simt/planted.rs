@@ -10,13 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
+use crate::covered::{Check, few, many, whole};
 use crate::shim::{Patch, Shim};
-use crate::{adopt, dedupe, ghosts, lookups, rich, ring, sets};
+use crate::{adopt, ghosts, lookups, rich, ring, sets};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
-
-type Check = fn(&mut Shim, u64) -> Result<(), String>;
 
 struct Planted {
     name: &'static str,
@@ -32,18 +31,6 @@ const fn planted(name: &'static str, check: Check, seeds: u64, patch: Patch) -> 
 
 const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patch {
     Patch { file, from, to, checked: false }
-}
-
-fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    dedupe::case(shim, seed, false)
-}
-
-fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    lookups::case(shim, seed).map(drop)
-}
-
-fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    dedupe::case(shim, seed, true)
 }
 
 const PLANTED: &[Planted] = &[

@@ -48,6 +48,11 @@ impl Queue {
         self.state.u32_at(std::mem::offset_of!(QueueState, anomalies)).wrapping_sub(self.anomalies_before)
     }
 
+    /// Modulo 2³², since whenever.
+    pub(crate) fn doorbells(&self) -> u32 {
+        self.state.u32_at(std::mem::offset_of!(QueueState, doorbells))
+    }
+
     pub(crate) fn turn(&self) -> u32 {
         self.state.u32_at(std::mem::offset_of!(QueueState, turn))
     }

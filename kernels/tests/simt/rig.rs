@@ -1,7 +1,7 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, outcome};
+use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, outcome};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -235,6 +235,12 @@ impl Rig<'_> {
         }
     }
 
+    /// The ticket, word by word.
+    pub(crate) fn words(&self, ticket: u32) -> Vec<u64> {
+        let at = ticket as usize * size_of::<Ticket>();
+        (0..size_of::<Ticket>() / 8).map(|i| self.world.slot.tickets.u64_at(at + i * 8)).collect()
+    }
+
     /// Whether the launch ended well: output, mask, ticket, slot. `lost` are keys whose rows could not be read.
     pub(crate) fn check_ended(
         &self,
@@ -246,6 +252,8 @@ impl Rig<'_> {
         let failed = expected.check(self.world, batch, lost)?;
         let told = self.told(lookup.ticket);
         same("outcome", told.outcome, outcome::DONE)?;
+        let words = self.words(lookup.ticket);
+        same("the ticket's check", words.last().copied(), Some(check_of(told_words(&words))))?;
         let mut want = Counters { failed, ..expected.counters };
         // Those of queues are for others to judge.
         (want.commands, want.doorbells) = (told.counters.commands, told.counters.doorbells);
@@ -261,6 +269,12 @@ impl Rig<'_> {
         same("nothing is written past the output", batch.is_sound(), true)?;
         Ok(told)
     }
+}
+
+/// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
+pub(crate) fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
+    let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
+    all.filter(|&(i, _)| i < last - 7 || (last - 4..last).contains(&i)).collect()
 }
 
 /// Prepares what is expected.

@@ -11,7 +11,7 @@ use warprow_spec::{NvmOpcode, StatusCode};
 
 use crate::batch::Batch;
 use crate::oracle::Expected;
-use crate::queues::{Drives, describe};
+use crate::queues::{Drives, Queue, describe};
 use crate::rig::{Rig, Told, expect};
 use crate::shim::{Shim, seeds};
 use crate::world::{Home, Shape, World};
@@ -219,8 +219,56 @@ pub(crate) fn tiles(shim: &mut Shim, seed: u64) -> Result<(), String> {
     if told.counters.commands > 512 { Ok(()) } else { Err(format!("too few: {told:?}")) }
 }
 
+/// Many queues of which each has a few commands, so that they end together: what they count adds up, whether all is well, completions
+/// come twice, or none comes.
+pub(crate) fn crowd(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape = Shape { drives: 3, sets: 3, rows: 200..400, row_bytes: 200..=500, ..rows_of_an_lba() };
+    let mut scene = Scene::new(rng.fork(), Shape { max_ids: 200, ..shape }, true, TIMEOUT);
+    let fault = match seed % 4 {
+        0 | 1 => None,
+        2 => Some(Fault::Duplicate),
+        _ => Some(Fault::Swallow),
+    };
+    if let Some(fault) = fault {
+        scene.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).always());
+    }
+    let same =
+        |what: &str, got: u64, want: u64| if got == want { Ok(()) } else { Err(format!("{what}: {got}, not {want}")) };
+    let sum = |scene: &Scene, of: fn(&Queue) -> u32| {
+        scene.drives.queues.iter().fold(0, |sum: u32, it| sum.wrapping_add(of(it)))
+    };
+    for _ in 0..3 {
+        let before = (sum(&scene, Queue::doorbells), sum(&scene, Queue::anomalies));
+        let batch = Batch::of(&mut scene.rng, &scene.world, 200);
+        let launched = scene.run(shim, batch, |_, _| ())?;
+        let told = scene.check(shim, &launched)?;
+        let counted = told.counters;
+        same("doorbells", counted.doorbells, sum(&scene, Queue::doorbells).wrapping_sub(before.0).into())?;
+        same("anomalies", counted.anomalies, sum(&scene, Queue::anomalies).wrapping_sub(before.1).into())?;
+        let poisoned = scene.drives.queues.iter().filter(|queue| queue.poison() != 0).count();
+        same("queues that are out of use", told.faults.into(), poisoned as u64)?;
+        if matches!(fault, Some(Fault::Swallow)) {
+            same("rows that were read", launched.lost.len() as u64, launched.expected.uniques.len() as u64)?;
+        } else {
+            let due = scene.commands(&launched.expected);
+            same("commands", counted.commands, due.0)?;
+            same("bytes", counted.bytes, due.1)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_many_queues_count_adds_up() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(16) {
+        crowd(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 /// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
-fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
+pub(crate) fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
     scene.drives.faults.inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
     for _ in 0..2 {

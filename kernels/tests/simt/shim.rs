@@ -1,11 +1,13 @@
 //! Builds the shim with the C++ compiler that is there, loads it, runs kernels.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use std::{env, fs};
 
 use libloading::Library;
@@ -49,8 +51,11 @@ pub(crate) fn compiler() -> Option<&'static str> {
     FOUND.get_or_init(|| names().find(works)).as_deref()
 }
 
+/// Names and texts.
+pub(crate) type Sources = Vec<(String, String)>;
+
 /// Sources by name, patched.
-pub(crate) fn sources(patches: &[Patch]) -> Vec<(String, String)> {
+pub(crate) fn sources(patches: &[Patch]) -> Sources {
     let mut sources = vec![("queue_abi.h".to_owned(), warprow_gpu_queues::abi::HEADER.to_owned())];
     for folder in FOLDERS {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
@@ -72,14 +77,13 @@ pub(crate) fn sources(patches: &[Patch]) -> Vec<(String, String)> {
     sources
 }
 
-/// The library for these patches, built if it is not there yet.
-fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
+/// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
+fn build(compiler: &str, sources: &Sources, checked: bool) -> PathBuf {
     // Tests that begin together all want the same.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let sources = sources(patches);
     let mut hasher = DefaultHasher::new();
-    (&sources, compiler, OPTIONS, CHECKS).hash(&mut hasher);
+    (sources, checked, compiler, OPTIONS, CHECKS).hash(&mut hasher);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simt");
     let library = folder.join(format!("{:016x}.so", hasher.finish()));
     if library.exists() {
@@ -87,7 +91,7 @@ fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
     }
     fs::create_dir_all(&folder).unwrap();
     let here = tempfile::tempdir_in(&folder).unwrap();
-    for (name, text) in &sources {
+    for (name, text) in sources {
         fs::write(here.path().join(name), text).unwrap();
     }
     let run = |arguments: &[&str]| {
@@ -97,7 +101,7 @@ fn build(compiler: &str, patches: &[Patch]) -> PathBuf {
     };
     // In two steps: the checks call the shim, not the compiler's own library. Most planted bugs do without, and
     // are built sooner.
-    let checks: &[&str] = if patches.iter().all(|patch| patch.checked) { &[CHECKS] } else { &[] };
+    let checks: &[&str] = if checked { &[CHECKS] } else { &[] };
     run(&[&OPTIONS[..], checks, &["-c", "simt.cpp", "-o", "simt.o"]].concat());
     run(&["-shared", "simt.o", "-o", "built.so"]);
     // Another process may have been faster.
@@ -150,6 +154,9 @@ impl Launch {
 /// A loaded copy of the shim. It runs one kernel at a time.
 pub(crate) struct Shim {
     run: Run,
+    limit_ns: u64,
+    /// Kernels that were launched.
+    pub(crate) launched: BTreeSet<&'static str>,
     _library: Library,
 }
 
@@ -165,7 +172,20 @@ impl Shim {
             eprintln!("skipped: running the kernels on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
             return None;
         };
-        let library = build(compiler, patches);
+        let checked = patches.iter().all(|patch| patch.checked);
+        Some(Self::load(&build(compiler, &sources(patches), checked)))
+    }
+
+    /// That of other sources, of which nothing is kept; built with `compiler`, without its checks. A kernel that takes longer than
+    /// `limit` has failed.
+    pub(crate) fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
+        let library = build(compiler, sources, false);
+        let shim = Self { limit_ns: limit.as_nanos() as u64, ..Self::load(&library) };
+        fs::remove_file(library).unwrap();
+        shim
+    }
+
+    fn load(library: &Path) -> Self {
         // The library keeps a kernel's state in globals: every user loads a copy of its own.
         let copy =
             tempfile::Builder::new().suffix(".so").tempfile_in(library.parent().unwrap()).unwrap().into_temp_path();
@@ -174,7 +194,7 @@ impl Shim {
         let library = unsafe { Library::new(&*copy) }.unwrap();
         // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
         let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
-        Some(Self { run, _library: library })
+        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), _library: library }
     }
 
     /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
@@ -190,9 +210,15 @@ impl Shim {
     }
 
     /// The kernel whose parameter is another.
-    pub(crate) fn adopt(&mut self, launch: &Launch, adoption: &Adoption, seed: u64) -> Result<(), String> {
+    pub(crate) fn adopt(
+        &mut self,
+        launch: &Launch,
+        adoption: &Adoption,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_adopt");
-        self.run(launch, std::ptr::from_ref(adoption).cast(), seed, None)
+        self.run(launch, std::ptr::from_ref(adoption).cast(), seed, beside)
     }
 
     fn run(
@@ -202,12 +228,13 @@ impl Shim {
         seed: u64,
         beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
+        self.launched.insert(launch.kernel);
         let kernel = CString::new(launch.kernel).unwrap();
         let mut message = [0 as c_char; 512];
         let mut beside = beside;
         let options = Options {
             seed,
-            limit_ns: LIMIT_NS,
+            limit_ns: self.limit_ns,
             shared_bytes: launch.shared,
             ends: launch.ends.into(),
             resident: launch.resident,

@@ -1,0 +1,330 @@
+//! The page about a set of benchmarks: from what the programs print to HTML.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use warprow_bench::gpu::criteo::{
+    CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, SplitResult, Spread, Tier,
+};
+use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
+use warprow_bench::gpu::ring::GpuRingResult;
+use warprow_bench::report::{Described, GpuDescribed, Outcome, Part, Report, page, read};
+
+const PERCENTILES: Percentiles = Percentiles { p50: 7.0, p99: 7.25, p99_9: 8.0, max: 11.0 };
+
+fn machine() -> Value {
+    json!({ "cpu": "A processor", "cores": 16, "kernel": "6.18", "load": 0.5 })
+}
+
+fn ring_gpu() -> Value {
+    let point = |threads: u32, rate: f64| GpuRingResult {
+        threads,
+        commands_per_second: rate,
+        commands_per_second_and_thread: rate / f64::from(threads),
+        share_of_linear: 0.9,
+        commands_per_second_of_lookups: rate * 0.8,
+        commands: 1000,
+        lookups: 9,
+        seconds: 1.5,
+        anomalies: 0,
+        checked: 500,
+        checked_by_cpu: 5,
+    };
+    json!({
+        "schema": 2, "submitter": "gpu", "gpu": "A GPU", "block": 512, "size": 1 << 30, "ids": 262_144, "seed": 1,
+        "rung": "C: a software controller in this process, pinned memory",
+        "results": [point(1, 2.5e6), point(8, 18.0e6)], "soak": point(8, 17.0e6), "machine": machine(),
+    })
+}
+
+fn dram() -> Value {
+    let result = |ids: u64, torch: Option<f64>| DramResult {
+        size: 1 << 30,
+        row_bytes: 128,
+        alpha: 0.0,
+        ids,
+        unique: ids,
+        kernels: 7,
+        us: Times {
+            lookup_graph: ids as f64 / 250.0,
+            uva_graph: ids as f64 / 30.0,
+            lookup_called: 1.0,
+            uva_launched: 1.0,
+            lookup_graph_seen: ids as f64 / 240.0,
+            uva_graph_seen: ids as f64 / 29.0,
+            lookup_called_seen: 1.0,
+            uva_launched_seen: 1.0,
+            lookup_call: 3.0,
+            prepare: 1.0,
+            fetch: 1.0,
+            expand: 1.0,
+            cpu: ids as f64 / 70.0,
+            batch_copy: torch,
+        },
+        bytes_per_second: 33e9,
+        rows_per_second: 250e6,
+        over_limit_graph_us: -1.0,
+        over_limit_called_us: 0.5,
+        met: false,
+        ratio_uva_graph: 8.33,
+        ratio_uva_called: 8.0,
+        ratio_cpu: 3.57,
+        ratio_batch_copy: torch,
+        torch_embedding_us: torch,
+        torch_index_us: torch,
+        ratio_torch: torch,
+        checked: 100,
+        checked_by_cpu: 3,
+    };
+    let point = |gatherers, rate| SweepPoint {
+        gatherers,
+        lookup_us: 1.0,
+        fetch_us: 1.0,
+        bytes_per_second: rate,
+        fetched_bytes_per_second: rate * 1.1,
+    };
+    let points = vec![point(1, 3e9), point(16, 40e9)];
+    let sweep = Sweep { size: 1 << 30, row_bytes: 128, alpha: 0.0, ids: 1 << 21, points, enough: Some(16), checked: 7 };
+    json!({
+        "schema": 2, "gpu": "A GPU", "seed": 1, "runs": 9, "results": [result(1024, Some(900.0)), result(1 << 20, None)],
+        "sweeps": [sweep], "notes": ["PyTorch is not there"], "machine": machine(),
+    })
+}
+
+fn lookup_gpu() -> Value {
+    let small = |tier, uva| LatencyResult {
+        tier,
+        size: 1 << 30,
+        ids: 1000,
+        batches: 10_000,
+        kernels: 1,
+        graph: PERCENTILES,
+        graph_seen: PERCENTILES,
+        uva_graph: uva,
+        aim_us: 10.0,
+        met: [true, true],
+        histogram: Vec::new(),
+        checked: 10,
+    };
+    let split = SplitResult {
+        tier: Tier::Hbm,
+        spread: Spread::Over,
+        ids: 1040,
+        kernels: [1, 1],
+        one: PERCENTILES,
+        parts: PERCENTILES,
+        penalty_us: 0.5,
+        met: true,
+        checked: 10,
+    };
+    let call = CallResult {
+        what: "rows in DRAM",
+        ids: 1000,
+        kernels: 1,
+        calls: 100,
+        call_cpu_us: 2.5,
+        call: PERCENTILES,
+        graph_cpu_us: 2.0,
+        graph: PERCENTILES,
+        clock_us: 0.2,
+        met: true,
+        checked: 10,
+    };
+    let table = CriteoResult {
+        scale: 8,
+        hbm: 0.01,
+        memory: 0.05,
+        batch: 4096,
+        hot: 8,
+        ids: 851_968,
+        ids_hbm: 1.0,
+        ids_dram: 1.0,
+        ids_ssd: 1.0,
+        commands: 9000.0,
+        kernels: 7,
+        graph_us: 900.0,
+        seen_us: 950.0,
+        prepare_us: 20.0,
+        fetch_us: 800.0,
+        expand_us: 80.0,
+        ids_per_second: 900e6,
+        commands_per_second: 13e6,
+        host: HostTimes { all: 30_000.0, stages: [1.0; 6] },
+        cpu_us: None,
+        ratio_host: 31.6,
+        ratio_cpu: None,
+        checked: 10,
+    };
+    json!({
+        "schema": 2, "gpu": "A GPU", "seed": 1, "small": [small(Tier::Hbm, None), small(Tier::Dram, Some(PERCENTILES))],
+        "split": [split], "calls": [call], "tables": [table], "notes": [], "machine": machine(),
+    })
+}
+
+/// Runs a program of this package in small.
+fn printed(program: &str, arguments: &str) -> String {
+    let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments}: {complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The texts of all elements of this class.
+fn raw(html: &str) -> Vec<(String, Value)> {
+    let raw = html.split("<pre class=\"raw\" data-part=\"").skip(1);
+    raw.map(|rest| {
+        let (name, rest) = rest.split_once("\">").unwrap();
+        let text = rest.split_once("</pre>").unwrap().0;
+        let text = text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&#39;", "'");
+        (name.to_owned(), serde_json::from_str(&text.replace("&amp;", "&")).unwrap())
+    })
+    .collect()
+}
+
+/// Nothing is fetched, and every element that is opened is closed.
+fn stands_alone(html: &str) {
+    for word in ["<script", "<link", "<img", "src=", "url(", "@import"] {
+        assert!(!html.contains(word), "{word}");
+    }
+    let addresses = html.match_indices("http").map(|(at, _)| &html[at..html.len().min(at + 26)]);
+    assert!(addresses.clone().all(|it| it == "http://www.w3.org/2000/svg"), "{:?}", addresses.collect::<Vec<_>>());
+    for element in ["html", "body", "div", "table", "tr", "td", "pre", "details", "svg", "text", "p", "ul", "li", "h2"]
+    {
+        let count = |text: String| html.matches(text.as_str()).count();
+        let opened = count(format!("<{element}>")) + count(format!("<{element} ")) + count(format!("<{element}\n"));
+        assert_eq!(opened, count(format!("</{element}>")), "{element}");
+    }
+    assert!(!html.contains("NaN") && !html.contains("inf\""), "a figure that is none");
+}
+
+#[test]
+fn what_the_programs_print_becomes_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = [
+        ("ring", printed(env!("CARGO_BIN_EXE_ring"), "--host --size 4M --seconds 0.1 --json")),
+        (
+            "lookup",
+            printed(
+                env!("CARGO_BIN_EXE_lookup"),
+                "--only cached --only growth --size 4M --batch 256 --seconds 0.05 --growth 4M,8M --runs 1 --json",
+            ),
+        ),
+        ("load", printed(env!("CARGO_BIN_EXE_load"), "--size 1M --pairs 1 --drive cached --json")),
+        (
+            "plan-rate",
+            printed(
+                env!("CARGO_BIN_EXE_plan"),
+                "rate --rows 8192 --ids 100000 --alpha 1.05 --profile p5800x --seconds 0 --json",
+            ),
+        ),
+        ("plan-speed", printed(env!("CARGO_BIN_EXE_plan"), "speed --rows 8192 --ids 100000 --json")),
+        ("ring-gpu", ring_gpu().to_string()),
+        ("dram", dram().to_string()),
+        ("lookup-gpu", lookup_gpu().to_string()),
+        ("a-later-one", json!({ "schema": 9, "rows": "<b>&amp;" }).to_string()),
+        ("broken", json!({ "schema": 1, "error": { "message": "the <disk> is \"full\" & gone" } }).to_string()),
+    ];
+    for (name, text) in &results {
+        fs::write(folder.path().join(format!("{name}.json")), text).unwrap();
+    }
+    let output = folder.path().join("page.html");
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_report"));
+    let done = command.arg("--from").arg(folder.path()).arg("--output").arg(&output).output().unwrap();
+    let complaint = String::from_utf8(done.stderr).unwrap();
+    assert!(!done.status.success() && complaint.contains("failed: broken"), "{complaint}");
+    let html = fs::read_to_string(&output).unwrap();
+    stands_alone(&html);
+    let shown = raw(&html);
+    for (name, text) in &results {
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(html.contains(&format!("<h2 id=\"{name}\">")), "{name}");
+        match *name {
+            "broken" => assert!(html.contains("Failed: the &lt;disk&gt; is &quot;full&quot; &amp; gone")),
+            "a-later-one" => assert!(read(&value).is_err() && shown.contains(&(name.to_string(), value))),
+            _ => {
+                let section = read(&value).unwrap_or_else(|wrong| panic!("{name}: {wrong}\n{value}"));
+                assert!(!section.charts.is_empty() && !section.headlines.is_empty(), "{name}");
+                assert!(section.checked > 0 || *name == "plan-speed", "{name}");
+                assert!(shown.contains(&(name.to_string(), value)), "{name}");
+            }
+        }
+    }
+    // Said first; and what is not in the folder is said as well.
+    assert!(html.find("What was emulated").unwrap() < html.find("The machine").unwrap());
+    assert!(html.find("The machine").unwrap() < html.find("Overview").unwrap());
+    assert!(html.contains("<h2 id=\"dram-sms\">") && html.contains("Not run: the folder has no result of it"));
+    assert!(html.contains("it is not understood"));
+    assert!(html.contains("O_DIRECT: not measured"));
+}
+
+#[test]
+fn a_result_that_lacks_something_is_no_panic() {
+    for value in [ring_gpu(), dram(), lookup_gpu()] {
+        let whole = value.as_object().unwrap();
+        for key in whole.keys() {
+            let mut without = whole.clone();
+            without.remove(key);
+            // Either it is read without it, or an error says what is lacking.
+            if let Err(wrong) = read(&Value::Object(without.clone())) {
+                assert!(wrong.contains(key.as_str()) || wrong.contains("no program"), "{key}: {wrong}");
+            }
+            without.insert(key.clone(), Value::Null);
+            let _ = read(&Value::Object(without));
+        }
+        let empty: Value =
+            whole.iter().map(|(key, it)| (key.clone(), if it.is_array() { json!([]) } else { it.clone() })).collect();
+        let section = read(&empty).unwrap();
+        section.charts.iter().for_each(|chart| assert!(!chart.svg().contains("NaN")));
+    }
+}
+
+/// A small page, as it is to be: `WARPROW_GOLDEN=write` writes it anew.
+#[test]
+fn a_small_page_is_the_golden_one() {
+    let gpu = GpuDescribed {
+        name: "A GPU".to_owned(),
+        memory: Some(1 << 37),
+        cuda: "13.0".to_owned(),
+        driver: Some("580.1".to_owned()),
+    };
+    let machine = Described {
+        cpu: "A processor".to_owned(),
+        cores: 16,
+        memory: Some(1 << 38),
+        kernel: "6.18".to_owned(),
+        gpu: Ok(gpu),
+        drives: Some(vec!["A drive, 400 GB at 0000:01:00.0".to_owned()]),
+    };
+    let part = |name: &str, outcome, said: &str| Part {
+        name: name.to_owned(),
+        command: Some(format!("{name} --json")),
+        outcome,
+        said: said.to_owned(),
+    };
+    let ring = json!({
+        "schema": 1, "submitter": "host", "depth": 128, "block": 512, "size": 268_435_456, "seed": 1, "vfio_user": false,
+        "commands_per_second": 13.9e6, "minimal_commands_per_second": 5.0e6, "ratio": 2.89,
+        "minimal_fetching_commands_per_second": 19.1e6, "fetching_ratio": 0.83, "pinned": true, "blocks_checked": 17_522_688,
+        "machine": { "cpu": "A processor", "cores": 16, "kernel": "6.18", "load": 9.0 },
+    });
+    let report = Report {
+        date: "2026-01-02 03:04 UTC".to_owned(),
+        machine,
+        parts: vec![
+            part("ring", Outcome::Done(ring), "some <words>"),
+            part("load", Outcome::Failed("no room & no way".to_owned()), ""),
+            part("dram", Outcome::NotRun("left out by --only".to_owned()), ""),
+        ],
+    };
+    let html = page(&report);
+    stands_alone(&html);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/report/golden.html");
+    if std::env::var("WARPROW_GOLDEN").as_deref() == Ok("write") {
+        fs::write(&golden, &html).unwrap();
+    }
+    let wanted = fs::read_to_string(&golden).unwrap();
+    let differs = html.lines().zip(wanted.lines()).find(|(got, want)| got != want);
+    assert!(html == wanted, "{differs:?}; if it is meant, run with WARPROW_GOLDEN=write and look at the page");
+}

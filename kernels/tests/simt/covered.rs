@@ -1,0 +1,68 @@
+//! Every kernel of `cuda/` is run here, and every check that looks for bugs.
+
+use std::collections::BTreeSet;
+
+use crate::shim::{Shim, sources};
+use crate::{adopt, dedupe, ghosts, lookups, ring, sets};
+
+/// Fails, or finds that all is well, by a seed.
+pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
+
+pub(crate) fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, true)
+}
+
+pub(crate) fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, false)
+}
+
+pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    lookups::case(shim, seed).map(drop)
+}
+
+/// All of them, with names, and how many seeds find what they can find.
+pub(crate) const CHECKS: [(&str, Check, u64); 21] = [
+    ("few ids", few, 24),
+    ("many ids", many, 60),
+    ("ids far apart", dedupe::far_apart, 12),
+    ("spoilt batches", dedupe::spoilt, 14),
+    ("whole look-ups", whole, 160),
+    ("many ids by one kernel", lookups::many_by_one_kernel, 12),
+    ("rows of one feature", lookups::one_feature, 24),
+    ("reports while they are written", lookups::reports, 30),
+    ("descriptions that are replaced", adopt::planted, 40),
+    ("the kernel that replaces them", adopt::replacing, 20),
+    ("the same beside launches", adopt::replacing_beside, 60),
+    ("rows behind a closed gate", lookups::behind_a_closed_gate, 16),
+    ("a slot that is being adopted for", adopt::waiting, 60),
+    ("rows on drives", ring::case, 12),
+    ("rings that wrap", ring::steady, 8),
+    ("batches that end within tiles", ring::tiles, 12),
+    ("failing commands", ring::statuses, 16),
+    ("completions that come twice", ring::twice, 6),
+    ("completions that come late", ghosts::case, 4),
+    ("many queues with little to do", ring::crowd, 60),
+    ("queues that break", sets::case, 12),
+];
+
+#[test]
+fn every_kernel_is_run_by_a_check() {
+    let Some(mut shim) = Shim::new() else { return };
+    let all = sources(&[]);
+    let declared = all.iter().filter(|(name, _)| name.ends_with(".cuh") || name.ends_with(".cu"));
+    let declared = declared.flat_map(|(_, text)| text.lines()).filter(|line| line.starts_with("KERNEL"));
+    let name = |line: &str| Some(line[line.find("warprow_")?..].split('(').next()?.to_owned());
+    let declared: BTreeSet<String> = declared.filter_map(name).collect();
+    assert!(declared.len() >= 13, "{declared:?}");
+    for (name, check, _) in CHECKS {
+        for seed in 0..12 {
+            let missing = |shim: &Shim| declared.iter().any(|kernel| !shim.launched.contains(kernel.as_str()));
+            if !missing(&shim) {
+                return;
+            }
+            check(&mut shim, seed).unwrap_or_else(|wrong| panic!("{name}, seed {seed}: {wrong}"));
+        }
+    }
+    let missing: Vec<_> = declared.iter().filter(|kernel| !shim.launched.contains(kernel.as_str())).collect();
+    panic!("no check runs {missing:?}: name them in simt/simt.cpp, and add a check of what they do to CHECKS");
+}
