@@ -47,6 +47,7 @@ impl Passes {
         force: bool,
     ) -> Result<Incremental, PassError> {
         self.commit()?;
+        self.await_prefetch();
         let table = &self.table;
         let dim = match part {
             Part::Vector => self.options.vector.unwrap_or(table.dim),
@@ -82,7 +83,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The rows of these ranks, as they are now: from memory where they are there. Those of keys that were created and are in no
+    /// The rows of these ranks, as they are now: from memory where they are there; none is being read ahead. Those of keys that were created and are in no
     /// pass yet are what they begin with.
     pub(crate) fn rows_of(&self, ranks: &[u32]) -> Result<Vec<u8>, PassError> {
         let row_bytes = self.row_bytes();

@@ -130,7 +130,9 @@ mod tests {
         assert!(Journal::open(&path, "others").is_err());
         // Torn anywhere, and appended to.
         let mut random = fastrand::Rng::with_seed(5);
-        for cut in (0..60).map(|_| random.usize(..whole.len())).chain([0, 3, HEAD, whole.len() - 1]) {
+        let mut cuts: Vec<usize> = (0..60).map(|_| random.usize(..whole.len())).collect();
+        cuts.extend([0, 3, HEAD, whole.len() - 1]);
+        for cut in cuts {
             let mut bytes = whole[..cut].to_vec();
             if random.bool() && cut > HEAD + RECORD {
                 let at = random.usize(HEAD..cut);

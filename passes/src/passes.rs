@@ -187,6 +187,11 @@ impl Passes {
         let ahead = self.settle_prefetch();
         if !found.new.is_empty() {
             report.created = found.new.len() as u64;
+            // Made durable in between, they would be so before their pass is.
+            let rows = found.ranks.len() + found.new.len() + self.pinned.len();
+            if self.dirty.len() > 0 && rows > self.cache.slots_in_all() {
+                self.commit()?;
+            }
             self.create(std::mem::take(&mut found.new))?;
             found = self.find(keyset)?;
         }
@@ -305,6 +310,7 @@ impl Passes {
             journal.append(self.dirty.iter().map(|rank| self.finder.key(rank)))?;
         }
         if self.finder.rows() > self.finder.stored() {
+            self.await_prefetch();
             return self.grow();
         }
         let ranks: Vec<u64> = self.dirty.iter().map(u64::from).collect();
@@ -496,6 +502,14 @@ impl Passes {
     fn settle_failing(&mut self) {
         if let Some(error) = self.settle_leaving(true) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
+        }
+    }
+
+    /// Waits for the rows that are read ahead, so that all rows in memory are what they are.
+    pub(crate) fn await_prefetch(&mut self) {
+        match self.settle_prefetch() {
+            Ok(next) => self.next = next,
+            Err(error) => tracing::warn!(%error, "rows could not be read ahead"),
         }
     }
 

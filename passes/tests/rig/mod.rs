@@ -14,11 +14,11 @@ use warprow_store::{
 };
 
 /// Rows by key, `i64`s by their bits.
-pub type Model = BTreeMap<u64, Vec<u8>>;
+pub(crate) type Model = BTreeMap<u64, Vec<u8>>;
 
 /// How rows are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Ids are ranks.
     Ids,
     /// Ids in a random order.
@@ -29,21 +29,21 @@ pub enum Kind {
     I64,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Ids, Kind::Permuted, Kind::U64, Kind::I64];
+pub(crate) const KINDS: [Kind; 4] = [Kind::Ids, Kind::Permuted, Kind::U64, Kind::I64];
 
-pub struct Rig {
-    pub drives: Vec<Arc<SoftController>>,
-    pub store: Store,
-    pub kind: Kind,
-    pub dim: u32,
-    pub model: Model,
+pub(crate) struct Rig {
+    pub(crate) drives: Vec<Arc<SoftController>>,
+    pub(crate) store: Store,
+    pub(crate) kind: Kind,
+    pub(crate) dim: u32,
+    pub(crate) model: Model,
 }
 
-pub const NAME: &str = "items";
+pub(crate) const NAME: &str = "items";
 
 impl Rig {
     /// With `rows` rows of `dim` floats.
-    pub fn new(kind: Kind, rows: u64, dim: u32, lba: u32, seed: u64) -> Self {
+    pub(crate) fn new(kind: Kind, rows: u64, dim: u32, lba: u32, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let drive = |name: &str| {
             let namespace = Namespace::new(Ram::new(96 << 20).unwrap()).lba(lba);
@@ -82,13 +82,15 @@ impl Rig {
             }
             Kind::U64 => {
                 let index = Arc::new(KeyIndex::build(&keys[..], &options, go_on).unwrap());
-                let keyed = Keyed::new(index, &keys, RowOrder::Slots, true).unwrap();
+                let source_keys = &keys[..];
+                let keyed = Keyed::new(index, &source_keys, RowOrder::Slots, true).unwrap();
                 load(TableLoad::new(&spec.clone().keyed(&keyed), &source).with_keys(&keyed));
             }
             Kind::I64 => {
                 let signed: Vec<i64> = keys.iter().map(|&key| key as i64).collect();
                 let index = Arc::new(KeyIndex::build(&signed[..], &options, go_on).unwrap());
-                let keyed = Keyed::new(index, &signed, RowOrder::Given, true).unwrap();
+                let source_keys = &signed[..];
+                let keyed = Keyed::new(index, &source_keys, RowOrder::Given, true).unwrap();
                 load(TableLoad::new(&spec.clone().keyed(&keyed), &source).with_keys(&keyed));
             }
         }
@@ -97,7 +99,7 @@ impl Rig {
     }
 
     /// Opens the store anew, from what the drives have.
-    pub fn reopen(self) -> Self {
+    pub(crate) fn reopen(self) -> Self {
         let Self { drives, store, kind, dim, model } = self;
         drop(store);
         let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
@@ -106,7 +108,7 @@ impl Rig {
     }
 
     /// What the store has, by key.
-    pub fn stored(&self) -> Model {
+    pub(crate) fn stored(&self) -> Model {
         let ids = self.store.ranks(NAME).unwrap().map(|ranks| ranks.inverse());
         let keys = self.store.keys(NAME).unwrap();
         let mut found = Model::new();
@@ -125,17 +127,17 @@ impl Rig {
     }
 
     /// Panics unless the store has what it must, and its checksums fit.
-    pub fn check(&self, what: &str) {
+    pub(crate) fn check(&self, what: &str) {
         let found = self.stored();
         assert_eq!(found.len(), self.model.len(), "{what}");
         for (key, row) in &self.model {
             assert!(found.get(key) == Some(row), "{what}: the row of key {key} differs");
         }
-        let verified = self.store.verify(NAME).unwrap();
+        let verified = self.store.verify(NAME, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(verified.damaged == 0 && verified.bad.is_empty(), "{what}: {verified:?}");
     }
 
-    pub fn keyset(&self, keys: Vec<u64>) -> warprow_passes::Keyset {
+    pub(crate) fn keyset(&self, keys: Vec<u64>) -> warprow_passes::Keyset {
         match self.kind {
             Kind::I64 => warprow_passes::Keyset::signed(keys.into_iter().map(|key| key as i64).collect()),
             _ => warprow_passes::Keyset::new(keys),
