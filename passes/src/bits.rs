@@ -87,7 +87,7 @@ mod tests {
     use proptest::test_runner::RngSeed;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn it_is_a_set(steps in prop::collection::vec((0u32..300, any::<bool>()), 0..400)) {

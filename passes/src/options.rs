@@ -15,7 +15,7 @@ pub enum Mode {
 /// What stays in memory from pass to pass. As in HugeCTR's embedding training cache, but that a row is never there twice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheOptions {
-    /// Passes that are kept, at most; 0: none, every pass is read anew.
+    /// Passes that are kept, at most. Rows of a pass that is not kept go when the next has been staged; 0: before that.
     pub num_blocks: u32,
     /// When so many passes are kept, the oldest makes way for one of which a smaller share than this was in memory.
     pub target_hit_rate: f64,
