@@ -164,11 +164,7 @@ pub fn run(setup: &PassSetup, directory: &Path) -> anyhow::Result<PassResult> {
     // What a trainer takes for a pass that is as long as its reading and writing.
     let training = Duration::from_secs_f64(2.0 * pass_rows as f64 * row_bytes as f64 / uncached.both);
     ways.push(uncached);
-    let overlapped = |name, options: PassOptions| Way {
-        ahead: true,
-        training,
-        ..way(name, options.with_behind())
-    };
+    let overlapped = |name, options: PassOptions| Way { ahead: true, training, ..way(name, options.with_behind()) };
     for way in [
         overlapped("uncached, ahead and behind", PassOptions::cached(few, none)),
         way("cached (2, 0.4, 0)", PassOptions::cached(few, as_theirs)),
@@ -275,8 +271,10 @@ impl Bench {
         let totals = passes.totals();
         drop(passes);
         self.check(store, way.name)?;
-        let share = |of: usize| hits.get(of..).unwrap_or_default().iter().sum::<u64>() as f64
-            / rows_in_all.get(of..).unwrap_or_default().iter().sum::<u64>().max(1) as f64;
+        let share = |of: usize| {
+            hits.get(of..).unwrap_or_default().iter().sum::<u64>() as f64
+                / rows_in_all.get(of..).unwrap_or_default().iter().sum::<u64>().max(1) as f64
+        };
         Ok(Measured {
             way: way.name,
             hit_rate: share(0),

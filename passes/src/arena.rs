@@ -33,10 +33,10 @@ impl Arena {
 
     /// Has so many slots.
     pub(crate) fn grow(&mut self, slots: usize) -> Result<(), PassError> {
-        let bytes = self.rows.checked_mul(self.row_bytes).ok_or(PassError::Allocate {
-            bytes: u64::MAX,
-            source: std::io::ErrorKind::OutOfMemory.into(),
-        })?;
+        let bytes = self
+            .rows
+            .checked_mul(self.row_bytes)
+            .ok_or(PassError::Allocate { bytes: u64::MAX, source: std::io::ErrorKind::OutOfMemory.into() })?;
         while self.slabs.len() * self.rows < slots {
             let slab =
                 MmapMut::map_anon(bytes).map_err(|source| PassError::Allocate { bytes: bytes as u64, source })?;

@@ -205,8 +205,7 @@ impl Cache {
                 break;
             }
             let at = slot as usize;
-            let (Some(&rank), Some(&block), Some(&used)) =
-                (self.ranks.get(at), self.block.get(at), self.used.get(at))
+            let (Some(&rank), Some(&block), Some(&used)) = (self.ranks.get(at), self.block.get(at), self.used.get(at))
             else {
                 break;
             };

@@ -25,7 +25,11 @@ pub(crate) struct Finder {
 enum Known {
     /// Id → rank, and rank → id; `None`: they are the same.
     Ids(Option<(Ranks, Ranks)>),
-    Keys { index: Arc<KeyIndex>, ranks: Option<Ranks>, keys: Vec<u64> },
+    Keys {
+        index: Arc<KeyIndex>,
+        ranks: Option<Ranks>,
+        keys: Vec<u64>,
+    },
 }
 
 /// The rows of a keyset.

@@ -68,7 +68,9 @@ impl Passes {
     }
 
     fn options_error(&self, what: &str) -> PassError {
-        PassError::Options { what: format!("table {:?}: {what} do not fit together: verify the store", self.table.name) }
+        PassError::Options {
+            what: format!("table {:?}: {what} do not fit together: verify the store", self.table.name),
+        }
     }
 }
 

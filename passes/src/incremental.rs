@@ -39,13 +39,7 @@ impl Passes {
     /// Writes the rows that were changed since the mark to `rows`, `.safetensors` or `.npy`, and whose they are, in the same order, to
     /// `keys`, `.npy`. Everything that was finished is made durable before. Each file appears when it is whole; first the
     /// keys. Existing files are refused, unless `force`.
-    pub fn incremental(
-        &mut self,
-        rows: &Path,
-        keys: &Path,
-        part: Part,
-        force: bool,
-    ) -> Result<Incremental, PassError> {
+    pub fn incremental(&mut self, rows: &Path, keys: &Path, part: Part, force: bool) -> Result<Incremental, PassError> {
         self.commit()?;
         self.await_prefetch();
         let table = &self.table;

@@ -90,9 +90,11 @@ impl Passes {
     pub fn open(store: &Store, table: &str, options: PassOptions) -> Result<Self, PassError> {
         let (generation, index) = store.generation(table)?;
         let (id, model) = (generation.id, generation.name.clone());
-        let table = generation.tables.get(index).cloned().ok_or_else(|| PassError::Options {
-            what: format!("table {table:?} has gone: name another"),
-        })?;
+        let table = generation
+            .tables
+            .get(index)
+            .cloned()
+            .ok_or_else(|| PassError::Options { what: format!("table {table:?} has gone: name another") })?;
         // It would pin its chunks.
         drop(generation);
         check(&options, &table)?;
@@ -197,9 +199,8 @@ impl Passes {
         }
         let wanted = found.ranks;
         let created = report.created as usize;
-        let same = |it: &Prefetch| {
-            it.ranks.len() + created == wanted.len() && it.ranks.iter().all(|rank| wanted.has(rank))
-        };
+        let same =
+            |it: &Prefetch| it.ranks.len() + created == wanted.len() && it.ranks.iter().all(|rank| wanted.has(rank));
         let (pass, before) = match ahead {
             Ok(Some(ahead)) if same(&ahead) => (ahead.number, Some(ahead.planned)),
             Ok(_) => (self.number + 1, None),

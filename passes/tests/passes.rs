@@ -128,11 +128,8 @@ fn script(rig: Rig, options: &PassOptions, seed: u64, create: bool) -> Rig {
 }
 
 fn options(random: &mut Rng, rows: u64, row_bytes: u64, create: bool) -> PassOptions {
-    let cache = CacheOptions {
-        num_blocks: random.u32(0..4),
-        target_hit_rate: random.f64(),
-        max_num_evict: random.u32(0..4),
-    };
+    let cache =
+        CacheOptions { num_blocks: random.u32(0..4), target_hit_rate: random.f64(), max_num_evict: random.u32(0..4) };
     let memory = random.u64(220..rows + 200) * row_bytes;
     let options = match random.u8(..3) {
         0 => PassOptions::staged((rows + 300) * row_bytes),
@@ -212,7 +209,8 @@ fn what_cannot_be_is_refused_before_anything_moves() {
 fn keys_that_cannot_be_created_are_refused() {
     for kind in KINDS {
         let rig = Rig::new(kind, 300, 16, 512, 5);
-        let options = PassOptions::cached(1 << 20, CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 });
+        let options =
+            PassOptions::cached(1 << 20, CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 });
         let mut passes = Passes::open(&rig.store, rig::NAME, options.with_new_keys(begin)).unwrap();
         // A gap behind the ids; bits that are another number in the table.
         let keyset = match kind {

@@ -131,9 +131,7 @@ impl Rig {
             let options = match way {
                 Way::Staged => PassOptions::staged(1 << 20),
                 Way::Cached => PassOptions::cached(80 * u64::from(DIM) * 4, cache),
-                Way::Creating => {
-                    PassOptions::cached(1 << 20, cache).with_new_keys(|key, row| fill(key, 77, row))
-                }
+                Way::Creating => PassOptions::cached(1 << 20, cache).with_new_keys(|key, row| fill(key, 77, row)),
                 Way::EveryOther => PassOptions::cached(1 << 20, cache).with_commit_every(2),
             };
             let mut passes = Passes::open(&store, NAME, options.with_threads(1))?;

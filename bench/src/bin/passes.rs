@@ -119,7 +119,15 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         ]
     });
     let header = [
-        "way", "hits, 2nd time", "read B/s", "write B/s", "both", "of uncached", "copy B/s", "of memcpy", "training, tail",
+        "way",
+        "hits, 2nd time",
+        "read B/s",
+        "write B/s",
+        "both",
+        "of uncached",
+        "copy B/s",
+        "of memcpy",
+        "training, tail",
     ];
     writeln!(text, "{}", table(header, rows))?;
     writeln!(text, "{} rows compared.", result.checked)?;

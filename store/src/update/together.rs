@@ -23,13 +23,7 @@ const GAP: u64 = 4 << 10;
 impl Store {
     /// Reads rows of a table of generation `generation`, by their ranks, ascending, each once: with all updates that were there
     /// when it began. In whole extents or in single LBAs, whichever costs less, in the order of no thing.
-    pub fn read_rows(
-        &self,
-        generation: u64,
-        table: &str,
-        ranks: &[u64],
-        take: &TakeRow<'_>,
-    ) -> Result<(), StoreError> {
+    pub fn read_rows(&self, generation: u64, table: &str, ranks: &[u64], take: &TakeRow<'_>) -> Result<(), StoreError> {
         let (located, overlay) = self.shared.with_overlay(self.locate_in(generation, table)?);
         let overlay = overlay?;
         let (table, placement) = (located.table(), &*located.generation.placement);
@@ -55,9 +49,9 @@ impl Store {
         match (ranks.len() as u64).saturating_mul(DENSE) >= table.rows {
             true => {
                 let any = |extent: &Extent| {
-                    extent.pieces().any(|(lba, bytes)| {
-                        wanted(table, placement, lba, bytes.len(), ranks).next().is_some()
-                    })
+                    extent
+                        .pieces()
+                        .any(|(lba, bytes)| wanted(table, placement, lba, bytes.len(), ranks).next().is_some())
                 };
                 let extents = placement.extents(table.rows_region, most).filter(any);
                 sweep.run(extents, &rows, &failed, go_on)?;
@@ -222,14 +216,7 @@ fn positions(ranks: &[u64], range: Range<u64>) -> Range<usize> {
     ranks.partition_point(|&rank| rank < range.start)..ranks.partition_point(|&rank| rank < range.end)
 }
 
-fn change_rows(
-    table: &Table,
-    placement: &Placement,
-    lba: u64,
-    piece: &mut [u8],
-    ranks: &[u64],
-    fill: &FillRow<'_>,
-) {
+fn change_rows(table: &Table, placement: &Placement, lba: u64, piece: &mut [u8], ranks: &[u64], fill: &FillRow<'_>) {
     let row_bytes = table.row_bytes() as usize;
     for (position, begin) in wanted(table, placement, lba, piece.len(), ranks) {
         if let Some(row) = piece.get_mut(begin..begin + row_bytes) {
@@ -247,7 +234,8 @@ fn change_crcs(
     fill: &FillRow<'_>,
     row: &mut [u8],
 ) {
-    let Some(region) = table.crc_region.filter(|region| (region.first_lba..region.first_lba + region.lbas).contains(&lba))
+    let Some(region) =
+        table.crc_region.filter(|region| (region.first_lba..region.first_lba + region.lbas).contains(&lba))
     else {
         return;
     };
