@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
+use warprow_passes::{CacheOptions, Keyset, Pass, PassOptions, Passes};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::rival::Caching;
@@ -22,6 +22,8 @@ const ITERATIONS: usize = 2;
 /// Of the keys that there are, as many as its ten passes have: draws of a pass by a power law.
 const ALPHA: f64 = 0.7;
 const DRAWS: f64 = 0.263;
+/// Bytes of rows that are copied out at once, where it is in parts.
+const PART: usize = 256 << 10;
 
 /// Where the rows lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct Measured {
     pub both: f64,
     /// Copying alone, out of memory that has the rows: bytes a second, median.
     pub copy: f64,
+    /// The same in parts that stay in a core's cache.
+    pub parts: f64,
     /// Seconds that the trainer trained between, each pass.
     pub training: f64,
     /// Seconds for what was left to be made durable behind the last pass.
@@ -220,7 +224,7 @@ impl Bench {
     fn measure(&mut self, store: &Store, way: &Way) -> anyhow::Result<Measured> {
         let mut passes = Passes::open(store, TABLE, way.options.clone())?;
         let row_bytes = passes.row_bytes();
-        let (mut reads, mut writes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut reads, mut writes, mut copies, mut parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut bytes, mut time) = (0, Duration::ZERO);
         let (mut hits, mut rows_in_all, mut resident) = ([0; ITERATIONS], [0; ITERATIONS], 0);
         let mut rows = Vec::new();
@@ -236,6 +240,7 @@ impl Bench {
             pass.read(&mut rows)?;
             let read = began.elapsed();
             copies.push(rows.len() as f64 / (read - staged).as_secs_f64());
+            parts.push(self.parts(&pass, &rows)?);
             if way.ahead && turn + 1 < PASSES * ITERATIONS {
                 passes.prefetch(self.keysets.get((turn + 1) % PASSES).context("no such pass")?)?;
             }
@@ -283,6 +288,7 @@ impl Bench {
             write: median(writes),
             both: bytes as f64 / time.as_secs_f64(),
             copy: median(copies),
+            parts: median(parts),
             training: way.training.as_secs_f64(),
             tail: tail.as_secs_f64(),
             read_rows: totals.read,
@@ -311,15 +317,21 @@ impl Bench {
         Ok(())
     }
 
-    /// Copies as many bytes, in one piece, on as many threads: bytes a second, the median of several.
-    fn memcpy(&self, bytes: usize) -> f64 {
-        let threads = match self.setup.threads {
+    fn threads(&self) -> usize {
+        match self.setup.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
-        };
-        let (from, mut to) = (vec![1u8; bytes], vec![2u8; bytes]);
-        let share = bytes.div_ceil(threads).max(1);
-        let copies = (0..9).map(|_| {
+        }
+    }
+
+    /// Copies as many bytes as a pass has, in one piece for each thread, out of as much memory as the table takes: bytes a second,
+    /// the median of several places, so that neither is in a cache.
+    fn memcpy(&self, bytes: usize) -> f64 {
+        let all = (self.setup.rows as usize * self.content.row_bytes()).max(bytes);
+        let (from, mut to) = (vec![1u8; all], vec![2u8; bytes]);
+        let share = bytes.div_ceil(self.threads()).max(1);
+        let places = (0..17).map(|turn| (all - bytes) / 16 * (turn * 5 % 17));
+        let copies = places.filter_map(|place| from.get(place..place + bytes)).map(|from| {
             let began = Instant::now();
             std::thread::scope(|scope| {
                 for (to, from) in to.chunks_mut(share).zip(from.chunks(share)) {
@@ -329,6 +341,37 @@ impl Bench {
             bytes as f64 / began.elapsed().as_secs_f64()
         });
         median(copies)
+    }
+
+    /// Copies a pass's rows out in parts that stay in a core's cache, as to memory that a GPU reads: bytes a second. All are compared
+    /// with `rows`, afterwards.
+    fn parts(&self, pass: &Pass, rows: &[u8]) -> anyhow::Result<f64> {
+        let part = (PART / pass.row_bytes()).max(1);
+        let share = pass.len().div_ceil(self.threads()).max(1);
+        let through = |compare: bool| {
+            let began = Instant::now();
+            let one = |first: usize| -> anyhow::Result<()> {
+                let mut buffer = vec![0; part * pass.row_bytes()];
+                let end = pass.len().min(first + share);
+                for first in (first..end).step_by(part) {
+                    let bytes = (end - first).min(part) * pass.row_bytes();
+                    let buffer = buffer.get_mut(..bytes).unwrap_or_default();
+                    pass.read_from(first, buffer)?;
+                    let same =
+                        !compare || rows.get(first * pass.row_bytes()..).is_some_and(|it| it.starts_with(buffer));
+                    ensure!(same, "row {first} and those behind it differ when they are read in parts");
+                }
+                Ok(())
+            };
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..pass.len()).step_by(share).map(|first| scope.spawn(move || one(first))).collect();
+                all.into_iter().try_for_each(|it| it.join().map_err(|_| anyhow::anyhow!("a thread has panicked"))?)
+            })
+            .map(|()| pass.bytes() as f64 / began.elapsed().as_secs_f64())
+        };
+        let rate = through(false)?;
+        through(true)?;
+        Ok(rate)
     }
 }
 
@@ -340,12 +383,12 @@ mod tests {
     fn passes_are_as_large_as_theirs_and_all_rows_are_compared() {
         let directory = tempfile::tempdir().unwrap();
         let bed = Bed::File(Caching::Cached);
-        let setup = PassSetup { rows: 20_000, dim: 16, bed, threads: 2, seed: 3 };
+        let setup = PassSetup { rows: 8_000, dim: 16, bed, threads: 2, seed: 3 };
         let result = run(&setup, directory.path()).unwrap();
         // A fifth to a quarter of the keys that any pass has, and three quarters of all.
         let share = result.pass_rows as f64 / result.distinct as f64;
         assert!((0.2..0.27).contains(&share), "{share}");
-        assert_eq!(result.checked, 9 * (exact(&setup) + 20_000));
+        assert_eq!(result.checked, 9 * (exact(&setup) + 8_000));
         let of = |name: &str| result.ways.iter().find(|way| way.way == name).unwrap();
         // Theirs have 45% with two passes.
         let theirs = of("cached (2, 0.4, 0)");

@@ -22,7 +22,7 @@ use warprow_workload::rival::Caching;
 ///
 /// uncached: every pass is read from the drive, and durable before the next. cached (num_blocks, target_hit_rate, max_num_evict).
 /// ahead and behind: the next pass is read, and the one before written, while the trainer trains, as long as an uncached
-/// pass takes to be read and written. Effective bandwidth is the bytes of the rows by the time for which the trainer waits.
+/// pass takes to be read and written. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective bandwidth is the bytes of the rows by the time for which the trainer waits.
 #[derive(Debug, Parser)]
 #[command(
     name = "passes",
@@ -114,7 +114,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             per_second(it.both),
             format!("{:.1} ×", it.both / uncached),
             per_second(it.copy),
-            format!("{:.0} %", it.copy / result.memcpy * 100.0),
+            format!("{:.0} %, {:.0} %", it.copy / result.memcpy * 100.0, it.parts / result.memcpy * 100.0),
             format!("{:.2} s, {:.2} s", it.training, it.tail),
         ]
     });
@@ -126,7 +126,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         "both",
         "of uncached",
         "copy B/s",
-        "of memcpy",
+        "of memcpy, in parts",
         "training, tail",
     ];
     writeln!(text, "{}", table(header, rows))?;
