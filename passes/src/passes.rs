@@ -28,8 +28,9 @@ pub struct Passes {
     pub(crate) finder: Finder,
     pub(crate) arena: Arc<Arena>,
     cache: Cache,
-    /// The number of the latest pass, and what tells whether it is under way.
+    /// The number of the latest pass, and what tells whether it is under way; the latest that a pass was planned with.
     number: u32,
+    planned: u32,
     open: Weak<()>,
     next: Option<Prefetch>,
     /// Rows that are newer than those on the drives, those on their way to them, and both.
@@ -141,6 +142,7 @@ impl Passes {
             generation: id,
             model,
             number: 0,
+            planned: 0,
             open: Weak::new(),
             next: None,
             dirty: Bits::new(rows),
@@ -164,12 +166,11 @@ impl Passes {
         for first in (0..rows).step_by(WINDOW as usize) {
             let window = first..rows.min(first.saturating_add(WINDOW));
             let wanted = Bits::of(window.end as usize, window);
-            self.number += 1;
-            // Numbers from one on: all windows together are one block.
+            // All windows together are one block.
             let planned = self.cache.plan(&wanted, 1, 1, &none);
             self.reading(&planned.missing)()?;
         }
-        self.number = 1;
+        (self.number, self.planned) = (1, 1);
         Ok(())
     }
 
@@ -201,15 +202,16 @@ impl Passes {
         let created = report.created as usize;
         let same =
             |it: &Prefetch| it.ranks.len() + created == wanted.len() && it.ranks.iter().all(|rank| wanted.has(rank));
+        // What was read ahead for another pass may make way for this one, whose number is higher.
         let (pass, before) = match ahead {
             Ok(Some(ahead)) if same(&ahead) => (ahead.number, Some(ahead.planned)),
-            Ok(_) => (self.number + 1, None),
+            Ok(_) => (self.planned + 1, None),
             Err(error) => {
                 tracing::warn!(%error, "rows could not be read ahead");
-                (self.number + 1, None)
+                (self.planned + 1, None)
             }
         };
-        self.number = self.number.max(pass);
+        (self.number, self.planned) = (pass, pass);
         // What is missing now, in the way of it what is not durable.
         let mut planned = self.cache.plan(&wanted, pass, pass, &self.pinned);
         self.fill(&planned)?;
@@ -219,6 +221,9 @@ impl Passes {
             self.fill(&rest)?;
             planned.missing.extend(&rest.missing);
             planned.evicted += rest.evicted;
+            if rest.without > 0 {
+                return Err(self.too_large("the pass".into(), wanted.len()));
+            }
         }
         report.rows = wanted.len() as u64;
         report.read = planned.missing.len() as u64 - report.created.min(planned.missing.len() as u64);
@@ -251,14 +256,14 @@ impl Passes {
         }
         self.check_unchanged()?;
         let ranks = self.find(keyset)?.ranks;
-        let since = if self.open.strong_count() > 0 { self.number } else { self.number + 1 };
-        let number = self.number + 1;
+        let number = self.planned + 1;
+        let since = if self.open.strong_count() > 0 { self.number } else { number };
+        self.planned = number;
         if let Some(error) = self.settle_leaving(false) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
         }
         let planned = self.cache.plan(&ranks, number, since, &self.pinned);
         let read = self.reading(&planned.missing);
-        // The pass that this one is for has the number, whether it is staged or another.
         let reading = Builder::new().name("passes-ahead".into()).spawn(read).map_err(|error| {
             planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
             PassError::Thread(error)
@@ -418,18 +423,23 @@ impl Passes {
             Mode::Cached(_) => (found.ranks.len() + found.new.len(), self.cache.slots_in_all()),
         };
         if rows > room {
-            return Err(PassError::TooLarge {
-                what: match self.options.mode {
-                    Mode::Staged => format!("table {:?} with the keys that the pass would create", self.table.name),
-                    Mode::Cached(_) => "the pass".into(),
-                },
-                rows: rows as u64,
-                bytes: rows as u64 * self.row_bytes() as u64,
-                memory: self.options.memory,
-                remedy: "make passes of fewer keys",
-            });
+            let what = match self.options.mode {
+                Mode::Staged => format!("table {:?} with the keys that the pass would create", self.table.name),
+                Mode::Cached(_) => "the pass".into(),
+            };
+            return Err(self.too_large(what, rows));
         }
         Ok(found)
+    }
+
+    fn too_large(&self, what: String, rows: usize) -> PassError {
+        PassError::TooLarge {
+            what,
+            rows: rows as u64,
+            bytes: rows as u64 * self.row_bytes() as u64,
+            memory: self.options.memory,
+            remedy: "make passes of fewer keys",
+        }
     }
 
     /// Gives keys rows that are in memory alone.

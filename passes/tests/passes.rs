@@ -91,8 +91,10 @@ fn script(rig: Rig, options: &PassOptions, seed: u64, create: bool) -> Rig {
         }
         let mut rows = read(&pass, &rig.model);
         next = keys(&rig, &mut random, 200, create);
-        if random.bool() {
-            passes.prefetch(&rig.keyset(if random.u8(..5) > 0 { next.clone() } else { vec![] })).unwrap();
+        for _ in 0..random.u8(..3) {
+            // Of another pass, now and then.
+            let ahead = if random.u8(..4) > 0 { next.clone() } else { keys(&rig, &mut random, 200, create) };
+            passes.prefetch(&rig.keyset(ahead)).unwrap();
         }
         assert!(matches!(passes.stage(&keyset), Err(PassError::PassOpen)));
         if random.u8(..6) == 0 && !create {
@@ -130,7 +132,7 @@ fn script(rig: Rig, options: &PassOptions, seed: u64, create: bool) -> Rig {
 fn options(random: &mut Rng, rows: u64, row_bytes: u64, create: bool) -> PassOptions {
     let cache =
         CacheOptions { num_blocks: random.u32(0..4), target_hit_rate: random.f64(), max_num_evict: random.u32(0..4) };
-    let memory = random.u64(220..rows + 200) * row_bytes;
+    let memory = random.u64(206..rows + 200) * row_bytes;
     let options = match random.u8(..3) {
         0 => PassOptions::staged((rows + 300) * row_bytes),
         _ => PassOptions::cached(memory, cache),
@@ -141,7 +143,7 @@ fn options(random: &mut Rng, rows: u64, row_bytes: u64, create: bool) -> PassOpt
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(0x5eed), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, rng_seed: RngSeed::Fixed(0x5eed), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn passes_are_a_map(seed: u64, kind in 0usize..4, create: bool, dim in prop_oneof![Just(3u32), Just(25), Just(128), Just(300)], large: bool) {
