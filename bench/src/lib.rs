@@ -10,6 +10,7 @@ pub mod load;
 pub mod lookup;
 mod minimal_ring;
 pub mod output;
+pub mod passes;
 pub mod plan;
 pub mod report;
 pub mod ring;

@@ -14,17 +14,27 @@ pub struct Extent {
     pub drive: u16,
     /// First LBA on the drive.
     pub lba: u64,
-    /// Bytes: whole stripe units.
+    /// Bytes: whole stripe units, but in a [`run`](Placement::run).
     pub bytes: usize,
     /// Generation LBA of the first piece.
     first_lba: u64,
     /// Generation LBAs from one piece to the next.
     stride_lbas: u64,
-    /// Bytes of a piece: a stripe unit.
+    /// Bytes of a piece: a stripe unit, but in a [`run`](Placement::run).
     piece_bytes: usize,
 }
 
 impl Extent {
+    /// The same pieces at another place.
+    pub(crate) fn moved_to(self, drive: u16, lba: u64) -> Self {
+        Self { drive, lba, ..self }
+    }
+
+    /// Generation LBA of the first piece.
+    pub(crate) fn first_lba(&self) -> u64 {
+        self.first_lba
+    }
+
     /// Each piece: its first LBA in the generation's address space, and its bytes in the extent's buffer.
     pub fn pieces(&self) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let Self { bytes, first_lba, stride_lbas, piece_bytes, .. } = *self;
@@ -65,6 +75,20 @@ impl Placement {
             column: 0,
             units,
         }
+    }
+}
+
+impl Placement {
+    /// `lbas` LBAs of the generation from `lba` on as one extent of one piece; `None` if they pass the end of a stripe unit, or the
+    /// generation's.
+    pub fn run(&self, lba: u64, lbas: u64) -> Option<Extent> {
+        let last = lba.checked_add(lbas.checked_sub(1)?)?;
+        if last >> self.stripe_lba_shift() != lba >> self.stripe_lba_shift() {
+            return None;
+        }
+        let (drive, first) = self.locate(lba)?;
+        let bytes = lbas as usize * self.lba_size() as usize;
+        Some(Extent { drive, lba: first, bytes, first_lba: lba, stride_lbas: 0, piece_bytes: bytes })
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::chunks::FreeChunks;
 use crate::drive::Drive;
 use crate::error::VolumeError;
+use crate::extent::Extent;
 use crate::generation::Generation;
 use crate::placement::{ChunkRef, Placement};
 use crate::table::row_crc;
@@ -88,6 +89,34 @@ impl Volume {
         })
     }
 
+    /// Takes a free chunk for each one of a generation that holds one of `lbas`, of the generation's address space. Nothing is copied:
+    /// that is for the caller, who copies each extent that has a [`target`](Rewritten::target), through any queue and with what
+    /// it changes on the way, before [`Log::compact`](crate::Log::compact) takes the copies up. For more rows than
+    /// [`rewrite`](Self::rewrite) is made for.
+    pub fn begin_rewrite(&self, id: u64, lbas: impl IntoIterator<Item = u64>) -> Result<Rewritten, VolumeError> {
+        let claim = self.claim_rewrite(id)?;
+        let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        let writing = self.writing()?;
+        let placement = &generation.placement;
+        let all = placement.map().len();
+        let mut wanted = vec![false; all];
+        let mut left = all;
+        for lba in lbas {
+            let past = VolumeError::OutOfRange { first: lba, end: lba.saturating_add(1), lbas: placement.lbas() };
+            let (column, _) = placement.column(lba).ok_or(past)?;
+            if let Some(wanted) = wanted.get_mut(column).filter(|wanted| !**wanted) {
+                (*wanted, left) = (true, left - 1);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        let columns: Vec<usize> = (0..all).filter(|&column| wanted.get(column) == Some(&true)).collect();
+        let members: Vec<u16> = columns.iter().filter_map(|&it| Some(placement.map().get(it)?.drive())).collect();
+        let (chunks, ..) = self.reserve(columns.len() as u64, |free| free.near(&members))?;
+        Ok(Rewritten { writing, _claim: claim, generation, columns, chunks })
+    }
+
     /// The same, with such edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
     pub(crate) fn rewrite_columns(
         &self,
@@ -157,6 +186,20 @@ impl Rewritten {
     /// Chunks that were copied.
     pub fn chunks(&self) -> usize {
         self.columns.len()
+    }
+
+    /// The generation as it is before it has them: what is copied from. Holding it pins its chunks.
+    pub fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
+    /// Where an extent of the generation is to be copied to; `None`: its chunk stays.
+    pub fn target(&self, extent: &Extent) -> Option<Extent> {
+        let placement = &self.generation.placement;
+        let (column, _) = placement.column(extent.first_lba())?;
+        let chunk = self.chunks.get(self.columns.binary_search(&column).ok()?)?;
+        let within = extent.lba.checked_sub(placement.chunk_lba(*placement.map().get(column)?))?;
+        Some(extent.moved_to(chunk.drive(), placement.chunk_lba(*chunk) + within))
     }
 
     /// Commits the generation with its new chunks, and as `change` makes it besides.

@@ -1,5 +1,9 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
+mod together;
+
+pub use together::{FillRow, TakeRow};
+
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};

@@ -1,0 +1,188 @@
+//! Memory for rows: slots of one size, which several threads fill and read.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use memmap2::MmapMut;
+
+use crate::PassError;
+
+/// Bytes of a slab, at least: behind one lock, on huge pages where the system has them.
+const SLAB: usize = 32 << 20;
+/// Slabs, at most.
+const SLABS: usize = 4096;
+/// Bytes that are copied by one thread rather than several.
+const ALONE: usize = 4 << 20;
+
+/// Slots for rows. Memory that no row was put into costs nothing.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    slabs: Vec<RwLock<MmapMut>>,
+    row_bytes: usize,
+    /// Rows of a slab.
+    rows: usize,
+}
+
+impl Arena {
+    pub(crate) fn new(slots: usize, row_bytes: usize) -> Result<Self, PassError> {
+        let mut arena = Self { slabs: Vec::new(), row_bytes, rows: 1 };
+        let bytes = slots.saturating_mul(row_bytes);
+        arena.rows = (SLAB.max(bytes / SLABS) / row_bytes).clamp(1, slots.max(1));
+        arena.grow(slots)?;
+        Ok(arena)
+    }
+
+    /// Has so many slots.
+    pub(crate) fn grow(&mut self, slots: usize) -> Result<(), PassError> {
+        let bytes = self
+            .rows
+            .checked_mul(self.row_bytes)
+            .ok_or(PassError::Allocate { bytes: u64::MAX, source: std::io::ErrorKind::OutOfMemory.into() })?;
+        while self.slabs.len() * self.rows < slots {
+            let slab =
+                MmapMut::map_anon(bytes).map_err(|source| PassError::Allocate { bytes: bytes as u64, source })?;
+            #[cfg(target_os = "linux")]
+            if bytes >= 2 << 20 {
+                // A kindness of the kernel: fine without.
+                let _ = slab.advise(memmap2::Advice::HugePage);
+            }
+            self.slabs.push(RwLock::new(slab));
+        }
+        Ok(())
+    }
+
+    fn place(&self, slot: u32) -> (usize, usize) {
+        (slot as usize / self.rows, slot as usize % self.rows * self.row_bytes)
+    }
+
+    fn reading(&self, slab: usize) -> Option<RwLockReadGuard<'_, MmapMut>> {
+        Some(self.slabs.get(slab)?.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn writing(&self, slab: usize) -> Option<RwLockWriteGuard<'_, MmapMut>> {
+        Some(self.slabs.get(slab)?.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a row in.
+    pub(crate) fn put(&self, slot: u32, row: &[u8]) {
+        let (slab, begin) = self.place(slot);
+        if let Some(mut slab) = self.writing(slab)
+            && let Some(place) = slab.get_mut(begin..begin + row.len())
+        {
+            place.copy_from_slice(row);
+        }
+    }
+
+    /// Copies a row out.
+    pub(crate) fn get(&self, slot: u32, row: &mut [u8]) {
+        let (slab, begin) = self.place(slot);
+        if let Some(slab) = self.reading(slab)
+            && let Some(place) = slab.get(begin..begin + row.len())
+        {
+            row.copy_from_slice(place);
+        }
+    }
+
+    /// Copies the rows of `slots`, ascending, into `out`, one after another.
+    pub(crate) fn gather(&self, slots: &[u32], out: &mut [u8], threads: usize) {
+        let share = self.share(slots.len(), threads);
+        let parts = slots.chunks(share).zip(out.chunks_mut(share * self.row_bytes));
+        at_once(parts.map(|(slots, out)| move || self.gather_part(slots, out)));
+    }
+
+    /// The other way round.
+    pub(crate) fn scatter(&self, slots: &[u32], rows: &[u8], threads: usize) {
+        let share = self.share(slots.len(), threads);
+        let parts = slots.chunks(share).zip(rows.chunks(share * self.row_bytes));
+        at_once(parts.map(|(slots, rows)| move || self.scatter_part(slots, rows)));
+    }
+
+    /// Slots for each of so many threads.
+    fn share(&self, slots: usize, threads: usize) -> usize {
+        let threads = if slots * self.row_bytes < ALONE { 1 } else { threads };
+        slots.div_ceil(threads.max(1)).max(1)
+    }
+
+    fn gather_part(&self, slots: &[u32], mut out: &mut [u8]) {
+        for (slab, run) in self.runs(slots) {
+            let Some(slab) = self.reading(slab) else { continue };
+            for (begin, bytes) in self.stretches(run) {
+                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(bytes) else { return };
+                if let Some(rows) = slab.get(begin..begin + bytes) {
+                    now.copy_from_slice(rows);
+                }
+                out = later;
+            }
+        }
+    }
+
+    fn scatter_part(&self, slots: &[u32], mut rows: &[u8]) {
+        for (slab, run) in self.runs(slots) {
+            let Some(mut slab) = self.writing(slab) else { continue };
+            for (begin, bytes) in self.stretches(run) {
+                let Some((now, later)) = rows.split_at_checked(bytes) else { return };
+                if let Some(place) = slab.get_mut(begin..begin + bytes) {
+                    place.copy_from_slice(now);
+                }
+                rows = later;
+            }
+        }
+    }
+
+    /// Ascending slots by slab.
+    fn runs<'a>(&self, slots: &'a [u32]) -> impl Iterator<Item = (usize, &'a [u32])> {
+        let rows = self.rows;
+        slots
+            .chunk_by(move |a, b| *a as usize / rows == *b as usize / rows)
+            .filter_map(move |run| Some((*run.first()? as usize / rows, run)))
+    }
+
+    /// Slots of one slab as stretches without a gap: where they begin, and their bytes.
+    fn stretches(&self, run: &[u32]) -> impl Iterator<Item = (usize, usize)> {
+        run.chunk_by(|a, b| a.wrapping_add(1) == *b)
+            .filter_map(|stretch| Some((self.place(*stretch.first()?).1, stretch.len() * self.row_bytes)))
+    }
+}
+
+/// Runs the last here, and each of the others on a thread of its own.
+fn at_once<F: FnOnce() + Send>(parts: impl Iterator<Item = F>) {
+    let mut parts = parts.peekable();
+    std::thread::scope(|scope| {
+        while let Some(part) = parts.next() {
+            match parts.peek() {
+                Some(_) => drop(scope.spawn(part)),
+                None => part(),
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_as_they_were_put() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for row_bytes in [4, 100, 4096] {
+            let slots = (80 << 20) / row_bytes;
+            let arena = Arena::new(slots, row_bytes).unwrap();
+            assert!(arena.slabs.len() > 2);
+            let chosen: Vec<u32> = (0..slots as u32).filter(|_| random.u8(..) < 20).collect();
+            let mut rows = vec![0; chosen.len() * row_bytes];
+            random.fill(&mut rows);
+            arena.scatter(&chosen, &rows, 3);
+            let mut back = vec![0; rows.len()];
+            arena.gather(&chosen, &mut back, 2);
+            assert!(rows == back, "rows of {row_bytes}");
+            let mut row = vec![0; row_bytes];
+            for _ in 0..100 {
+                let nth = random.usize(..chosen.len());
+                arena.get(chosen[nth], &mut row);
+                assert_eq!(row, rows[nth * row_bytes..][..row_bytes]);
+            }
+            arena.put(chosen[5], &vec![9; row_bytes]);
+            arena.get(chosen[5], &mut row);
+            assert_eq!(row, vec![9; row_bytes]);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Errors of passes. Each names the thing and the remedy.
+
+use warprow_store::StoreError;
+use warprow_traces::FormatError;
+
+/// What can go wrong with passes. Unless it says otherwise, nothing has moved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// The store, or a drive of it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file.
+    #[error(transparent)]
+    File(#[from] Box<FormatError>),
+    /// The journal of what was touched.
+    #[error("the journal {path} {what}: {source}; name another, or none")]
+    Journal {
+        /// Its path.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Options that make no sense.
+    #[error("{what}")]
+    Options {
+        /// Which, and what to do.
+        what: String,
+    },
+    /// More rows than memory was given for.
+    #[error(
+        "{what} has {rows} rows, which take {bytes} bytes, and {memory} were given for them: give more memory, or {remedy}"
+    )]
+    TooLarge {
+        /// The pass, or the table.
+        what: String,
+        /// Rows.
+        rows: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes that were given.
+        memory: u64,
+        /// What else can be done.
+        remedy: &'static str,
+    },
+    /// Keys that the table does not have.
+    #[error(
+        "{count} keys of the pass are not in table {table:?}, such as {}: leave them out, or have them created",
+        first.join(", ")
+    )]
+    NewKeys {
+        /// The table.
+        table: String,
+        /// How many.
+        count: u64,
+        /// The first of them, ten at most.
+        first: Vec<String>,
+    },
+    /// Keys that cannot be made rows of.
+    #[error("key {key} cannot become a row of table {table:?}: {reason}")]
+    Uncreatable {
+        /// The table.
+        table: String,
+        /// The first of them.
+        key: String,
+        /// Why not.
+        reason: String,
+    },
+    /// One pass at a time.
+    #[error("a pass is under way: finish it, or drop it, before the next is staged")]
+    PassOpen,
+    /// A pass of other passes, or one that was followed by others.
+    #[error("this is not the pass that is under way")]
+    NotThisPass,
+    /// Rows that are not those of the pass.
+    #[error("the pass has {rows} rows of {row_bytes} bytes, {given} bytes were given: give all rows, in its order")]
+    Length {
+        /// Rows.
+        rows: usize,
+        /// Bytes of each.
+        row_bytes: usize,
+        /// Bytes that were given.
+        given: usize,
+    },
+    /// Somebody else changed the table.
+    #[error("table {table:?} was {how} by others since the passes were opened: open them anew")]
+    Changed {
+        /// The table.
+        table: String,
+        /// How.
+        how: &'static str,
+    },
+    /// Rows are in memory, and not on the drives.
+    #[error(
+        "{rows} rows of finished passes are in memory, and could not be made durable: {source}; mend what is wrong, \
+         and commit again"
+    )]
+    NotDurable {
+        /// How many.
+        rows: usize,
+        /// Why.
+        #[source]
+        source: StoreError,
+    },
+    /// A thread could not be had.
+    #[error("no thread can be made: {0}; do without prefetching and without becoming durable behind the next pass")]
+    Thread(#[source] std::io::Error),
+    /// Memory for rows could not be had.
+    #[error("cannot allocate {bytes} bytes for rows: {source}; ask for less")]
+    Allocate {
+        /// Bytes.
+        bytes: u64,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<FormatError> for PassError {
+    fn from(error: FormatError) -> Self {
+        Self::File(Box::new(error))
+    }
+}

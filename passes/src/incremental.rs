@@ -1,0 +1,110 @@
+//! What changed since a mark, as files.
+
+use std::path::Path;
+
+use warprow_formats::TableWriter;
+use warprow_store::KeyKind;
+
+use crate::bits::Bits;
+use crate::{PassError, Passes};
+
+/// Which elements of rows are exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Those that are looked up: without the optimizer's state.
+    Vector,
+    /// All.
+    Whole,
+}
+
+/// An incremental model that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incremental {
+    /// Rows, and keys.
+    pub rows: u64,
+    /// Elements of each row.
+    pub dim: u32,
+}
+
+/// Rows that are written at once.
+const WINDOW: usize = 1 << 14;
+
+impl Passes {
+    /// Rows that were changed since the mark, or, without a journal, since the passes were opened.
+    pub fn touched(&self) -> usize {
+        self.touched.len()
+    }
+
+    /// Writes the rows that were changed since the mark to `rows`, `.safetensors` or `.npy`, and whose they are, in the same order, to
+    /// `keys`, `.npy`. Everything that was finished is made durable before. Each file appears when it is whole; first the
+    /// keys. Existing files are refused, unless `force`.
+    pub fn incremental(&mut self, rows: &Path, keys: &Path, part: Part, force: bool) -> Result<Incremental, PassError> {
+        self.commit()?;
+        self.await_prefetch();
+        let table = &self.table;
+        let dim = match part {
+            Part::Vector => self.options.vector.unwrap_or(table.dim),
+            Part::Whole => table.dim,
+        };
+        let bytes = table.dtype.row_bytes(dim).unwrap_or(table.row_bytes()) as usize;
+        let count = self.touched.len() as u64;
+        let signed = self.finder.kind() == Some(KeyKind::I64);
+        let key_file = TableWriter::create_keys(keys, force, count, signed)?;
+        let row_file = TableWriter::create(rows, force, &table.name, count, dim, table.dtype)?;
+        let ranks: Vec<u32> = self.touched.iter().collect();
+        let mut buffer = Vec::new();
+        for (first, ranks) in (0..).step_by(WINDOW).zip(ranks.chunks(WINDOW)) {
+            let keys: Vec<u8> = ranks.iter().flat_map(|&rank| self.finder.key(rank).to_le_bytes()).collect();
+            key_file.write(first, &keys)?;
+            let whole = self.rows_of(ranks)?;
+            buffer.clear();
+            whole.chunks_exact(self.row_bytes()).for_each(|row| buffer.extend(row.iter().take(bytes)));
+            row_file.write(first, &buffer)?;
+        }
+        key_file.finish()?;
+        row_file.finish()?;
+        Ok(Incremental { rows: count, dim })
+    }
+
+    /// From now on other rows are touched: what was exported is safe. Rows of passes that were finished and are not durable yet count
+    /// as touched still.
+    pub fn mark(&mut self) -> Result<(), PassError> {
+        if let Some(journal) = &mut self.journal {
+            journal.clear()?;
+        }
+        self.touched = Bits::of(self.finder.rows() as usize, self.dirty.iter());
+        Ok(())
+    }
+
+    /// The rows of these ranks, as they are now: from memory where they are there; none is being read ahead. Those of keys that were created and are in no
+    /// pass yet are what they begin with.
+    pub(crate) fn rows_of(&self, ranks: &[u32]) -> Result<Vec<u8>, PassError> {
+        let row_bytes = self.row_bytes();
+        let mut rows = vec![0; ranks.len() * row_bytes];
+        let (mut absent, mut places) = (Vec::new(), Vec::new());
+        for ((position, &rank), row) in ranks.iter().enumerate().zip(rows.chunks_exact_mut(row_bytes)) {
+            match self.slot(rank) {
+                Some(slot) => self.arena.get(slot, row),
+                None if rank < self.finder.stored() => {
+                    absent.push(u64::from(rank));
+                    places.push(position);
+                }
+                None => self.begin_row(self.finder.key(rank), row),
+            }
+        }
+        if absent.is_empty() {
+            return Ok(rows);
+        }
+        let found = std::sync::Mutex::new(&mut rows);
+        self.store.read_rows(self.generation, &self.table.name, &absent, &|position, row| {
+            let mut rows = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if let Some(&place) = places.get(position)
+                && let Some(to) = rows.get_mut(place * row_bytes..(place + 1) * row_bytes)
+            {
+                to.copy_from_slice(row);
+            }
+        })?;
+        Ok(rows)
+    }
+}

@@ -1,0 +1,70 @@
+//! Whose rows a pass needs.
+
+use std::path::Path;
+
+use warprow_traces::{FormatError, Trace, TraceSpec};
+
+/// The keys of a pass, in any order. One that comes twice counts once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keyset {
+    keys: Vec<u64>,
+    signed: bool,
+}
+
+impl Keyset {
+    /// Ids, or keys of a table of `u64` keys.
+    pub fn new(keys: Vec<u64>) -> Self {
+        Self { keys, signed: false }
+    }
+
+    /// Ids, or keys of a table of `i64` keys.
+    pub fn signed(keys: Vec<i64>) -> Self {
+        Self { keys: keys.into_iter().map(|key| key as u64).collect(), signed: true }
+    }
+
+    /// All keys of a file: a keyset file of HugeCTR, bare integers, or whatever else `spec` names. Nothing of a file that is
+    /// damaged, or cut off within a key.
+    pub fn read(spec: &TraceSpec) -> Result<Self, FormatError> {
+        let (mut trace, mut keys) = (Trace::open(spec)?, Vec::new());
+        let mut block = warprow_traces::Block::default();
+        while trace.next_block(&mut block)? {
+            keys.extend_from_slice(block.keys());
+        }
+        let signed = trace.slots().iter().any(|slot| slot.signed);
+        Ok(Self { keys, signed })
+    }
+
+    /// As [`read`](Self::read), of a file whose name ends in the type of its keys: `.u32`, `.i64`, …
+    pub fn read_path(path: &Path) -> Result<Self, FormatError> {
+        let text = path.display().to_string();
+        let spec: TraceSpec = text.parse().map_err(|error: warprow_traces::SpecError| {
+            FormatError::new(warprow_traces::Kind::Unclear, path, error.to_string(), "end its name in .u32 or .i64")
+        })?;
+        Self::read(&spec)
+    }
+
+    /// How many keys, with those that come twice.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The keys; `i64` by their bits.
+    pub fn keys(&self) -> &[u64] {
+        &self.keys
+    }
+
+    /// Whether keys with the upper bit are below zero, rather than very large.
+    pub fn is_signed(&self) -> bool {
+        self.signed
+    }
+
+    /// A key as a number.
+    pub(crate) fn show(&self, key: u64) -> String {
+        if self.signed { (key as i64).to_string() } else { key.to_string() }
+    }
+}

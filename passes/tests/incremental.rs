@@ -1,0 +1,139 @@
+//! What an incremental model has: the keys that were touched since the mark, and their rows, with the optimizer's state or without.
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fastrand::Rng;
+use rig::{KINDS, Kind, Model, Rig};
+use warprow_formats::TableFile;
+use warprow_layout::RowSource;
+use warprow_passes::{CacheOptions, Keyset, Part, PassError, PassOptions, Passes};
+
+const DIM: u32 = 12;
+const VECTOR: u32 = 4;
+
+/// A trainer with state: vectors go against gradients, and how far is what the state says (Adagrad).
+fn train(pass: &warprow_passes::Pass, seed: u64) -> Vec<u8> {
+    let mut rows = vec![0; pass.bytes()];
+    pass.read(&mut rows).unwrap();
+    step(pass.keys(), &mut rows, seed);
+    rows
+}
+
+fn step(keys: &[u64], rows: &mut [u8], seed: u64) {
+    for (key, row) in keys.iter().zip(rows.chunks_exact_mut(DIM as usize * 4)) {
+        let mut random = Rng::with_seed(key ^ seed << 50);
+        let (vector, state) = row.split_at_mut(VECTOR as usize * 4);
+        let state = &mut state.as_chunks_mut::<4>().0[..VECTOR as usize];
+        for (x, sum) in vector.as_chunks_mut::<4>().0.iter_mut().zip(state) {
+            let gradient = random.f32() - 0.5;
+            let next = f32::from_le_bytes(*sum) + gradient * gradient;
+            *x = (f32::from_le_bytes(*x) - gradient / (next.sqrt() + 1e-6)).to_le_bytes();
+            *sum = next.to_le_bytes();
+        }
+    }
+}
+
+/// The keys and rows of an incremental model, as files say.
+fn load(rows: &Path, keys: &Path, bytes: usize) -> Model {
+    let file = TableFile::open(rows).unwrap();
+    let table = &file.tables[0];
+    let mut content = vec![0; table.rows as usize * bytes];
+    file.rows(table).read(0, bytes, &mut content).unwrap();
+    let text = std::fs::read(keys).unwrap();
+    let from = text.len() - table.rows as usize * 8;
+    let keys = text[from..].as_chunks().0.iter().map(|&key| u64::from_le_bytes(key));
+    keys.zip(content.chunks_exact(bytes).map(<[u8]>::to_vec)).collect()
+}
+
+#[test]
+fn it_has_what_was_touched_since_the_mark() {
+    for (kind, staged) in KINDS.into_iter().zip([true, false, false, true]) {
+        let mut rig = Rig::new(kind, 800, DIM, 512, 4);
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // Rows begin as numbers, not as any bits.
+        let all: Vec<u64> = rig.model.keys().copied().collect();
+        let cache = CacheOptions { num_blocks: 1, target_hit_rate: 1.0, max_num_evict: 100 };
+        let options = if staged { PassOptions::staged(1 << 20) } else { PassOptions::cached(250 * 48, cache) };
+        let options = options.with_vector(VECTOR).with_journal(path("touched"));
+        let mut random = Rng::with_seed(11);
+        let mut touched: BTreeSet<u64> = BTreeSet::new();
+        let mut passes = Passes::open(&rig.store, rig::NAME, options.clone()).unwrap();
+        for number in 0..7u64 {
+            let keys: Vec<u64> = (0..200).map(|_| all[random.usize(..all.len())]).collect();
+            let pass = passes.stage(&rig.keyset(keys)).unwrap();
+            if number == 0 {
+                let zeros = vec![0; pass.bytes()];
+                rig.model.extend(pass.keys().iter().map(|&key| (key, vec![0; DIM as usize * 4])));
+                passes.finish(pass, &zeros).unwrap();
+                // The first is exported, and the mark set.
+                let done = passes.incremental(&path("0.npy"), &path("0.keys.npy"), Part::Whole, false).unwrap();
+                assert_eq!((done.rows as usize, done.dim), (passes.touched(), DIM));
+                passes.mark().unwrap();
+                assert_eq!(passes.touched(), 0);
+                continue;
+            }
+            touched.extend(pass.keys());
+            let rows = train(&pass, number);
+            let keys = pass.keys().to_vec();
+            for key in &keys {
+                step(&[*key], rig.model.get_mut(key).unwrap(), number);
+            }
+            for (key, row) in keys.iter().zip(rows.chunks_exact(DIM as usize * 4)) {
+                assert!(rig.model[key] == row, "the optimizer's state comes with the row");
+            }
+            passes.finish(pass, &rows).unwrap();
+            if number == 3 {
+                // After a restart the journal knows what was touched.
+                drop(passes);
+                rig = rig.reopen();
+                passes = Passes::open(&rig.store, rig::NAME, options.clone()).unwrap();
+                assert_eq!(passes.touched(), touched.len());
+            }
+        }
+        for (part, dim) in [(Part::Vector, VECTOR), (Part::Whole, DIM)] {
+            let (rows, keys) = (path(&format!("{dim}.safetensors")), path(&format!("{dim}.npy")));
+            let done = passes.incremental(&rows, &keys, part, false).unwrap();
+            assert_eq!((done.rows as usize, done.dim), (touched.len(), dim));
+            let found = load(&rows, &keys, dim as usize * 4);
+            assert_eq!(found.len(), touched.len());
+            for (key, row) in &found {
+                assert!(touched.contains(key) && rig.model[key][..dim as usize * 4] == row[..], "{kind:?}, key {key}");
+            }
+            let again = passes.incremental(&rows, &keys, part, false).unwrap_err();
+            assert!(matches!(again, PassError::File(_)), "what exists stays: {again}");
+            passes.incremental(&rows, &keys, part, true).unwrap();
+        }
+        drop(passes);
+        rig.reopen().check("after all");
+    }
+}
+
+#[test]
+fn keysets_come_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let write = |name: &str, bytes: Vec<u8>| std::fs::write(path(name), bytes).unwrap();
+    write("a.u32", [7u32, 3, 3, 9].iter().flat_map(|key| key.to_le_bytes()).collect());
+    write("b.i64", [-7i64, 3].iter().flat_map(|key| key.to_le_bytes()).collect());
+    write("cut.u32", vec![1, 0, 0, 0, 2, 0, 0]);
+    write("keyset", vec![1, 0, 0, 0]);
+    assert_eq!(Keyset::read_path(&path("a.u32")).unwrap(), Keyset::new(vec![7, 3, 3, 9]));
+    assert_eq!(Keyset::read_path(&path("b.i64")).unwrap(), Keyset::signed(vec![-7, 3]));
+    let spec = format!("keyset:{}:u32", path("keyset").display()).parse().unwrap();
+    assert_eq!(Keyset::read(&spec).unwrap(), Keyset::new(vec![1]));
+    for (name, says) in [("cut.u32", "cut off"), ("keyset", "what kind"), ("none.u32", "none.u32")] {
+        let error = Keyset::read_path(&path(name)).unwrap_err().to_string();
+        assert!(error.contains(says), "{name}: {error}");
+    }
+    // What it says is not in the table is refused, and nothing is staged.
+    let rig = Rig::new(Kind::Ids, 300, 4, 512, 1);
+    let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(1 << 20)).unwrap();
+    let error = passes.stage(&Keyset::read_path(&path("b.i64")).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("such as -7"), "{error}");
+    let pass = passes.stage(&Keyset::read_path(&path("a.u32")).unwrap()).unwrap();
+    assert_eq!((pass.keys(), pass.report().duplicates), (&[3, 7, 9][..], 1));
+}

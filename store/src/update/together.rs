@@ -1,0 +1,282 @@
+//! Many rows of a table at once: read by rank, and replaced by one commit. For whoever keeps them in memory meanwhile.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use warprow_layout::{Extent, Placement, Region, Table, VolumeError, row_crc};
+
+use super::lock;
+use crate::bulk::{Bulk, Job, Purpose};
+use crate::sweep::Sweep;
+use crate::{Store, StoreError};
+
+/// Takes a row: its position in the list of ranks, and its bytes. On any thread.
+pub type TakeRow<'a> = dyn Fn(usize, &[u8]) + Sync + 'a;
+/// Fills a row in, by its position in the list of ranks. Asked once or twice for each, and the same each time.
+pub type FillRow<'a> = dyn Fn(usize, &mut [u8]) + 'a;
+
+/// Of how many rows one has to be wanted for whole extents to be read, and no single LBAs.
+const DENSE: u64 = 32;
+/// Bytes that nobody wants and that are read all the same, rather than begin another command.
+const GAP: u64 = 4 << 10;
+
+impl Store {
+    /// Reads rows of a table of generation `generation`, by their ranks, ascending, each once: with all updates that were there
+    /// when it began. In whole extents or in single LBAs, whichever costs less, in the order of no thing.
+    pub fn read_rows(&self, generation: u64, table: &str, ranks: &[u64], take: &TakeRow<'_>) -> Result<(), StoreError> {
+        let (located, overlay) = self.shared.with_overlay(self.locate_in(generation, table)?);
+        let overlay = overlay?;
+        let (table, placement) = (located.table(), &*located.generation.placement);
+        check(table, ranks)?;
+        self.shared.watch()?;
+        let least = placement.stripe_bytes() as usize;
+        let mut sweep = Sweep::new(&self.shared.members, least, None, None, &self.shared.driving)?;
+        let row_bytes = table.row_bytes() as usize;
+        let rows = |extent: &Extent, bytes: &[u8]| {
+            for (lba, piece) in extent.pieces() {
+                let Some(piece) = bytes.get(piece) else { continue };
+                for (position, begin) in wanted(table, placement, lba, piece.len(), ranks) {
+                    if let Some(row) = piece.get(begin..begin + row_bytes) {
+                        take(position, row);
+                    }
+                }
+            }
+            Ok(())
+        };
+        let failed = |_: &Extent, error| Err(StoreError::Driver(error));
+        let go_on = &mut || std::ops::ControlFlow::Continue(());
+        let most = sweep.extent_bytes();
+        match (ranks.len() as u64).saturating_mul(DENSE) >= table.rows {
+            true => {
+                let any = |extent: &Extent| {
+                    extent
+                        .pieces()
+                        .any(|(lba, bytes)| wanted(table, placement, lba, bytes.len(), ranks).next().is_some())
+                };
+                let extents = placement.extents(table.rows_region, most).filter(any);
+                sweep.run(extents, &rows, &failed, go_on)?;
+            }
+            false => sweep.run(Runs { table, placement, ranks, most }, &rows, &failed, go_on)?,
+        }
+        for (rank, row) in self.updated_by_rank(&located, &overlay)? {
+            if let Ok(position) = ranks.binary_search(&rank) {
+                take(position, &row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives rows of a table of generation `generation` other content, by their ranks, ascending, each once: in one commit. When it
+    /// returns all of them are durable, and after a crash before that all are, or none. As [`compact`](Self::compact) it copies the
+    /// chunks that hold these rows, whatever else is in them, to as many free ones, and hosts go on with the rows as they were until
+    /// they prepare and adopt anew. For few rows [`update`](Self::update) costs less.
+    ///
+    /// Updates that were made before are brought into chunks first. How many chunks were copied.
+    pub fn replace_rows(
+        &self,
+        generation: u64,
+        table: &str,
+        ranks: &[u64],
+        fill: &FillRow<'_>,
+    ) -> Result<usize, StoreError> {
+        let located = self.locate_in(generation, table)?;
+        check(located.table(), ranks)?;
+        if ranks.is_empty() {
+            return Ok(0);
+        }
+        self.shared.watch()?;
+        let sequence = self.seal_compacted(generation)?;
+        let placement = &*located.generation.placement;
+        let lbas = ranks.iter().filter_map(|&rank| {
+            let table = located.table();
+            let crc = table.locate_crc(rank, placement.lba_size()).map(|(lba, _)| lba);
+            Some(std::iter::once(table.locate(rank)?.0).chain(crc))
+        });
+        let rewritten = self.shared.volume.begin_rewrite(generation, lbas.flatten())?;
+        self.copy_with(&rewritten, located.index, ranks, fill)?;
+        let chunks = rewritten.chunks();
+        self.shared.watch()?;
+        let updating = self.shared.updating(generation)?;
+        let mut writer = lock(&updating.0);
+        let mut log = writer.take_log(&self.shared, generation)?;
+        let replaced = log.compact(sequence, rewritten);
+        writer.log = Some(log);
+        replaced?;
+        let left = Arc::new(writer.current.after(sequence));
+        let before = std::mem::replace(&mut writer.current, left);
+        writer.older.push(Arc::downgrade(&before));
+        Ok(chunks)
+    }
+
+    /// The sequence number of the last update of a generation that [`update`](Self::update) made: whether there were others since.
+    pub fn update_sequence(&self, generation: u64) -> Result<u64, StoreError> {
+        let updating = self.shared.updating(generation)?;
+        let sequence = lock(&updating.0).current.sequence();
+        Ok(sequence)
+    }
+
+    /// Brings all updates into chunks, and ends the log there: what comes later stands behind the sequence number that this gives.
+    fn seal_compacted(&self, generation: u64) -> Result<u64, StoreError> {
+        for _ in 0..8 {
+            {
+                let updating = self.shared.updating(generation)?;
+                let mut writer = lock(&updating.0);
+                let mut log = writer.take_log(&self.shared, generation)?;
+                let sequence = log.seal();
+                writer.log = Some(log);
+                if writer.current.snapshot().is_none() {
+                    return Ok(sequence);
+                }
+            }
+            self.compact(generation)?;
+        }
+        Err(VolumeError::Rewriting { generation }.into())
+    }
+
+    /// Copies every extent of the chunks that are to be replaced, with rows and checksums changed on the way.
+    fn copy_with(
+        &self,
+        rewritten: &warprow_layout::Rewritten,
+        index: usize,
+        ranks: &[u64],
+        fill: &FillRow<'_>,
+    ) -> Result<(), StoreError> {
+        let generation = rewritten.generation();
+        let placement = &*generation.placement;
+        let table = generation.tables.get(index).ok_or(VolumeError::NoSuchGeneration { id: generation.id })?;
+        let stripe = placement.stripe_bytes() as usize;
+        let bulk = |purpose| Bulk::new(purpose, &self.shared.members, stripe, &self.shared.driving);
+        let (mut from, mut to) = (bulk(Purpose::Read)?, bulk(Purpose::Load)?);
+        let all = Region { first_lba: 0, lbas: placement.lbas() };
+        let most = from.extent_bytes().min(to.extent_bytes());
+        let extents = placement.extents(all, most).filter(|extent| rewritten.target(extent).is_some());
+        let mut row = vec![0; table.row_bytes() as usize];
+        let mut take = |extent: &Extent, bytes: &[u8]| {
+            let Some(target) = rewritten.target(extent) else { return Ok(()) };
+            let mut change = |_: &Extent, out: &mut [u8]| {
+                out.copy_from_slice(bytes);
+                for (lba, piece) in extent.pieces() {
+                    let Some(piece) = out.get_mut(piece) else { continue };
+                    change_rows(table, placement, lba, piece, ranks, fill);
+                    change_crcs(table, placement, lba, piece, ranks, fill, &mut row);
+                }
+                Ok(())
+            };
+            to.submit(target, &mut Job::Write(&mut change))
+        };
+        from.run(extents, Job::Read(&mut take))?;
+        to.finish(&mut Job::Write(&mut |_, _| Ok(())))
+    }
+}
+
+/// Refuses ranks that are not ascending, or that the table does not have.
+fn check(table: &Table, ranks: &[u64]) -> Result<(), StoreError> {
+    let refused = match ranks.windows(2).find(|pair| pair.first() >= pair.last()) {
+        Some(pair) => pair.to_vec(),
+        None => ranks.last().copied().filter(|&last| last >= table.rows).into_iter().collect(),
+    };
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(StoreError::NoSuchRow { table: table.name.clone(), rows: table.rows, ids: refused }),
+    }
+}
+
+/// Those of `ranks` whose rows lie in `bytes` bytes from LBA `lba` of the generation on, by their positions, and where in these
+/// bytes each row begins.
+fn wanted<'a>(
+    table: &'a Table,
+    placement: &Placement,
+    lba: u64,
+    bytes: usize,
+    ranks: &'a [u64],
+) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+    let lba_size = u64::from(placement.lba_size());
+    let region = table.rows_region;
+    let end = (lba + bytes as u64 / lba_size).min(region.first_lba + region.lbas);
+    // The first row that may begin at an LBA or behind it.
+    let first_at = |lba: u64| {
+        let packing = &table.packing;
+        let (group, within) = (lba / u64::from(packing.group_lbas()), lba % u64::from(packing.group_lbas()));
+        let step = u64::from(packing.step_lbas());
+        let rows = packing.group_rows().divisor();
+        group * rows + within.div_ceil(step.max(1)).min(rows)
+    };
+    let range = match lba < region.first_lba || lba >= end {
+        true => 0..0,
+        false => first_at(lba - region.first_lba)..first_at(end - region.first_lba),
+    };
+    positions(ranks, range).filter_map(move |position| {
+        let (at, byte) = table.locate(*ranks.get(position)?)?;
+        Some((position, (at.checked_sub(lba)? * lba_size) as usize + byte as usize))
+    })
+}
+
+/// The positions of the ranks in `range`.
+fn positions(ranks: &[u64], range: Range<u64>) -> Range<usize> {
+    ranks.partition_point(|&rank| rank < range.start)..ranks.partition_point(|&rank| rank < range.end)
+}
+
+fn change_rows(table: &Table, placement: &Placement, lba: u64, piece: &mut [u8], ranks: &[u64], fill: &FillRow<'_>) {
+    let row_bytes = table.row_bytes() as usize;
+    for (position, begin) in wanted(table, placement, lba, piece.len(), ranks) {
+        if let Some(row) = piece.get_mut(begin..begin + row_bytes) {
+            fill(position, row);
+        }
+    }
+}
+
+fn change_crcs(
+    table: &Table,
+    placement: &Placement,
+    lba: u64,
+    piece: &mut [u8],
+    ranks: &[u64],
+    fill: &FillRow<'_>,
+    row: &mut [u8],
+) {
+    let Some(region) =
+        table.crc_region.filter(|region| (region.first_lba..region.first_lba + region.lbas).contains(&lba))
+    else {
+        return;
+    };
+    let first = (lba - region.first_lba) * u64::from(placement.lba_size() / 4);
+    for position in positions(ranks, first..first.saturating_add(piece.len() as u64 / 4)) {
+        let Some(&rank) = ranks.get(position) else { continue };
+        fill(position, row);
+        let begin = (rank - first) as usize * 4;
+        if let Some(place) = piece.get_mut(begin..begin + 4) {
+            place.copy_from_slice(&row_crc(rank, row).to_le_bytes());
+        }
+    }
+}
+
+/// The LBAs of few rows as extents: neighbours, and what lies close together in a stripe unit, as one.
+struct Runs<'a> {
+    table: &'a Table,
+    placement: &'a Placement,
+    ranks: &'a [u64],
+    most: usize,
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Extent;
+
+    fn next(&mut self) -> Option<Extent> {
+        let row_lbas = u64::from(self.table.packing.row_lbas());
+        let (shift, lba_size) = (self.placement.stripe_lba_shift(), u64::from(self.placement.lba_size()));
+        let (gap, most) = (GAP / lba_size, (self.most as u64 / lba_size).max(row_lbas));
+        let (&rank, mut rest) = self.ranks.split_first()?;
+        let first = self.table.locate(rank)?.0;
+        let mut end = first + row_lbas;
+        while let Some((&rank, later)) = rest.split_first() {
+            let next = self.table.locate(rank)?.0;
+            let past = next + row_lbas;
+            if next > end + gap || next >> shift != first >> shift || past - first > most {
+                break;
+            }
+            (end, rest) = (past, later);
+        }
+        self.ranks = rest;
+        self.placement.run(first, end - first)
+    }
+}

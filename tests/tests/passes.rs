@@ -1,0 +1,236 @@
+//! Power cuts between and within passes, through the real driver, on drives with a volatile write cache. After each the table is
+//! what it was after a whole pass: the last one that was acknowledged, or the next, by content, key by key.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use warprow_driver::Options;
+use warprow_keys::{KeyIndex, Options as KeyOptions};
+use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
+use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
+use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
+use warprow_tests::{DrivenDrive, VirtualClock};
+
+type Model = BTreeMap<u64, Vec<u8>>;
+
+const NAME: &str = "items";
+const ROWS: u64 = 120;
+const DIM: u32 = 25;
+/// Passes of a run.
+const PASSES: u64 = 3;
+
+/// How passes are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// All rows in memory; each pass durable.
+    Staged,
+    /// Rows of one pass; each pass durable.
+    Cached,
+    /// Keys created in each pass.
+    Creating,
+    /// Durable after every other pass.
+    EveryOther,
+}
+
+struct Rig {
+    drives: Vec<Arc<SoftController>>,
+    clock: Arc<VirtualClock>,
+}
+
+fn fill(key: u64, version: u64, row: &mut [u8]) {
+    fastrand::Rng::with_seed(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version).fill(row);
+}
+
+fn row(key: u64, version: u64) -> Vec<u8> {
+    let mut row = vec![0; DIM as usize * 4];
+    fill(key, version, &mut row);
+    row
+}
+
+/// Key number `number` of the table.
+fn key(number: u64) -> u64 {
+    number * 1_000_003 + 5
+}
+
+/// The keys of a pass: a third of the table's, and new ones where they are to be created.
+fn keys(way: Way, pass: u64) -> Vec<u64> {
+    let mut random = fastrand::Rng::with_seed(pass);
+    let mut keys: Vec<u64> = (0..ROWS).filter(|_| random.u8(..3) == 0).map(key).collect();
+    if way == Way::Creating {
+        keys.extend((0..2).map(|nth| key(ROWS + pass * 2 + nth)));
+    }
+    keys
+}
+
+/// The table after so many passes.
+fn model(way: Way, passes: u64) -> Model {
+    let mut model: Model = (0..ROWS).map(|number| (key(number), row(key(number), 0))).collect();
+    for pass in 1..=passes {
+        model.extend(keys(way, pass).into_iter().map(|key| (key, row(key, pass))));
+    }
+    model
+}
+
+impl Rig {
+    fn new(count: usize) -> Result<Self> {
+        let clock = VirtualClock::new();
+        let drive = |index| {
+            let namespace = Namespace::new(Ram::new(6 << 20)?).lba(512).write_cache(4 << 20);
+            let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(8);
+            Ok(builder.max_transfer(128 << 10).seed(index as u64).permute().namespace(namespace).build()?)
+        };
+        let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
+        drives.iter().for_each(|drive| clock.step_too(drive.clone()));
+        let rig = Self { drives, clock };
+        let second = Duration::from_secs(1);
+        let driven = |drive: &Arc<SoftController>| {
+            let options = Options { queue_pairs: 2, admin_timeout: second, ..Options::default() };
+            Ok(DrivenDrive::open(drive.clone(), rig.clock.clone(), options)?)
+        };
+        {
+            let driven = rig.drives.iter().map(driven).collect::<Result<Vec<_>>>()?;
+            // Small, so that few commands copy a chunk.
+            let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
+            format(&driven, &options)?;
+        }
+        Ok(rig)
+    }
+
+    fn store(&self) -> Result<Store> {
+        let devices: Vec<Device> = self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        let second = Duration::from_secs(1);
+        let options = OpenOptions::default().with_clock(self.clock.clone());
+        Ok(Store::open(&devices, &options.with_timeout(second).with_admin_timeout(second))?)
+    }
+
+    fn load(&self) -> Result<()> {
+        let keys: Vec<u64> = (0..ROWS).map(key).collect();
+        let source = &keys[..];
+        let options = KeyOptions::default().with_threads(1);
+        let index = Arc::new(KeyIndex::build(source, &options, &mut |_| ControlFlow::Continue(()))?);
+        let keyed = Keyed::new(index, &source, RowOrder::Slots, true)?;
+        let mut spec = TableSpec::new(NAME, ROWS, DIM, DType::F32).keyed(&keyed);
+        spec.row_crc = true;
+        let rows: Vec<u8> = keys.iter().flat_map(|&key| row(key, 0)).collect();
+        let rows = &rows[..];
+        let load = TableLoad::new(&spec, &rows).with_keys(&keyed);
+        self.store()?.load("model", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+        Ok(())
+    }
+
+    /// Runs the passes from number `first` on. The last of which it was said that it is durable.
+    fn train(&self, way: Way, first: u64) -> (u64, Result<()>) {
+        let mut durable = first - 1;
+        let mut train = || -> Result<()> {
+            let store = self.store()?;
+            let cache = CacheOptions { num_blocks: 1, target_hit_rate: 0.9, max_num_evict: 9 };
+            let options = match way {
+                Way::Staged => PassOptions::staged(1 << 20),
+                Way::Cached => PassOptions::cached(80 * u64::from(DIM) * 4, cache),
+                Way::Creating => PassOptions::cached(1 << 20, cache).with_new_keys(|key, row| fill(key, 77, row)),
+                Way::EveryOther => PassOptions::cached(1 << 20, cache).with_commit_every(2),
+            };
+            let mut passes = Passes::open(&store, NAME, options.with_threads(1))?;
+            for number in first..=PASSES {
+                let pass = passes.stage(&Keyset::new(keys(way, number)))?;
+                let rows: Vec<u8> = pass.keys().iter().flat_map(|&key| row(key, number)).collect();
+                passes.finish(pass, &rows)?;
+                if way != Way::EveryOther || (number + 1 - first).is_multiple_of(2) {
+                    durable = number;
+                }
+            }
+            passes.commit()?;
+            durable = PASSES;
+            Ok(())
+        };
+        let went = train();
+        (durable, went)
+    }
+}
+
+/// What the store has.
+fn stored(store: &Store) -> Result<Model> {
+    let keys = store.keys(NAME)?.context("no keys are stored")?;
+    let mut found = Model::new();
+    store.scan(NAME, 0..u64::MAX, &mut |rank, row| {
+        found.insert(keys.get(rank as usize).copied().unwrap_or(u64::MAX), row.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    let verified = store.verify(NAME, &mut |_| ControlFlow::Continue(()))?;
+    ensure!(verified.damaged == 0 && verified.bad.is_empty(), "checksums do not fit: {verified:?}");
+    Ok(found)
+}
+
+/// Cuts the power at each `step`th command of drive `on`, with each fate; how many cuts were checked. The table is always that of a
+/// whole pass, and goes on from there.
+fn cuts(way: Way, drives: usize, on: usize, step: usize, seeds: u64) -> Result<usize> {
+    let mut checked = 0;
+    for command in (1u64..).step_by(step) {
+        let mut happened = false;
+        let fates = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random));
+        for fate in fates {
+            let what = || format!("{way:?}, command {command} of drive {on}, {fate:?}");
+            let rig = Rig::new(drives)?;
+            rig.load()?;
+            let faults = rig.drives[on].faults();
+            let rule = faults.inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
+            let (durable, went) = rig.train(way, 1);
+            let cut = rig.drives[on].faults().fired(rule) == 1;
+            ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
+            happened |= cut;
+            for (index, drive) in rig.drives.iter().enumerate() {
+                drive.faults().clear();
+                drive.power_cut(match fate {
+                    Cut::Random(seed) => Cut::Random(seed * 64 + index as u64),
+                    other => other,
+                })?;
+            }
+            let found = stored(&rig.store().with_context(what)?).with_context(what)?;
+            let whole = (durable..=PASSES).find(|&passes| model(way, passes) == found);
+            let whole = whole.with_context(|| format!("{}: no whole pass, {durable} were durable", what()))?;
+            // One commit was under way, which has two passes at most.
+            ensure!(whole <= durable + 2, "{}: pass {whole} though {durable} was the last", what());
+            // It goes on.
+            let (_, went) = rig.train(way, whole + 1);
+            went.with_context(what)?;
+            ensure!(stored(&rig.store()?)? == model(way, PASSES), "{}: what came later differs", what());
+            checked += 1;
+        }
+        if !happened {
+            break;
+        }
+    }
+    Ok(checked)
+}
+
+#[test]
+fn rows_that_are_staged() -> Result<()> {
+    let checked = cuts(Way::Staged, 1, 0, 3, 2)?;
+    ensure!(checked > 40, "{checked} cuts");
+    Ok(())
+}
+
+#[test]
+fn rows_that_are_cached_on_two_drives() -> Result<()> {
+    let checked = cuts(Way::Cached, 2, 0, 3, 2)? + cuts(Way::Cached, 2, 1, 3, 2)?;
+    ensure!(checked > 60, "{checked} cuts");
+    Ok(())
+}
+
+#[test]
+fn keys_that_are_created() -> Result<()> {
+    let checked = cuts(Way::Creating, 1, 0, 3, 2)?;
+    ensure!(checked > 40, "{checked} cuts");
+    Ok(())
+}
+
+#[test]
+fn passes_that_are_durable_together() -> Result<()> {
+    let checked = cuts(Way::EveryOther, 1, 0, 3, 2)?;
+    ensure!(checked > 20, "{checked} cuts");
+    Ok(())
+}
