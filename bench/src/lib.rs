@@ -16,6 +16,7 @@ pub mod report;
 pub mod ring;
 mod scratch;
 mod sustained;
+pub mod switch;
 mod vfio_user;
 
 pub use bytes::{Bytes, BytesError, Count, CountError};

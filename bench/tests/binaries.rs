@@ -7,6 +7,7 @@ fn run(binary: &str, arguments: &[&str]) -> (bool, String, String) {
         "dram" => env!("CARGO_BIN_EXE_dram"),
         "ring" => env!("CARGO_BIN_EXE_ring"),
         "lookup" => env!("CARGO_BIN_EXE_lookup"),
+        "switch" => env!("CARGO_BIN_EXE_switch"),
         other => panic!("{other} is no binary of this package"),
     });
     let output = command.args(arguments).output().unwrap();
@@ -22,6 +23,7 @@ fn help_teaches() {
             &["--quick", "--full", "--sms", "--torch", "hidden", "F.embedding", "cuMemcpyBatchAsync", "Examples:"][..],
         ),
         ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
+        ("switch", &["p99.9", "--rate", "prepares", "Examples:"]),
         ("lookup", &["cached", "direct", "growth", "Examples:", "lookup --gpu"]),
         ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo", "hidden"]),
     ] {
@@ -68,6 +70,8 @@ fn what_makes_no_sense_is_refused() {
         ("dram", &["--ids", "0"]),
         ("dram", &["--alpha=-1"]),
         ("dram", &["--sms", "0,1"]),
+        ("switch", &["--switches", "0"]),
+        ("switch", &["--hot", "2"]),
         ("ring", &["--seconds", "0"]),
         ("ring", &["--seconds", "nan"]),
         ("ring", &["--seconds=-1"]),

@@ -107,6 +107,11 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Adds all of another's.
+    pub fn add(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("both have the same bounds");
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.0.len()
