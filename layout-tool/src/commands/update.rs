@@ -11,7 +11,7 @@ use warprow_layout::RowSource;
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
 use warprow_workload::Keys;
 
-use super::{Context, Done, lookup};
+use super::{Context, Done, load, lookup};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::screen::Unit;
@@ -23,7 +23,7 @@ const BATCH_BYTES: usize = 64 << 20;
 
 /// Give rows of a table other content
 ///
-/// The rows come from a file of any format that `load` reads; whose they are say its keys, or --ids or --ids-file. Rows of another type
+/// The rows come from a file of any format that `load` reads; whose they are say its keys (--keys names them), or --ids or --ids-file. Rows of another type
 /// are converted. Each batch is durable before the next is begun, and is there as a whole or not at all after a power cut or a kill; what
 /// comes twice has its last row then. So a command that was stopped may simply be run again, or go on with --from.
 ///
@@ -33,7 +33,8 @@ const BATCH_BYTES: usize = 64 << 20;
 Examples:
   warprow update items -d emulated:a.drive --ids 7,42 --rows two.npy
   warprow update items -d emulated:a.drive --ids-file changed.npy --rows changed_rows.npy --batch 4096
-  warprow update items -d emulated:a.drive --rows delta.parquet")]
+  warprow update items -d emulated:a.drive --rows delta.parquet
+  warprow update users -d emulated:a.drive --rows delta.npz --tensor vectors --keys ids")]
 pub struct UpdateArgs {
     /// The table
     table: String,
@@ -48,6 +49,9 @@ pub struct UpdateArgs {
     /// A file of them: .npy, .csv with a column, or raw .i32, .i64, .u32, .u64
     #[arg(long, value_name = "FILE[:COLUMN]")]
     ids_file: Option<String>,
+    /// The keys of the rows: a list of whole numbers of the same .npz or safetensors file, or a .npy file of them
+    #[arg(long, value_name = "[TABLE=]NAME", conflicts_with_all = ["ids", "ids_file"])]
+    keys: Option<String>,
     /// Which tensor of the file, if it holds several
     #[arg(long, value_name = "GLOB")]
     tensor: Option<String>,
@@ -71,7 +75,8 @@ pub struct UpdateArgs {
 pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure> {
     let reading =
         ReadOptions { format: args.format, shape: args.shape, dim: None, key_column: args.key_column.clone() };
-    let file = [TableFile::open_with(&args.rows, &reading)?];
+    let mut file = [TableFile::open_with(&args.rows, &reading)?];
+    args.keys.iter().try_for_each(|keys| load::name_keys(&mut file, keys))?;
     let selection = Selection { tensors: args.tensor.iter().cloned().collect(), ..Selection::default() };
     let chosen = selection.choose(&file, &format!("warprow update {}", args.drives.pasteable()))?;
     let [chosen] = &chosen[..] else {
@@ -158,7 +163,7 @@ fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u
         }
         (None, None) => {
             let what = format!("{} has no keys: whose are its rows?", args.rows.display());
-            return Err(Failure::usage("--ids", what).remedy("say it with --ids or --ids-file"));
+            return Err(Failure::usage("--ids", what).remedy("say it with --keys, --ids or --ids-file"));
         }
     };
     // A number that the other kind cannot hold has the upper bit; ids are never below zero.

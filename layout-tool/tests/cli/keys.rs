@@ -132,7 +132,7 @@ fn bytes<const N: usize, T: Copy>(of: impl Fn(T) -> [u8; N], values: &[T]) -> Ve
 }
 
 /// A safetensors file of a table "rows" and a list of keys "ids".
-fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
+pub(crate) fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, serialize};
     let (rows, ids) = (bytes(f32::to_le_bytes, rows), bytes(i64::to_le_bytes, keys));

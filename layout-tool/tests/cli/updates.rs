@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::keys::safetensors;
 use crate::rig::Rig;
 use npyz::WriterBuilder;
 use serde_json::json;
@@ -106,6 +107,36 @@ fn a_delta_file_has_its_keys_with_it() {
     let refused = rig.fails(&["update", "t", "-d", &drive, "--rows", "delta", "--batch", "1"], 3);
     assert!(refused["message"].as_str().unwrap().contains("none of id 1000"), "{refused}");
     assert_eq!(look(&rig, &drive, "3,4,500,999"), wanted);
+}
+
+/// A table of sparse keys, and what changes in it, each as two arrays of one file.
+#[test]
+fn keys_and_rows_of_one_file_update_a_table_of_sparse_keys() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let keys: Vec<i64> = (0..500).map(|i| (i - 250) * 0x1234_5678_9abc).collect();
+    let rows: Vec<f32> = (0..500).flat_map(|i| [i as f32, -(i as f32)]).collect();
+    std::fs::write(rig.path("t.safetensors"), safetensors(&rows, 2, &keys)).unwrap();
+    rig.ok(&["load", "-d", &drive, "t.safetensors", "--tensor", "t=rows", "--keys", "ids"]);
+    let changed = [keys[7], keys[499], keys[0]];
+    std::fs::write(rig.path("d.safetensors"), safetensors(&[0.5, 1.5, 2.5, 3.5, 4.5, 5.5], 2, &changed)).unwrap();
+    fn with<'a>(drive: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+        [&["update", "t", "-d", drive, "--rows", "d.safetensors", "--tensor", "rows"], rest].concat()
+    }
+    // Without keys it is nobody's.
+    let refused = rig.fails(&with(&drive, &[]), 2);
+    assert!(refused["remedy"].as_str().unwrap().contains("--keys"), "{refused}");
+    assert_eq!(rig.ok(&with(&drive, &["--keys", "ids", "--batch", "2"]))["rows"], 3);
+    let asked = format!("{},{},{},{}", keys[7], keys[8], keys[499], keys[0]);
+    let wanted = json!([[0.5, 1.5], [8.0, -8.0], [2.5, 3.5], [4.5, 5.5]]);
+    assert_eq!(look(&rig, &drive, &asked), wanted);
+    rig.ok(&["compact", "-d", &drive]);
+    assert_eq!(look(&rig, &drive, &asked), wanted);
+    // Of a key that the table does not have, nothing is written, also of the others.
+    std::fs::write(rig.path("d.safetensors"), safetensors(&[9.0; 4], 2, &[keys[8], 77])).unwrap();
+    let refused = rig.fails(&with(&drive, &["--keys", "rows=ids", "--batch", "1"]), 3);
+    assert!(refused["message"].as_str().unwrap().contains("77"), "{refused}");
+    assert_eq!(look(&rig, &drive, &asked), wanted);
 }
 
 #[test]
