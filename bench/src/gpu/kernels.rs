@@ -83,7 +83,9 @@ impl Kernels {
         seed: u64,
     ) -> anyhow::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.module.launch(self.draw, stream, self.blocks(count), THREADS, [ids, count, each.max(1), tables, seed]) }
+        unsafe {
+            self.module.launch(self.draw, stream, self.blocks(count), THREADS, [ids, count, each.max(1), tables, seed])
+        }
     }
 
     /// Compares rows with what they must be.

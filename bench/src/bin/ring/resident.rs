@@ -58,7 +58,10 @@ pub(crate) fn measure(options: &Options, answering: u32, size: u64, seed: u64, j
                 for &queues in &options.queues {
                     let (commands, profile) = (options.each.0, options.profile);
                     let setup = ResidentSetup { queues, batch, depth, data, commands, profile, seed };
-                    eprintln!("{queues} queues of {depth}, batches of {batch}{}", if data { ", with data" } else { "" });
+                    eprintln!(
+                        "{queues} queues of {depth}, batches of {batch}{}",
+                        if data { ", with data" } else { "" }
+                    );
                     results.push(bench.measure(&setup, ROUNDS)?);
                 }
             }
@@ -94,7 +97,16 @@ pub(crate) fn measure(options: &Options, answering: u32, size: u64, seed: u64, j
         ]
     };
     let header = [
-        "queues", "batch", "entries", "in flight", "commands/s", "data", "by doorbell", "by fetch", "late", "blocks compared",
+        "queues",
+        "batch",
+        "entries",
+        "in flight",
+        "commands/s",
+        "data",
+        "by doorbell",
+        "by fetch",
+        "late",
+        "blocks compared",
     ];
     let emulated = if answering == 0 { "the same GPU" } else { "another GPU, across the link between them" };
     Ok(format!(

@@ -22,10 +22,8 @@ use super::module::{Kernel, Module};
 use super::stream::cuda;
 
 pub(super) const SOURCE: &str = include_str!("../cuda/resident.cu");
-pub(super) const HEADERS: [(&str, &str); 2] = [
-    ("content.cuh", include_str!("../cuda/content.cuh")),
-    ("controller.cuh", include_str!("../cuda/controller.cuh")),
-];
+pub(super) const HEADERS: [(&str, &str); 2] =
+    [("content.cuh", include_str!("../cuda/content.cuh")), ("controller.cuh", include_str!("../cuda/controller.cuh"))];
 
 /// Bytes of an LBA.
 const BLOCK: u64 = 512;
@@ -170,7 +168,10 @@ impl<'a> Bench<'a> {
         let &ResidentSetup { queues, batch, depth, data, commands, profile, .. } = setup;
         ensure!((1..=1024).contains(&queues), "{queues} queues: 1 to 1024");
         ensure!((1..=LANES).contains(&batch), "batches of {batch}: a block has {LANES} lanes");
-        ensure!(depth.is_power_of_two() && (4..=4096).contains(&depth), "a depth of {depth}: a power of two, 4 to 4096");
+        ensure!(
+            depth.is_power_of_two() && (4..=4096).contains(&depth),
+            "a depth of {depth}: a power of two, 4 to 4096"
+        );
         ensure!(batch < depth, "a batch of {batch} does not fit a ring of {depth}");
         let batches = ((depth - 1) / batch).min(MAX_BATCHES as u32);
         let (gpu, other) = (self.stream.gpu(), self.answering.module.gpu());
@@ -189,7 +190,8 @@ impl<'a> Bench<'a> {
         let reads = DeviceMemory::new(gpu, read_bytes * u64::from(queues))?;
         let answered = DeviceMemory::new(other, answered_bytes * u64::from(queues))?;
         let timing = profile.timing();
-        let latency_ns = timing.as_ref().map_or(0, |timing| (timing.page_read + timing.read_overhead).as_nanos() as u64);
+        let latency_ns =
+            timing.as_ref().map_or(0, |timing| (timing.page_read + timing.read_overhead).as_nanos() as u64);
         let step = timing.map_or(0, |timing| (4e9 / timing.small_reads) as u64);
         let cid_shift = (LANES * batches).next_power_of_two().ilog2();
         let (mut descriptors, mut channels) = (Vec::new(), Vec::new());
