@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
-use crate::side::{Shared, Side};
+use crate::side::{Quiet, Shared, Side};
 use crate::{Gpu, GpuError};
 
 /// Stands before the queues of one slot (`docs/gpu.md`, rule 7). The first kernel of a launch says that it is inside and then
@@ -21,14 +21,14 @@ pub struct Gate {
     /// How many want it closed.
     closings: Mutex<u32>,
     /// Tells whether the context lives; `None`: the launches are this process's own.
-    probe: Option<Arc<Gpu>>,
+    probe: Option<Quiet>,
     lost: AtomicBool,
 }
 
 impl Gate {
     /// An open gate for kernels on `gpu`.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        Self::on(&Side::Gpu(gpu.clone()), Some(gpu.clone()))
+        Self::on(&Side::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
@@ -36,7 +36,7 @@ impl Gate {
         Self::on(&Side::Host, None)
     }
 
-    fn on(side: &Side, probe: Option<Arc<Gpu>>) -> Result<Self, GpuError> {
+    fn on(side: &Side, probe: Option<Quiet>) -> Result<Self, GpuError> {
         Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0), probe, lost: AtomicBool::new(false) })
     }
 
@@ -47,7 +47,7 @@ impl Gate {
 
     /// Asks CUDA about the launches' context. [`GpuError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
     pub fn check_context(&self) -> Result<(), GpuError> {
-        match self.probe.as_ref().map(|gpu| gpu.look()) {
+        match self.probe.as_ref().map(Quiet::look) {
             Some(Err(error @ GpuError::ContextLost { .. })) => {
                 if !self.lost.swap(true, Ordering::AcqRel) {
                     tracing::error!(%error, "nobody is inside the gate any more");

@@ -3,10 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdevice_attribute_enum as Attribute, CUresult, CUstream, CUstream_flags_enum,
-    CUstreamCaptureMode_enum as CaptureMode,
-};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute_enum as Attribute, CUresult};
 
 use crate::GpuError;
 use crate::error::cuda;
@@ -19,9 +16,6 @@ const DRIVER_NEEDED: i32 = 13_000;
 pub struct Gpu {
     device: CUdevice,
     context: CUcontext,
-    /// For copies of this package's own: it neither waits for the caller's streams nor disturbs what one of them is capturing, as
-    /// the default stream would.
-    stream: CUstream,
     /// The primary context was retained, and has to be released.
     retained: bool,
     name: String,
@@ -102,8 +96,8 @@ impl Gpu {
     }
 
     fn with(device: CUdevice, context: CUcontext, retained: bool, driver_version: i32) -> Result<Arc<Self>, GpuError> {
-        let (name, stream) = (String::new(), ptr::null_mut());
-        let mut gpu = Self { device, context, stream, retained, name, driver_version, capability: (0, 0), sms: 0 };
+        let mut gpu =
+            Self { device, context, retained, name: String::new(), driver_version, capability: (0, 0), sms: 0 };
         gpu.capability = (
             gpu.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             gpu.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -113,11 +107,6 @@ impl Gpu {
         // SAFETY: the buffer is as long as is said.
         cuda("its name", unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, device) })?;
         gpu.name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
-        let current = gpu.enter()?;
-        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the context is current; it stores a handle, which is destroyed when this is dropped.
-        cuda("a stream", unsafe { sys::cuStreamCreate(&mut gpu.stream, flags) })?;
-        drop(current);
         Ok(Arc::new(gpu))
     }
 
@@ -133,25 +122,6 @@ impl Gpu {
         // SAFETY: the context lives as long as this.
         cuda("the context", unsafe { sys::cuCtxPushCurrent_v2(self.context) })?;
         Ok(Current { _here: std::marker::PhantomData })
-    }
-
-    /// Does what `enqueue` puts into a stream that is for this alone, and waits for it.
-    pub(crate) fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> CUresult) -> Result<(), GpuError> {
-        let (_current, _relaxed) = (self.enter()?, Relaxed::new());
-        let enqueued = enqueue(self.stream);
-        // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
-        let waited = unsafe { sys::cuStreamSynchronize(self.stream) };
-        cuda(what, if enqueued == CUresult::CUDA_SUCCESS { waited } else { enqueued })
-    }
-
-    /// What has become of the context: an error of its own is what every call has for answer then.
-    pub(crate) fn look(&self) -> Result<(), GpuError> {
-        let (_current, _relaxed) = (self.enter()?, Relaxed::new());
-        // SAFETY: the stream is this one's.
-        match unsafe { sys::cuStreamQuery(self.stream) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(()),
-            looked => cuda("a look at the context", looked),
-        }
     }
 
     /// Waits until everything that was launched in the context has ended.
@@ -206,34 +176,8 @@ impl Gpu {
     }
 }
 
-/// While it lives, calls of this thread that allocate, free and copy do not end captures of other threads' streams.
-pub(crate) struct Relaxed(CaptureMode);
-
-impl Relaxed {
-    /// With a current context.
-    pub(crate) fn new() -> Self {
-        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        Self(mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as before; the mode is the one that was found.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
-    }
-}
-
 impl Drop for Gpu {
     fn drop(&mut self) {
-        if !self.stream.is_null()
-            && let Ok(_current) = self.enter()
-        {
-            // SAFETY: created once, destroyed once.
-            unsafe { sys::cuStreamDestroy_v2(self.stream) };
-        }
         if self.retained {
             // SAFETY: it was retained once.
             unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };

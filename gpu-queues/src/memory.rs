@@ -2,12 +2,31 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{Backing, DmaMemory};
 
 use crate::error::cuda;
-use crate::gpu::Relaxed;
 use crate::{Gpu, GpuError};
+
+/// While it lives, calls of this thread that allocate, free and copy do not end captures of other threads' streams.
+struct Relaxed(CaptureMode);
+
+impl Relaxed {
+    /// With a current context.
+    fn new() -> Self {
+        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as before; the mode is the one that was found.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}
 
 /// Memory of a GPU, zeroed to begin with. Freed when dropped: nothing may use it any more then.
 #[derive(Debug)]
@@ -46,18 +65,11 @@ impl DeviceMemory {
 
     /// Sets all of it to zero, and waits until it is.
     pub fn zero(&self) -> Result<(), GpuError> {
-        self.fill(0, self.bytes as usize)
-    }
-
-    /// Sets `len` bytes from byte `offset` on to zero, and waits until they are. Panics outside the memory, as a slice does.
-    pub(crate) fn fill(&self, offset: u64, len: usize) -> Result<(), GpuError> {
-        self.check(offset, len);
-        if len == 0 {
-            return Ok(());
-        }
-        let to = self.address + offset;
-        // SAFETY: inside the memory (checked), which is waited for.
-        self.gpu.run("clearing memory", |stream| unsafe { sys::cuMemsetD8Async(to, 0, len, stream) })
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        // SAFETY: the memory is this one's, all of it.
+        cuda("clearing memory", unsafe { sys::cuMemsetD8_v2(self.address, 0, self.bytes as usize) })?;
+        // SAFETY: the context is current. The default stream is that of the calls above.
+        cuda("clearing memory", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
     fn check(&self, offset: u64, len: usize) {
@@ -65,29 +77,31 @@ impl DeviceMemory {
         assert!(end.is_some_and(|end| end <= self.bytes), "{len} bytes at {offset} of {} on the GPU", self.bytes);
     }
 
-    /// Copies `from` to byte `offset`, and waits until it is there, and for nothing else. Panics outside the memory, as a slice does.
+    /// Copies `from` to byte `offset`, and waits until it is there. Panics outside the memory, as a slice does.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
         self.check(offset, from.len());
         if from.is_empty() {
             return Ok(());
         }
-        let (to, len) = (self.address + offset, from.len());
-        // SAFETY: inside the memory (checked), from a slice of that length, which is waited for.
-        let copy = |stream| unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), len, stream) };
-        self.gpu.run("copying to the GPU", copy)
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        // SAFETY: inside the memory (checked), from a slice of that length.
+        let copied = unsafe { sys::cuMemcpyHtoD_v2(self.address + offset, from.as_ptr().cast(), from.len()) };
+        cuda("copying to the GPU", copied)?;
+        // Of pageable memory it may have been staged alone, and other streams do not wait for the rest.
+        // SAFETY: the context is current. The default stream is that of the copy.
+        cuda("copying to the GPU", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
-    /// Copies from byte `offset` on. It waits for nobody's launches: what is still being written is read as it is. Panics outside the
-    /// memory.
+    /// Copies from byte `offset` on, after everything launched before on the default stream. Panics outside the memory.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
         self.check(offset, into.len());
         if into.is_empty() {
             return Ok(());
         }
-        let (from, to, len) = (self.address + offset, into.as_mut_ptr().cast(), into.len());
-        // SAFETY: inside the memory (checked), to a slice of that length, which is waited for.
-        let copy = |stream| unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, len, stream) };
-        self.gpu.run("copying from the GPU", copy)
+        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        // SAFETY: inside the memory (checked), to a slice of that length.
+        let copied = unsafe { sys::cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address + offset, into.len()) };
+        cuda("copying from the GPU", copied)
     }
 }
 

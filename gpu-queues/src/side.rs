@@ -1,9 +1,12 @@
 //! Who drives the rings: a GPU, or a thread of this process that stands in for one.
 
+use std::ptr;
 use std::sync::Arc;
 
+use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{Backing, DmaMemory};
 
+use crate::error::cuda;
 use crate::{DeviceMemory, Gpu, GpuError, Registered};
 
 /// Whose addresses a descriptor holds.
@@ -25,8 +28,73 @@ pub(crate) enum Shared {
 /// Memory of the side's own.
 #[derive(Debug)]
 pub(crate) enum Own {
-    Device(DeviceMemory),
+    Device(DeviceMemory, Quiet),
     Plain(DmaMemory),
+}
+
+/// A stream that neither waits for the caller's streams nor disturbs what one of them is capturing.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    stream: CUstream,
+    gpu: Arc<Gpu>,
+}
+
+// SAFETY: CUDA's handles may be used from any thread.
+unsafe impl Send for Quiet {}
+// SAFETY: as above.
+unsafe impl Sync for Quiet {}
+
+impl Quiet {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let mut stream = ptr::null_mut();
+        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current; it stores a handle, which is destroyed when this is dropped.
+        cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
+        Ok(Self { stream, gpu: gpu.clone() })
+    }
+
+    /// What has become of the context: an error of its own is what every call has for answer then.
+    pub(crate) fn look(&self) -> Result<(), GpuError> {
+        match self.run_as("a look at the context", |stream| {
+            // SAFETY: the stream is this one's.
+            unsafe { sys::cuStreamQuery(stream) }
+        }) {
+            Err(GpuError::Cuda { code: sys::CUresult::CUDA_ERROR_NOT_READY, .. }) => Ok(()),
+            looked => looked,
+        }
+    }
+
+    /// Does what `enqueue` puts into the stream, and waits for it.
+    fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
+        self.run_as(what, |stream| {
+            let enqueued = enqueue(stream);
+            // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
+            let waited = unsafe { sys::cuStreamSynchronize(stream) };
+            if enqueued == sys::CUresult::CUDA_SUCCESS { waited } else { enqueued }
+        })
+    }
+
+    fn run_as(&self, what: &'static str, work: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // Another thread may be capturing a stream of its own; this thread says that it knows what it does.
+        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it exchanges a number with this thread's.
+        cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
+        let done = cuda(what, work(self.stream));
+        // SAFETY: as before; the mode is the one that was found.
+        let restored = cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+        done.and(restored)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.gpu.enter() {
+            // SAFETY: created once, destroyed once.
+            unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        }
+    }
 }
 
 impl Side {
@@ -43,7 +111,7 @@ impl Side {
 
     pub(crate) fn own(&self, bytes: usize) -> Result<Own, GpuError> {
         match self {
-            Self::Gpu(gpu) => Ok(Own::Device(DeviceMemory::new(gpu, bytes as u64)?)),
+            Self::Gpu(gpu) => Ok(Own::Device(DeviceMemory::new(gpu, bytes as u64)?, Quiet::new(gpu)?)),
             Self::Host => Ok(Own::Plain(DmaMemory::allocate(bytes, Backing::Anonymous)?)),
         }
     }
@@ -68,15 +136,26 @@ impl Shared {
 impl Own {
     pub(crate) fn address(&self) -> u64 {
         match self {
-            Self::Device(memory) => memory.address(),
+            Self::Device(memory, _) => memory.address(),
             Self::Plain(memory) => memory.as_ptr() as u64,
         }
+    }
+
+    /// Where `len` bytes at `offset` lie on the device. Panics outside the memory, as a slice does.
+    fn place(memory: &DeviceMemory, offset: usize, len: usize) -> u64 {
+        let inside = offset.checked_add(len).is_some_and(|end| end as u64 <= memory.bytes());
+        assert!(inside, "{len} bytes at {offset} of {} on the GPU", memory.bytes());
+        memory.address() + offset as u64
     }
 
     /// Sets `len` bytes at `offset` to zero, and waits until they are.
     pub(crate) fn clear(&self, offset: usize, len: usize) -> Result<(), GpuError> {
         match self {
-            Self::Device(memory) => memory.fill(offset as u64, len),
+            Self::Device(memory, quiet) => {
+                let to = Self::place(memory, offset, len);
+                // SAFETY: inside the memory (checked), which is waited for.
+                quiet.run("clearing a queue's state", |stream| unsafe { sys::cuMemsetD8Async(to, 0, len, stream) })
+            }
             Self::Plain(memory) => {
                 memory.fill(offset, len, 0);
                 Ok(())
@@ -87,7 +166,12 @@ impl Own {
     /// Copies `from` to `offset`, and waits until it is there.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
         match self {
-            Self::Device(memory) => memory.write(offset as u64, from),
+            Self::Device(memory, quiet) => {
+                let to = Self::place(memory, offset, from.len());
+                // SAFETY: inside the memory (checked), from a slice of that length, which is waited for.
+                let copy = |stream| unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
+                quiet.run("writing a queue's state", copy)
+            }
             Self::Plain(memory) => {
                 memory.write(offset, from);
                 Ok(())
@@ -97,7 +181,12 @@ impl Own {
 
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuError> {
         match self {
-            Self::Device(memory) => memory.read(offset as u64, into),
+            Self::Device(memory, quiet) => {
+                let (from, to) = (Self::place(memory, offset, into.len()), into.as_mut_ptr().cast());
+                // SAFETY: inside the memory (checked), to a slice of that length, which is waited for.
+                let copy = |stream| unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, into.len(), stream) };
+                quiet.run("reading a queue's state", copy)
+            }
             Self::Plain(memory) => {
                 memory.read(offset, into);
                 Ok(())

@@ -187,7 +187,7 @@ plain!(
         chunks: u32,
         /// log₂ of the LBAs in a chunk.
         chunk_shift: u32,
-        /// [`RowCrcs`](crate::crc::RowCrcs), then the checksum of each row on drives, a u32 each, by rank; 0: they are not checked.
+        /// A `RowCrcs` (crc.rs), then the checksum of each row on drives, a u32 each, by rank; 0: they are not checked.
         crcs: u64,
         /// Zero.
         unused: u64,
