@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::shim::{Shim, sources};
-use crate::{adopt, dedupe, ghosts, lookups, ring, sets};
+use crate::{adopt, dedupe, ghosts, lookups, rich, ring, sets};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -21,12 +21,15 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 21] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 24] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("ids far apart", dedupe::far_apart, 12),
     ("spoilt batches", dedupe::spoilt, 14),
     ("whole look-ups", whole, 160),
+    ("rows of any element", rich::whole, 24),
+    ("rows of one feature, of any element", rich::one_feature, 12),
+    ("checked rows", rich::checked, 12),
     ("many ids by one kernel", lookups::many_by_one_kernel, 12),
     ("rows of one feature", lookups::one_feature, 24),
     ("reports while they are written", lookups::reports, 30),

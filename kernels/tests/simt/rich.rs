@@ -16,6 +16,43 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
     lookups::case_of(shim, seed, true).map(drop)
 }
 
+/// One feature whose rows are read where they lie: it has a kernel of its own.
+pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let (from, to) = (rng.u32(element::F8E4M3..=element::Q4), rng.u32(element::F32..=element::BF16));
+    let (dim, count) = (2 * rng.u32(1..60), rng.usize(1..600));
+    let scale = scale_behind(from);
+    let numbers = row_bytes(from, dim) - scale.len();
+    let mut row = || (0..numbers).map(|_| rng.u8(..)).chain(scale.clone()).collect::<Vec<u8>>();
+    let rows: Vec<u8> = (0..count).flat_map(|_| row()).collect();
+    let world = World::of_rows(&mut rng, from, to, dim, rows);
+    let batch = Batch::each(&world, world.tables[0].rows);
+    let lookup = batch.lookup();
+    let mut expected = expect(&world, &batch).by_one_block(&world, false);
+    expected.counters.rows_dram = 0;
+    let mut rig = Rig { shim, rng, world: &world };
+    rig.direct(&lookup)?;
+    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+}
+
+/// The end of a row: what its numbers are times and plus.
+fn scale_behind(element: u32) -> Vec<u8> {
+    match element {
+        element::Q8 => [0.75f32, -3.5].map(f32::to_le_bytes).concat(),
+        element::Q4 => [0.75, -3.5].map(|it| half::f16::from_f32(it).to_le_bytes()).concat(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn rows_of_one_feature_of_any_element_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(24) {
+        one_feature(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    assert!(shim.launched.contains("warprow_direct_rich_one"));
+}
+
 #[test]
 fn rows_of_any_element_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };
@@ -36,11 +73,7 @@ fn every_number_of_few_bits_converts() {
         for to in element::F32..=element::BF16 {
             for dim in [256, 20, 1024, 2048] {
                 let mut rng = Rng::with_seed(u64::from(from * 8 + to));
-                let behind = match from {
-                    element::Q8 => [0.75f32, -3.5].map(f32::to_le_bytes).concat(),
-                    element::Q4 => [0.75, -3.5].map(|it| half::f16::from_f32(it).to_le_bytes()).concat(),
-                    _ => Vec::new(),
-                };
+                let behind = scale_behind(from);
                 let row = row_bytes(from, dim);
                 let numbers = (0..(row - behind.len()) as u32).map(|number| number as u8);
                 let rows: Vec<u8> = numbers.chain(behind).collect::<Vec<u8>>().repeat(5);
