@@ -27,7 +27,7 @@ struct Answered {
     u64 reused;    // identifiers that were used again too early
     u64 refused;   // commands that ended with another error
     u64 passes;    // that fetched something
-    u64 overrun;   // doorbells out of range, a completion queue without room for what was asked
+    u64 overrun;   // doorbells out of range
 };
 
 static_assert(sizeof(Channel) == 136 && sizeof(Answered) == 48, "bench/src/gpu/resident/abi.rs");
