@@ -259,6 +259,17 @@ fn what_the_programs_print_becomes_a_page() {
     assert!(html.contains("O_DIRECT: not measured"));
 }
 
+/// What the page keeps is what was measured, to the last bit.
+#[test]
+fn figures_are_read_as_they_were_printed() {
+    for turn in 0..10_000u64 {
+        let figure = f64::from_bits(0x4000_0000_0000_0000 | (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 9));
+        let text = json!({ "figure": figure }).to_string();
+        let again: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(again["figure"].as_f64().map(f64::to_bits), Some(figure.to_bits()), "{text}");
+    }
+}
+
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
     for value in [ring_gpu(), dram(), lookup_gpu()] {
