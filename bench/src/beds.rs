@@ -94,7 +94,7 @@ impl Bed {
         if self.disorder {
             builder = builder.permute().delay_one_in(10_000, Duration::from_micros(100));
         }
-        Ok(Cores::answering(cores, || builder.profile(self.profile).build())?)
+        Ok(Cores::answering(cores, index as usize, || builder.profile(self.profile).build())?)
     }
 
     fn loaded(&self, tables: &[BedTable], each: u64, cores: Option<&Cores>) -> anyhow::Result<Store> {

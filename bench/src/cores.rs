@@ -3,38 +3,47 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Two processors, one for the submitting thread, which is the caller's, and one for answering threads.
+/// Processors for the threads that answer, and for the caller.
 ///
-/// Left to itself, a busy system may for seconds put both threads on one processor, where they take turns a time slice at a
+/// Left to itself, a busy system may for seconds put two threads on one processor, where they take turns a time slice at a
 /// time; that measures the scheduler.
 #[derive(Debug)]
 pub struct Cores {
     before: CpuSet,
-    submitting: usize,
-    answering: usize,
+    /// Where the caller stays.
+    home: CpuSet,
+    answering: Vec<usize>,
 }
 
 impl Cores {
     /// Takes two processors that this thread may use, not of one physical core if there is a choice, and moves the caller to
-    /// the first. `None` if there are no two, or the system does not allow it.
+    /// one of them. `None` if there are no two, or the system does not allow it.
     pub fn two() -> Option<Self> {
         let before = sched_getaffinity(this_thread()).ok()?;
-        let mut allowed = (0..CpuSet::count()).filter(|&cpu| before.is_set(cpu).unwrap_or(false));
-        let submitting = allowed.next()?;
-        let others: Vec<usize> = allowed.collect();
-        let siblings = siblings(submitting);
-        let answering = *others.iter().find(|cpu| !siblings.contains(cpu)).or(others.first())?;
-        pin(submitting)?;
-        Some(Self { before, submitting, answering })
+        let [answering, submitting, ..] = spread(&allowed(&before), siblings)[..] else { return None };
+        let home = only(submitting)?;
+        sched_setaffinity(this_thread(), &home).ok()?;
+        Some(Self { before, home, answering: vec![answering] })
     }
 
-    /// Runs `start`; threads that it starts inherit the second processor.
-    pub fn answering<T>(cores: Option<&Self>, start: impl FnOnce() -> T) -> T {
-        let Some(cores) = cores else { return start() };
-        // Where pinning fails after it has worked, both threads stay on one processor: slow, and plain to see.
-        let _ = pin(cores.answering);
+    /// Takes a processor for each of `count` threads that answer, of different physical cores as long as there are any; the caller
+    /// stays where it is. `None` if there are not as many and one more, or the system does not allow it.
+    pub fn each(count: usize) -> Option<Self> {
+        let before = sched_getaffinity(this_thread()).ok()?;
+        let mut answering = spread(&allowed(&before), siblings);
+        (answering.len() > count).then(|| answering.truncate(count))?;
+        Some(Self { before, home: before, answering })
+    }
+
+    /// Runs `start`; threads that it starts inherit the processor of answering thread `nth`.
+    pub fn answering<T>(cores: Option<&Self>, nth: usize, start: impl FnOnce() -> T) -> T {
+        let Some((cores, cpu)) = cores.and_then(|cores| Some((cores, *cores.answering.get(nth)?))) else {
+            return start();
+        };
+        // Where pinning fails after it has worked, threads stay on one processor: slow, and plain to see.
+        let _ = only(cpu).map(|set| sched_setaffinity(this_thread(), &set));
         let result = start();
-        let _ = pin(cores.submitting);
+        let _ = sched_setaffinity(this_thread(), &cores.home);
         result
     }
 }
@@ -49,10 +58,34 @@ fn this_thread() -> Pid {
     Pid::from_raw(0)
 }
 
-fn pin(cpu: usize) -> Option<()> {
+fn only(cpu: usize) -> Option<CpuSet> {
     let mut set = CpuSet::new();
     set.set(cpu).ok()?;
-    sched_setaffinity(this_thread(), &set).ok()
+    Some(set)
+}
+
+fn allowed(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
+}
+
+/// `cpus`, one of each physical core first. Where no two share one, by what the system says, every second first: a guest is often
+/// not told which of its processors are threads of one core, and then they are neighbours.
+fn spread(cpus: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
+    let (mut seen, mut first, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+    for &cpu in cpus {
+        if seen.contains(&cpu) {
+            rest.push(cpu);
+        } else {
+            first.push(cpu);
+            seen.extend(siblings(cpu));
+        }
+    }
+    if rest.is_empty() {
+        rest = cpus.iter().skip(1).step_by(2).copied().collect();
+        first = cpus.iter().step_by(2).copied().collect();
+    }
+    first.append(&mut rest);
+    first
 }
 
 /// The processors that share a physical core with `cpu`, itself included; empty where the system does not tell.
@@ -83,14 +116,34 @@ mod tests {
     }
 
     #[test]
+    fn cores_come_before_their_threads() {
+        let pairs = |cpu: usize| vec![cpu & !1, cpu | 1];
+        assert_eq!(spread(&[0, 1, 2, 3, 4, 5], pairs), [0, 2, 4, 1, 3, 5]);
+        let halves = |cpu: usize| vec![cpu % 3, cpu % 3 + 3];
+        assert_eq!(spread(&[0, 1, 2, 3, 4, 5], halves), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(spread(&[1, 2, 4, 5], halves), [1, 2, 4, 5]);
+        // Nothing is told.
+        assert_eq!(spread(&[0, 1, 2, 3, 6], |_| Vec::new()), [0, 2, 6, 1, 3]);
+        assert_eq!(spread(&[7], |cpu| vec![cpu]), [7]);
+    }
+
+    #[test]
     fn the_caller_gets_its_processors_back() {
         let before = sched_getaffinity(this_thread()).unwrap();
         let Some(cores) = Cores::two() else { return eprintln!("skipped: fewer than two processors") };
-        assert_ne!(cores.submitting, cores.answering);
         let there = || std::thread::spawn(|| sched_getaffinity(this_thread()).unwrap()).join().unwrap();
-        assert!(Cores::answering(Some(&cores), there).is_set(cores.answering).unwrap());
-        assert!(there().is_set(cores.submitting).unwrap());
+        let submitting = there();
+        assert_eq!(allowed(&Cores::answering(Some(&cores), 0, there)), cores.answering);
+        assert_eq!(allowed(&submitting).len(), 1);
+        assert_ne!(allowed(&submitting), cores.answering);
+        assert_eq!(there(), submitting);
+        // There is no other.
+        assert_eq!(Cores::answering(Some(&cores), 1, there), submitting);
         drop(cores);
         assert_eq!(sched_getaffinity(this_thread()).unwrap(), before);
+        let cores = Cores::each(1).unwrap();
+        assert_eq!(allowed(&Cores::answering(Some(&cores), 0, there)), cores.answering);
+        assert_eq!(there(), before);
+        assert!(Cores::each(allowed(&before).len()).is_none());
     }
 }

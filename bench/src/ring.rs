@@ -132,7 +132,7 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
     };
     let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Auto)?;
     landing.fill(0, landing.len(), RingSetup::UNTOUCHED);
-    Ok(Cores::answering(cores, || MinimalRing::new(setup.depth, setup.block as usize, landing, media, ahead))?)
+    Ok(Cores::answering(cores, 0, || MinimalRing::new(setup.depth, setup.block as usize, landing, media, ahead))?)
 }
 
 /// The driver's queue pair on a controller.
@@ -163,7 +163,7 @@ impl Driven {
             let served = Served::new(drive, cores)?;
             (served.function.clone(), Some(served))
         } else {
-            (Cores::answering(cores, || drive.build())?, None)
+            (Cores::answering(cores, 0, || drive.build())?, None)
         };
         Self::on(function, 1, setup, served)
     }

@@ -80,7 +80,7 @@ impl Scratch {
             }
         };
         let builder = SoftController::builder().name("emulated:scratch").namespace(namespace.lba(lba));
-        Ok(Cores::answering(cores, || builder.build())?)
+        Ok(Cores::answering(cores, 0, || builder.build())?)
     }
 }
 

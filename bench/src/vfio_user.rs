@@ -27,11 +27,11 @@ impl Served {
     pub(crate) fn new(drive: Builder, cores: Option<&Cores>) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the socket")?;
         let path = folder.path().join("ring.sock");
-        let drive = Cores::answering(cores, || drive.shared_doorbells().build())?;
+        let drive = Cores::answering(cores, 0, || drive.shared_doorbells().build())?;
         let server = Server::bind(&path, drive)?;
         let stop = Arc::new(AtomicBool::new(false));
         let its_stop = stop.clone();
-        let thread = Cores::answering(cores, || {
+        let thread = Cores::answering(cores, 0, || {
             // What goes wrong with the socket shows at the client's end.
             std::thread::Builder::new().name("vfio-user".into()).spawn(move || {
                 let _ = server.run(&its_stop, &|_| {});

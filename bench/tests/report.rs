@@ -21,6 +21,7 @@ fn machine() -> Value {
 fn ring_gpu() -> Value {
     let point = |threads: u32, rate: f64| GpuRingResult {
         threads,
+        pinned: true,
         commands_per_second: rate,
         commands_per_second_and_thread: rate / f64::from(threads),
         share_of_linear: 0.9,

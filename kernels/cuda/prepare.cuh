@@ -239,12 +239,24 @@ DEVICE void check_offsets(const Lookup& p, const Bags& it, Scratch& scratch, u64
         if (thread == 0 && !even) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
         return;
     }
+    // There may be many more of them than ids: several are on their way at once.
+    constexpr u32 UNROLL = 4;
     bool bad = false;
-    for (u64 i = thread; i < entries; i += threads) {
-        u64 here = id_at(p.offsets, p.offset_type, i);
-        u64 before = i == 0 ? 0 : id_at(p.offsets, p.offset_type, i - 1);
-        bad |= i == 0 ? here != 0 : here < before;
-        bad |= here > it.ids || (i == bags && here != it.ids);
+    for (u64 first = thread; first < entries; first += threads * UNROLL) {
+        u64 here[UNROLL], before[UNROLL];
+#pragma unroll
+        for (u32 k = 0; k < UNROLL; ++k) {
+            const u64 i = first + k * threads;
+            here[k] = i < entries ? id_at(p.offsets, p.offset_type, i) : 0;
+            before[k] = i < entries && i != 0 ? id_at(p.offsets, p.offset_type, i - 1) : 0;
+        }
+#pragma unroll
+        for (u32 k = 0; k < UNROLL; ++k) {
+            const u64 i = first + k * threads;
+            if (i >= entries) break;
+            bad |= i == 0 ? here[k] != 0 : here[k] < before[k];
+            bad |= here[k] > it.ids || (i == bags && here[k] != it.ids);
+        }
     }
     if (bad) atomicOr(&scratch.flaws, (u32)FLAW_OFFSETS);
 }

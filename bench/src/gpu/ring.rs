@@ -10,6 +10,7 @@ use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median};
 
 use super::{Drawn, Looker, Request, Shape, Stream};
+use crate::Cores;
 use crate::beds::{Bed, BedTable, Media};
 
 /// Bytes of a row, and of an LBA.
@@ -37,6 +38,8 @@ pub struct GpuRingSetup {
 pub struct GpuRingResult {
     /// Controller threads.
     pub threads: u32,
+    /// Whether each has a processor of its own.
+    pub pinned: bool,
     /// Median commands a second while commands were under way.
     pub commands_per_second: f64,
     /// The same for each thread.
@@ -75,7 +78,8 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
     let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
     let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
-    let store = bed.store(&[BedTable::new("table", content)], None)?;
+    let cores = Cores::each(setup.threads as usize);
+    let store = bed.store(&[BedTable::new("table", content)], cores.as_ref())?;
     let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
     let feature = Feature::new("f", "table").pooling(Pooling::None);
     let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, ids as usize))?;
@@ -106,6 +110,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let rate = median(rates);
     Ok(GpuRingResult {
         threads: setup.threads,
+        pinned: cores.is_some(),
         commands_per_second: rate,
         commands_per_second_and_thread: rate / f64::from(setup.threads),
         share_of_linear: 1.0,

@@ -213,6 +213,9 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             soak.checked_by_cpu
         )?;
     }
+    if results.iter().any(|it| !it.pinned) {
+        text += "The threads could not be given a processor each: do not trust these figures.\n";
+    }
     text += &busy(&machine);
     Ok(text)
 }
