@@ -46,7 +46,8 @@ struct Table {
     u32 chunks;       // entries of the map
     u32 chunk_shift;
     u64 crcs;         // RowCrcs, then u32 for each row on drives, by rank; 0: they are not checked
-    u64 unused;
+    u32 overlay;      // its number in the overlay, from 1; 0: none
+    u32 unused;
 };
 
 // The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
@@ -140,7 +141,7 @@ struct SlotState {
     u64 launches[16]; // by ticket
     u32 admitted[16];
     u64 generation;   // the latest of those that the description is of
-    u64 unused;
+    u64 snapshot;     // Overlay.published as the launch took it; 0 between launches of many blocks without a first kernel
 };
 
 // A launch, by value.
@@ -194,7 +195,39 @@ struct Lookup {
     u64 staging;      // staging_stride bytes for each unique
     u64 staging_stride;
     u64 slices;       // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
+    u64 overlay;      // Overlay; 0: no row is ever updated. Else `follows` and `rich` are set
     Feature first;    // of features; a parameter takes no load
+};
+
+// Updated rows, in GPU memory: cuda/overlay.cuh.
+struct Overlay {
+    u64 published;    // bit 0: the side that is read; bits 1 to 62: how many of its records are to be seen; bit 63: 1
+    u64 words[2];     // of each side: u64[mask + 1]
+    u64 records[2];   // of each side: Record[]
+    u64 mask;
+};
+
+// An updated row. Written once.
+struct Record {
+    u64 row;          // its number: the id, or the slot of the key
+    u64 address;      // where it lies
+    u32 table;        // Table.overlay
+    u32 before;       // the number of the record before of the same row; 0: none
+    u64 unused;
+};
+
+// More updated rows, by value. What is put in lies in pinned memory.
+struct Update {
+    u64 overlay;
+    u64 words;        // of the side
+    u64 cleared;      // words to clear first
+    u64 rows_to, rows_from, rows_bytes;          // a multiple of 16 bytes
+    u64 records_to, records_from, records_bytes;
+    u64 entries;      // two u64 each: place among the words, word
+    u64 count;        // of entries
+    u64 published;    // Overlay.published from then on; 0: as it was
+    u64 result;       // u64, pinned: `number` when it has ended
+    u64 number;
 };
 
 // Other tables for the states of a plan, by value: block i replaces the description of state i.
@@ -203,7 +236,7 @@ struct Adoption {
     u64 stride;
     u64 place;        // from a state to its description, a multiple of 16
     u64 source;       // the new one
-    u64 bytes;        // of it, a multiple of 16
+    u64 bytes;        // of it, a multiple of 16; 0: only the wait
     u64 generation;
     u64 results;      // u32[states], pinned: Adopted
     u64 timeout_ns;
@@ -211,7 +244,7 @@ struct Adoption {
 
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
-static_assert(sizeof(Adoption) == 64, "src/abi.rs");
+static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 416, "src/abi.rs");
-static_assert(sizeof(Lookup) == 520, "src/abi.rs");
+static_assert(sizeof(Lookup) == 528, "src/abi.rs");

@@ -26,7 +26,7 @@ KERNEL __launch_bounds__(ADOPT_THREADS) warprow_adopt(const Adoption p) {
     for (u64 i = threadIdx.x; i < p.bytes / 16; i += ADOPT_THREADS) to[i] = from[i];
     __syncthreads();
     if (threadIdx.x != 0) return;
-    slot.generation = p.generation;
+    if (p.bytes != 0) slot.generation = p.generation;
     fence_system();
     atomicAnd(&slot.lease, ~LEASE_ADOPTING);
     store_relaxed(result, (u32)ADOPTED_DONE);

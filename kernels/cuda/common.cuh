@@ -8,6 +8,8 @@
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 #define METHOD __device__ __forceinline__
+// Apart, so that what seldom runs takes no registers of what always does.
+#define APART __device__ __noinline__
 #define FULL 0xffffffffu
 #endif
 

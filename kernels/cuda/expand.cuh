@@ -138,8 +138,8 @@ template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
 // ONE: the plan has one feature.
-// RICH: rows may be of any element.
-template <bool DIRECT, bool ONE, bool RICH> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
+// RICH: rows may be of any element. UPDATED: rows may have been updated since they were put where they lie.
+template <bool DIRECT, bool ONE, bool RICH, bool UPDATED> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
     const u32 lanes = p.row_lanes, parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
     // Groups of lanes are parts of a warp, or follow each other without gaps.
     const bool aligned = lanes == 1u << p.lanes;
@@ -151,7 +151,7 @@ template <bool DIRECT, bool ONE, bool RICH> DEVICE void expand_rows(const Lookup
     u32 failed = 0, number = 0;
     // Loads that wait for nothing come first.
     u64 next = item < items ? given_at<DIRECT>(p, parts == 1 ? item : divide(item, parts)) : 0;
-    set_up<ONE>(p, bags, scratch);
+    set_up<ONE, UPDATED>(p, bags, scratch);
     for (; item < items; item += groups) {
         const u64 i = parts == 1 ? item : divide(item, parts), given = next;
         if (item + groups < items) next = given_at<DIRECT>(p, parts == 1 ? item + groups : divide(item + groups, parts));
@@ -160,7 +160,7 @@ template <bool DIRECT, bool ONE, bool RICH> DEVICE void expand_rows(const Lookup
         const Feature& feature = ONE ? p.first : feature_at(p, scratch, number);
         const Table& table = feature.table;
         Marked mine{};
-        u64 place = DIRECT ? place_of<true>(p, feature, given, mine) : given;
+        u64 place = DIRECT ? place_of<true, UPDATED>(p, feature, given, mine) : given;
         u64 row = row_at<DIRECT>(p, slot, place);
         const bool leads = lane == 0 && part == 0;
         if (DIRECT && leads) {
@@ -209,24 +209,24 @@ struct Addend {
     float weight;
 };
 
-template <bool DIRECT> DEVICE Addend addend_at(const Lookup& p, const SlotState& slot, const Feature& feature, u64 index) {
+template <bool DIRECT, bool UPDATED> DEVICE Addend addend_at(const Lookup& p, const SlotState& slot, const Feature& feature, u64 index) {
     Marked again{};
     u64 given = given_at<DIRECT>(p, index);
-    u64 place = DIRECT ? place_of<true>(p, feature, given, again) : given;
+    u64 place = DIRECT ? place_of<true, UPDATED>(p, feature, given, again) : given;
     u64 row = row_at<DIRECT>(p, slot, place);
     if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = feature.table.default_row;
     return Addend{row, feature.weighted ? at<const float>(p.weights)[index] : 1.0f};
 }
 
 // The rows of a bag, by a warp, each element by one lane.
-template <bool DIRECT> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+template <bool DIRECT, bool UPDATED> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     constexpr u32 HELD = 4;  // elements that a lane adds up at once
     const Table& table = feature.table;
     const u32 lane = threadIdx.x % 32;
     for (u32 first = 0; first < table.dim; first += 32 * HELD) {
         float sum[HELD] = {};
         for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
-            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
+            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT, UPDATED>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
             u32 rows = (u32)min_of(32, bag.end - tile);
             for (u32 i = 0; i < rows; ++i) {
                 u64 row = __shfl_sync(FULL, mine.row, i);
@@ -254,7 +254,7 @@ template <bool DIRECT> DEVICE void add_up(const Lookup& p, const SlotState& slot
 // The same for elements of BITS bits, 8 or 4: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each
 // lane loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
 // two for a scale, a load of 4 or 2 B, and for each element a conversion, at most two products, and at most two sums.
-template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+template <bool DIRECT, bool UPDATED, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     constexpr u32 ROWS = 8;  // under way at once: they are short
     const Table& table = feature.table;
     const u32 lane = threadIdx.x % 32;
@@ -262,7 +262,7 @@ template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const Sl
     for (u32 first = lane * 4; first - lane * 4 < table.dim; first += 128) {
         Four sum{};
         for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
-            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
+            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT, UPDATED>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
             Scale own{};
             if (has_scale && mine.row != ROW_NONE) own = load_scale(mine.row, table.element, table.dim);
             const u32 rows = (u32)min_of(32, bag.end - tile);
@@ -297,19 +297,19 @@ template <bool DIRECT, u32 BITS> DEVICE void add_up_as(const Lookup& p, const Sl
     }
 }
 
-template <bool DIRECT> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+template <bool DIRECT, bool UPDATED> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     switch (element_bits(feature.table.element)) {
         case 32:
-        case 16: return add_up<DIRECT>(p, slot, feature, bag);
-        case 8: return add_up_as<DIRECT, 8>(p, slot, feature, bag);
-        default: return add_up_as<DIRECT, 4>(p, slot, feature, bag);
+        case 16: return add_up<DIRECT, UPDATED>(p, slot, feature, bag);
+        case 8: return add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
+        default: return add_up_as<DIRECT, UPDATED, 4>(p, slot, feature, bag);
     }
 }
 
 // One output row for each bag, by a warp. Rows are added in the order of the bag.
 // Traffic: 8 B and a row for each id, the row out for each bag.
-template <bool DIRECT, bool RICH> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
-    set_up<false>(p, all, scratch);
+template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
+    set_up<false, UPDATED>(p, all, scratch);
     u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags, walked = 0;
     // Bags of offsets that descend may overlap, and be far longer together than the ids.
@@ -325,7 +325,7 @@ template <bool DIRECT, bool RICH> DEVICE void expand_bags(const Lookup& p, SlotS
         // Does any row of the bag lack?
         bool lost = false;
         for (u64 i = begin + lane; i < end; i += 32) {
-            u64 given = given_at<DIRECT>(p, i), place = DIRECT ? place_of<true>(p, feature, given, marked) : given;
+            u64 given = given_at<DIRECT>(p, i), place = DIRECT ? place_of<true, UPDATED>(p, feature, given, marked) : given;
             if (DIRECT) {
                 mask_at(p, feature, i, place);
                 tell_missing<RICH>(p, feature, i, place, marked);
@@ -342,7 +342,7 @@ template <bool DIRECT, bool RICH> DEVICE void expand_bags(const Lookup& p, SlotS
         lost = __ballot_sync(FULL, lost) != 0;
         const u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
         const Bag it{begin, lost ? begin : end, lost ? 0 : counted, out};
-        if (RICH) add_up_any<DIRECT>(p, slot, feature, it); else add_up<DIRECT>(p, slot, feature, it);
+        if (RICH) add_up_any<DIRECT, UPDATED>(p, slot, feature, it); else add_up<DIRECT, UPDATED>(p, slot, feature, it);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
@@ -429,7 +429,7 @@ template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
     const Bags bags = bags_of(p, slot.size);
     Marked ignored{};
-    if (POOLED) expand_bags<false, RICH>(p, slot, bags, scratch, ignored); else expand_rows<false, false, RICH>(p, slot, bags, scratch, ignored);
+    if (POOLED) expand_bags<false, RICH, false>(p, slot, bags, scratch, ignored); else expand_rows<false, false, RICH, false>(p, slot, bags, scratch, ignored);
     if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release<RICH>(p);
 }
 
@@ -472,23 +472,31 @@ constexpr u32 FEW = (1 << 14) - 1, FEW_BLOCKS = (1 << 11) - 1;
 constexpr u32 FEW_FLAWED = 11, FEW_MISSING = 22, FEW_PADDING = 36, FEW_HBM = 50;
 
 // A block of a launch that takes no slot begins to read the description: where that may be replaced, only between launches. Who replaces
-// it does so while no block is inside, so that all blocks of a launch read the same.
-DEVICE void enter(const Lookup& p, SlotState& slot) {
+// it does so while no block is inside, so that all blocks of a launch read the same. UPDATED: the first of
+// them takes the snapshot of the overlay for all: it runs, so that those who wait for it wait for a few loads.
+template <bool UPDATED> DEVICE void enter(const Lookup& p, SlotState& slot) {
     if (!p.follows) return;
     if (threadIdx.x == 0) {
-        u32 seen = atomicAdd(&slot.lease, 1u);
+        const u32 before = atomicAdd(&slot.lease, 1u);
+        u32 seen = before;
         while (seen & LEASE_ADOPTING) {
             pause(ADOPT_PAUSE);
             seen = load_relaxed(&slot.lease);
         }
         fence_gpu();
+        if (UPDATED) {
+            if ((before & ~LEASE_ADOPTING) == 0) store_relaxed(&slot.snapshot, published(p));
+            else while (load_relaxed(&slot.snapshot) == 0) pause(ADOPT_PAUSE);
+            fence_gpu();
+        }
     }
     __syncthreads();
 }
 
 // One thread of the last block, when all have read what they will.
-DEVICE void leave(const Lookup& p, SlotState& slot) {
+template <bool UPDATED> DEVICE void leave(const Lookup& p, SlotState& slot) {
     if (!p.follows) return;
+    if (UPDATED) store_relaxed(&slot.snapshot, 0ull);
     fence_gpu();
     atomicSub(&slot.lease, gridDim.x);
 }
@@ -526,7 +534,7 @@ DEVICE u64* few_sums() {
 }
 
 // The end of a launch of few ids, by all threads.
-template <bool RICH> DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const Marked& marked, const Scratch& scratch) {
+template <bool RICH, bool UPDATED> DEVICE void end_few(const Lookup& p, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const Marked& marked, const Scratch& scratch) {
     u64* sums = few_sums();
     u64 missing = __reduce_add_sync(FULL, marked.missing), padding = __reduce_add_sync(FULL, marked.padding);
     u64 hbm = __reduce_add_sync(FULL, marked.hbm), sum = 0;
@@ -551,7 +559,7 @@ template <bool RICH> DEVICE void end_few(const Lookup& p, SlotState& slot, u64 i
         }
         slot.few = 0;
         slot.launches[p.ticket] = launches;
-        leave(p, slot);
+        leave<UPDATED>(p, slot);
     }
     if (RICH) first_missing = __shfl_sync(FULL, first_missing, 0);
     report_few<RICH>(p, launches, generation, ids, flaws, sum, first_missing);
@@ -559,11 +567,11 @@ template <bool RICH> DEVICE void end_few(const Lookup& p, SlotState& slot, u64 i
 
 // The whole look-up, where no row lies on a drive and few enough are asked for: each is read where it lies. Needs no slot, only a
 // state of its ticket's own. Traffic: ids, rows, output.
-template <bool POOLED, bool ONE, bool RICH> DEVICE void direct(const Lookup& p, Scratch& scratch) {
+template <bool POOLED, bool ONE, bool RICH, bool UPDATED> DEVICE void direct(const Lookup& p, Scratch& scratch) {
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     u32 flaws = 0;
-    enter(p, slot);
+    enter<UPDATED>(p, slot);
     const Size size = size_of(p, flaws);
     // Rows of one feature: nobody asks for bags, and dividing takes a while.
     const Bags bags = ONE ? Bags{size.ids, size.bags, 0} : bags_of(p, size);
@@ -574,9 +582,9 @@ template <bool POOLED, bool ONE, bool RICH> DEVICE void direct(const Lookup& p, 
         for (u32 i = 0; i < 3; ++i) store_relaxed(ticket_words(p) + TICKET_BEGAN + i, began);
     }
     Marked marked{};
-    if (POOLED) expand_bags<true, RICH>(p, slot, bags, scratch, marked); else expand_rows<true, ONE, RICH>(p, slot, bags, scratch, marked);
+    if (POOLED) expand_bags<true, RICH, UPDATED>(p, slot, bags, scratch, marked); else expand_rows<true, ONE, RICH, UPDATED>(p, slot, bags, scratch, marked);
     check_offsets(p, bags, scratch, thread, threads);
-    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH>(p, slot, bags.ids, launches, generation, flaws, marked, scratch);
+    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH, UPDATED>(p, slot, bags.ids, launches, generation, flaws, marked, scratch);
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
@@ -587,33 +595,42 @@ template <bool POOLED, bool ONE, bool RICH> DEVICE void direct(const Lookup& p, 
     slot.counters = Counters{};
     slot.flaws = 0;
     slot.launches[p.ticket] = launches;
-    leave(p, slot);
+    leave<UPDATED>(p, slot);
     store_release(&at<Ticket>(p.tickets)[p.ticket].sequence, launches);
 }
 
 // grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, false, false>(p, scratch);
+    direct<false, false, false, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
     SHARED Scratch scratch;
-    direct<true, false, false>(p, scratch);
+    direct<true, false, false, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, true, false>(p, scratch);
+    direct<false, true, false, false>(p, scratch);
 }
 // Of RICH plans.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_rows(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, false, true>(p, scratch);
+    direct<false, false, true, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rich_bags(const Lookup p) {
     SHARED Scratch scratch;
-    direct<true, false, true>(p, scratch);
+    direct<true, false, true, false>(p, scratch);
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_one(const Lookup p) {
     SHARED Scratch scratch;
-    direct<false, true, true>(p, scratch);
+    direct<false, true, true, false>(p, scratch);
+}
+// Of executors that follow updates: the others pay nothing for that.
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_updated_rows(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<false, false, true, true>(p, scratch);
+}
+KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_updated_bags(const Lookup p) {
+    SHARED Scratch scratch;
+    direct<true, false, true, true>(p, scratch);
 }

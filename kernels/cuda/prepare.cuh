@@ -1,6 +1,7 @@
 // Ids to unique keys in ascending order: begin, mark, count, place; or all of it by one block.
 #pragma once
 #include "keys.cuh"
+#include "overlay.cuh"
 
 // An id as an unsigned number: signed ones sign-extended, so that negative ones are beyond every table.
 DEVICE u64 id_at(u64 ids, u32 type, u64 index) {
@@ -53,14 +54,17 @@ struct alignas(16) Scratch {
     u32 flaws;
 };
 
-// By the whole block. ONE: features are not asked for.
-template <bool ONE> DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
+// By the whole block. ONE: features are not asked for. UPDATED: updated rows are.
+template <bool ONE, bool UPDATED> DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
     if (!ONE && p.features <= HELD_FEATURES) {
         uint4* to = reinterpret_cast<uint4*>(scratch.features);
         for (u32 i = threadIdx.x; i < p.features * (sizeof(Feature) / 16); i += blockDim.x) to[i] = at<const uint4>(p.feature)[i];
     }
     if (threadIdx.x < KINDS) scratch.sums[threadIdx.x] = 0;
-    if (threadIdx.x == 0) scratch.flaws = 0;
+    if (threadIdx.x == 0) {
+        scratch.flaws = 0;
+        if constexpr (UPDATED) seen() = seen_by(*at<const SlotState>(p.slot));
+    }
     for (u32 feature = threadIdx.x; !ONE && p.offsets != 0 && feature < p.features && feature < BEGINS; feature += blockDim.x)
         scratch.begins[feature] = bag_begin(p, it, feature * it.bags);
     __syncthreads();
@@ -149,9 +153,10 @@ DEVICE void admit(const Lookup& p) {
     // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
     store_relaxed(gate_inside(p), slot.launch);
     fence_sequential();
+    if (p.overlay != 0) slot.snapshot = published(p);
     slot.gate_was_closed = load_relaxed(gate_closed(p));
     if (slot.gate_was_closed) store_relaxed(gate_inside(p), 0ull);
-    // What the host did before it opened the gate is seen by whoever finds it open.
+    // What the host did before it opened the gate is seen by whoever finds it open; and what was updated, by who has the snapshot.
     fence_acquire();
 }
 
@@ -160,7 +165,8 @@ struct Marked {
 };
 
 // What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
-template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 id, Marked& marked) {
+// UPDATED: some rows may be. They count as rows in DRAM, as the host has them.
+template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 id, Marked& marked) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(p));
     if (is_padding(p, feature, id) && (p.pooled || row >= table.rows)) {
@@ -170,6 +176,13 @@ template <bool DIRECT> DEVICE u64 place_of(const Lookup& p, const Feature& featu
     if (row >= table.rows) {
         ++marked.missing;
         return PLACE_MISSING;
+    }
+    if constexpr (UPDATED) {
+        const u64 updated = table.overlay != 0 && seen() != 0 ? updated_row(p.overlay, seen(), table.overlay, row) : 0;
+        if (updated != 0) {
+            ++marked.dram;
+            return PLACE_HERE | updated;
+        }
     }
     const u64 rank = rank_of(table, row);
     if (rank < table.hbm_rows) {
@@ -270,18 +283,17 @@ constexpr u32 WALK_THREADS = 256;
 KERNEL warprow_begin(const Lookup p) { admit(p); }
 
 // Sets the bit of each id's key. grid: any. Reads ids once, writes 8 B an id; a bit costs an atomic only if it is not yet set.
-KERNEL warprow_mark(const Lookup p) {
+template <bool UPDATED> DEVICE void mark(const Lookup& p, Scratch& scratch) {
     if (!is_admitted(p)) return;
-    SHARED Scratch scratch;
     SlotState& slot = *at<SlotState>(p.slot);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     const Bags bags = bags_of(p, slot.size);
-    set_up<false>(p, bags, scratch);
+    set_up<false, UPDATED>(p, bags, scratch);
     check_offsets(p, bags, scratch, thread, threads);
     Marked marked{};
     for (u64 i = thread; i < bags.ids; i += threads) {
         const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
-        u64 place = place_of<false>(p, feature, id_at(p.ids, p.id_type, i), marked);
+        u64 place = place_of<false, UPDATED>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
         tell_missing<true>(p, feature, i, place, marked);
@@ -298,6 +310,16 @@ KERNEL warprow_mark(const Lookup p) {
     }
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
+}
+
+KERNEL warprow_mark(const Lookup p) {
+    SHARED Scratch scratch;
+    mark<false>(p, scratch);
+}
+// Of executors that follow updates.
+KERNEL warprow_mark_updated(const Lookup p) {
+    SHARED Scratch scratch;
+    mark<true>(p, scratch);
 }
 
 // The words of the summary that a warp walks.
@@ -405,9 +427,8 @@ DEVICE void block_sort(u64* words, u32 size) {
 
 // All of begin, mark, count and place. Only rows on drives are deduplicated and staged; those in DRAM are read where they lie.
 // grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
-KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
+template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
     extern __shared__ u64 words[];
-    SHARED Scratch scratch;
     SHARED u32 room[SMALL_THREADS / 32];
     SHARED u32 admitted, keyed;
     SlotState& slot = *at<SlotState>(p.slot);
@@ -419,12 +440,12 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
     if (!admitted) return;
     const Bags bags = bags_of(p, slot.size);
     if (threadIdx.x == 0) keyed = 0;
-    set_up<false>(p, bags, scratch);
+    set_up<false, UPDATED>(p, bags, scratch);
     check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
         const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
-        u64 place = place_of<true>(p, feature, id_at(p.ids, p.id_type, i), marked);
+        u64 place = place_of<true, UPDATED>(p, feature, id_at(p.ids, p.id_type, i), marked);
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
         tell_missing<true>(p, feature, i, place, marked);
@@ -461,4 +482,14 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
         slot.counters.rows_ssd = total;
         slot.prepared = now();
     }
+}
+
+KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
+    SHARED Scratch scratch;
+    prepare<false>(p, scratch);
+}
+// Of executors that follow updates.
+KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_updated(const Lookup p) {
+    SHARED Scratch scratch;
+    prepare<true>(p, scratch);
 }

@@ -19,6 +19,7 @@ typedef unsigned long long u64;
 
 #define DEVICE static inline __attribute__((always_inline))
 #define METHOD inline
+#define APART static __attribute__((noinline))
 #define KERNEL extern "C" void
 #define FULL 0xffffffffu
 #define __launch_bounds__(...)

@@ -189,8 +189,10 @@ plain!(
         chunk_shift: u32,
         /// A `RowCrcs` (crc.rs), then the checksum of each row on drives, a u32 each, by rank; 0: they are not checked.
         crcs: u64,
+        /// Its number in the overlay, from 1; 0: none.
+        overlay: u32,
         /// Zero.
-        unused: u64,
+        unused: u32,
     }
 );
 
@@ -385,8 +387,8 @@ plain!(
         admitted: [u32; TICKETS],
         /// The latest of those that the description is of.
         generation: u64,
-        /// Zero.
-        unused: u64,
+        /// `Overlay::published` as the launch took it.
+        snapshot: u64,
     }
 );
 
@@ -403,6 +405,73 @@ pub mod adopted {
     pub const BUSY: u32 = 2;
 }
 
+/// Bit of [`Overlay::published`] that is always set.
+pub const SNAPSHOT_TAKEN: u64 = 1 << 63;
+
+plain!(
+    /// Updated rows, in GPU memory.
+    Overlay, 48 {
+        /// Bit 0: the side that is read; bits 1 to 62: how many of its records are to be seen; and [`SNAPSHOT_TAKEN`].
+        published: u64,
+        /// Of each side `mask` + 1 words: 32 bits of the hash, and the number of a record, from 1; 0: empty.
+        words: [u64; 2],
+        /// Of each side its [`Record`]s.
+        records: [u64; 2],
+        /// Words of a side, a power of two, less one.
+        mask: u64,
+    }
+);
+
+plain!(
+    /// An updated row, written once.
+    Record, 32 {
+        /// Its number: the id, or the slot of the key.
+        row: u64,
+        /// Where it lies, a multiple of 16.
+        address: u64,
+        /// [`Table::overlay`].
+        table: u32,
+        /// The number of the record before of the same row; 0: none.
+        before: u32,
+        /// Zero.
+        unused: u64,
+    }
+);
+
+plain!(
+    /// More updated rows: what is put in lies in pinned memory.
+    Update, 112 {
+        /// [`Overlay`].
+        overlay: u64,
+        /// Words of the side.
+        words: u64,
+        /// How many of them are to be cleared first.
+        cleared: u64,
+        /// Where rows go.
+        rows_to: u64,
+        /// Where they come from.
+        rows_from: u64,
+        /// Bytes of them, a multiple of 16.
+        rows_bytes: u64,
+        /// Where records go.
+        records_to: u64,
+        /// Where they come from.
+        records_from: u64,
+        /// Bytes of them.
+        records_bytes: u64,
+        /// Two u64 each: a place among the words, and the word.
+        entries: u64,
+        /// How many.
+        count: u64,
+        /// `Overlay::published` from then on; 0: as it was.
+        published: u64,
+        /// A u64, pinned: `number` when it has ended.
+        result: u64,
+        /// Of the update.
+        number: u64,
+    }
+);
+
 plain!(
     /// Other tables for the states of a plan: block i replaces the description of state i.
     Adoption, 64 {
@@ -414,7 +483,7 @@ plain!(
         place: u64,
         /// The new description.
         source: u64,
-        /// Bytes of it, a multiple of 16.
+        /// Bytes of it, a multiple of 16; 0: no description is replaced, launches are only waited for.
         bytes: u64,
         /// The latest generation that it is of.
         generation: u64,
@@ -427,7 +496,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 520 {
+    Lookup, 528 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -525,6 +594,8 @@ plain!(
         staging_stride: u64,
         /// [`slices`](crate::crc::slices); 0: rows are not checked.
         slices: u64,
+        /// [`Overlay`]; 0: no row is ever updated. Else `follows` and `rich` are not zero.
+        overlay: u64,
         /// The first of the features: a parameter takes no load.
         first: Feature,
     }

@@ -30,8 +30,8 @@ unsafe impl Send for LookupGraph {}
 
 impl LookupGraph {
     /// Makes a graph of the kernels of that kind, for look-ups of about that shape, like `like` in what chooses kernels: the number
-    /// of features, whether they are pooled, whether tables are replaced, what kernels have to be able to. All that a launch needs
-    /// is allocated now.
+    /// of features, whether they are pooled, whether tables are replaced or updated, what kernels have to be able to. All that a
+    /// launch needs is allocated now.
     ///
     /// # Safety
     /// The context of `gpu` is current; the kernels are in it, and outlive the graph and its launches.

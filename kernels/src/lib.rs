@@ -8,9 +8,11 @@ pub mod crc;
 mod error;
 mod graph;
 mod lookup;
+mod overlay;
 
 pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
 pub use lookup::{Kernels, Kind, SMALL_IDS, Shape};
+pub use overlay::{OVERLAY_ALIGN, Overlaid, OverlayMap, Staged, overlay_row_bytes};

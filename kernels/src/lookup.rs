@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule,
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::{Adoption, Lookup};
+use crate::abi::{Adoption, Lookup, Update};
 use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
@@ -18,8 +18,8 @@ pub const SMALL_IDS: u64 = 8192;
 const WIDE: u32 = 256;
 const SMALL_THREADS: u32 = 1024;
 
-/// Of a kernel: that for output rows by id, and that for pooled ones; plain, and rich.
-type ByPooling = [[CUfunction; 2]; 2];
+/// Of a kernel: that for output rows by id, and that for pooled ones.
+type ByPooling = [CUfunction; 2];
 
 /// The kernels, loaded into a context.
 #[derive(Debug)]
@@ -27,17 +27,22 @@ pub struct Kernels {
     gpu: Arc<Gpu>,
     module: CUmodule,
     begin: CUfunction,
-    mark: CUfunction,
+    /// Without and with updated rows.
+    mark: [CUfunction; 2],
     count: CUfunction,
     place: CUfunction,
-    prepare: CUfunction,
+    /// Without and with updated rows.
+    prepare: [CUfunction; 2],
     fetch: CUfunction,
-    expand: ByPooling,
+    /// Plain, and rich.
+    expand: [ByPooling; 2],
     finish: CUfunction,
-    direct: ByPooling,
-    /// Of one feature, not pooled.
+    /// Plain, rich, and with updated rows.
+    direct: [ByPooling; 3],
+    /// Of one feature, not pooled: plain, and rich.
     direct_one: [CUfunction; 2],
     adopt: CUfunction,
+    update: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -122,16 +127,18 @@ impl Kernels {
             Ok(function)
         };
         let load = || {
-            let prepare = function(c"warprow_prepare")?;
+            let prepare = [function(c"warprow_prepare")?, function(c"warprow_prepare_updated")?];
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is one of the module's.
-            let set = unsafe { sys::cuFuncSetAttribute(prepare, attribute, SMALL_IDS as i32 * 8) };
-            KernelError::check("64 KiB of shared memory", set)?;
+            for function in prepare {
+                // SAFETY: the function is one of the module's.
+                let set = unsafe { sys::cuFuncSetAttribute(function, attribute, SMALL_IDS as i32 * 8) };
+                KernelError::check("64 KiB of shared memory", set)?;
+            }
             Ok(Self {
                 gpu: gpu.clone(),
                 module,
                 begin: function(c"warprow_begin")?,
-                mark: function(c"warprow_mark")?,
+                mark: [function(c"warprow_mark")?, function(c"warprow_mark_updated")?],
                 count: function(c"warprow_count")?,
                 place: function(c"warprow_place")?,
                 prepare,
@@ -144,9 +151,11 @@ impl Kernels {
                 direct: [
                     [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
                     [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
+                    [function(c"warprow_direct_updated_rows")?, function(c"warprow_direct_updated_bags")?],
                 ],
                 direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
                 adopt: function(c"warprow_adopt")?,
+                update: function(c"warprow_update")?,
             })
         };
         load().inspect_err(|_| {
@@ -161,6 +170,7 @@ impl Kernels {
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
         let (pooled, rich) = (usize::from(lookup.pooled != 0), usize::from(lookup.rich != 0));
+        let updated = usize::from(lookup.overlay != 0);
         let row_lanes = u64::from(lookup.row_lanes);
         let threads_of_row = if pooled != 0 { 32 } else { row_lanes * u64::from(lookup.parts_of_row) };
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
@@ -174,11 +184,11 @@ impl Kernels {
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
-        let direct = if one { self.direct_one[rich] } else { self.direct[rich][pooled] };
+        let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         let steps = match kind {
             Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(5))), None, None, None, None, None, None],
             Kind::Small => [
-                Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare, 1) }),
+                Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) }),
                 Some(fetch),
                 Some(Step { ends: 1, ..expand }),
                 None,
@@ -188,7 +198,7 @@ impl Kernels {
             ],
             Kind::Large => [
                 Some(Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) }),
-                Some(step("the kernel `mark`", self.mark, by_ids)),
+                Some(step("the kernel `mark`", self.mark[updated], by_ids)),
                 Some(step("the kernel `count`", self.count, walkers)),
                 Some(step("the kernel `place`", self.place, walkers)),
                 Some(fetch),
@@ -249,6 +259,20 @@ impl Kernels {
         KernelError::check("the kernel `adopt`", unsafe {
             let parameters = parameters.as_mut_ptr();
             sys::cuLaunchKernel(self.adopt, states, 1, 1, 64, 1, 1, 0, stream, parameters, ptr::null_mut())
+        })
+    }
+
+    /// Launches an update of rows. Those of one overlay follow each other on one stream.
+    ///
+    /// # Safety
+    /// The context of the kernels is current and the stream is one of its. Every address of `update` is valid for what `abi.rs` says of
+    /// it, until the launch has ended; launches read no record, row or word that it writes to, but words of the side that they read.
+    pub unsafe fn update(&self, stream: CUstream, update: &Update) -> Result<(), KernelError> {
+        let mut parameters = [ptr::from_ref(update).cast_mut().cast()];
+        // SAFETY: the function takes this parameter; the rest is the caller's promise.
+        KernelError::check("the kernel `update`", unsafe {
+            let parameters = parameters.as_mut_ptr();
+            sys::cuLaunchKernel(self.update, 1, 1, 1, 1024, 1, 1, 0, stream, parameters, ptr::null_mut())
         })
     }
 }

@@ -133,6 +133,8 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::OverlayFull { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")
         }
+        StoreError::GpuOverlayFull { .. } => (Class::Resources, String::new(), "`warprow compact`"),
+        StoreError::GpuBusy { .. } | StoreError::GpuBehind { .. } => (Class::Refused, String::new(), "try again"),
         StoreError::Unfollowing { table } => (Class::Refused, table.clone(), "drop the executor on the GPU first"),
         StoreError::NoSuchDrive { drive, .. } => (Class::Usage, drive.clone(), "`warprow inspect` lists the drives"),
         StoreError::TableExists { table } => {

@@ -174,9 +174,36 @@ pub enum StoreError {
         /// Bytes that they may.
         bound: u64,
     },
+    /// An executor on a GPU follows updates, and has no room for these in its memory.
+    #[error(
+        "the updated rows would take {bytes} bytes of GPU memory, {bound} are there: compact their generation and have the executor prepare \
+         and adopt it, or attach it with more GpuOptions::overlay_bytes"
+    )]
+    GpuOverlayFull {
+        /// Bytes that they would take.
+        bytes: u64,
+        /// Bytes that they may.
+        bound: u64,
+    },
+    /// An executor on a GPU follows updates, and cannot take these; nothing was written.
+    #[error("an executor on a GPU cannot take the update, of which nothing was written: {why}: try again, or drop it")]
+    GpuBusy {
+        /// Why.
+        why: String,
+    },
+    /// An executor on a GPU follows updates, and did not take these: they are durable, and hosts show them.
+    #[error(
+        "the update is durable and seen by hosts, but not yet by look-ups of an executor on a GPU: {why}; it comes with the next update \
+         that it takes"
+    )]
+    GpuBehind {
+        /// Why.
+        why: String,
+    },
     /// Somebody reads tables who would not see updates.
     #[error(
-        "table {table:?} cannot be updated while an executor on a GPU is attached, which does not follow updates: drop it first"
+        "table {table:?} cannot be updated while an executor on a GPU is attached that does not follow updates: attach it with \
+         GpuOptions::with_overlay_bytes, or drop it first"
     )]
     Unfollowing {
         /// The table.

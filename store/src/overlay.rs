@@ -2,7 +2,19 @@
 //! number by anybody.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+
+use crate::StoreError;
+use crate::member::lock;
+
+/// Somebody who has the rows of an overlay once more.
+pub(crate) trait Follower: std::fmt::Debug + Send + Sync {
+    /// Makes room for so many more rows of table number `table`.
+    fn make_room(&self, table: u32, rows: usize) -> Result<(), StoreError>;
+
+    /// Shows rows that the overlay shows already, all at once; else why that is yet to come.
+    fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String>;
+}
 
 /// The rows of one generation that were updated.
 #[derive(Debug)]
@@ -12,6 +24,8 @@ pub(crate) struct Overlay {
     any: AtomicBool,
     /// The sequence number up to which rows are not here, but in the generation's chunks.
     base: u64,
+    /// Held while rows are published.
+    followers: Mutex<Vec<Weak<dyn Follower>>>,
 }
 
 /// A hash table of records. Both are written once each: what was published stays as it is.
@@ -175,7 +189,29 @@ impl Records {
 impl Overlay {
     /// An empty one; what is put in comes after `sequence`.
     pub(crate) fn new(sequence: u64) -> Self {
-        Self { table: RwLock::new(Arc::new(Records::new(0, sequence))), any: AtomicBool::new(false), base: sequence }
+        Self {
+            table: RwLock::new(Arc::new(Records::new(0, sequence))),
+            any: AtomicBool::new(false),
+            base: sequence,
+            followers: Mutex::default(),
+        }
+    }
+
+    /// Tells somebody of all that is published from now on; `begin` gets what was before.
+    pub(crate) fn follow<F, T, E>(
+        &self,
+        begin: impl FnOnce(Option<&Snapshot>) -> Result<(F, Arc<dyn Follower>, T), E>,
+    ) -> Result<(F, T), E> {
+        let mut followers = lock(&self.followers);
+        let (own, follower, more) = begin(self.snapshot().as_ref())?;
+        followers.push(Arc::downgrade(&follower));
+        Ok((own, more))
+    }
+
+    /// Makes room with all who follow.
+    pub(crate) fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
+        let followers: Vec<Arc<dyn Follower>> = lock(&self.followers).iter().filter_map(Weak::upgrade).collect();
+        followers.iter().try_for_each(|it| it.make_room(table, rows))
     }
 
     /// The sequence number up to which rows are not here.
@@ -191,7 +227,7 @@ impl Overlay {
         later.sort_unstable_by_key(|record| record.sequence);
         let mut rows = Vec::new();
         let entries: Vec<Entry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
-        left.publish(&entries, &rows.into());
+        left.publish_here(&entries, &rows.into());
         left
     }
 
@@ -243,8 +279,18 @@ impl Overlay {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = rebuilt;
     }
 
-    /// Puts the rows of a batch in, and then shows all of them at once. By one thread at a time.
-    pub(crate) fn publish(&self, entries: &[Entry], rows: &Arc<[u8]>) {
+    /// Puts the rows of a batch in, and then shows all of them at once; then those who follow do. By one thread at a time. An error says
+    /// why one of them does not yet.
+    pub(crate) fn publish(&self, entries: &[Entry], rows: &Arc<[u8]>) -> Result<(), String> {
+        let mut followers = lock(&self.followers);
+        followers.retain(|it| it.strong_count() > 0);
+        self.publish_here(entries, rows);
+        let published = followers.iter().filter_map(Weak::upgrade).map(|it| it.publish(entries, rows));
+        // All of them, whatever one says.
+        published.fold(Ok(()), Result::and)
+    }
+
+    fn publish_here(&self, entries: &[Entry], rows: &Arc<[u8]>) {
         let Some(last) = entries.iter().map(|entry| entry.sequence).max() else { return };
         if self.records().room() < entries.len() {
             self.squeeze(entries.len());
@@ -320,7 +366,7 @@ mod tests {
             let (mut model, mut next, mut past) = (HashMap::new(), 1, Vec::new());
             for keys in &batches {
                 let (entries, rows) = batch(next, keys);
-                overlay.publish(&entries, &rows);
+                overlay.publish_here(&entries, &rows);
                 model.extend((next..).zip(keys).map(|(sequence, &key)| (key, sequence)));
                 next += keys.len() as u64;
                 past.push((overlay.snapshot().unwrap(), model.clone()));
@@ -359,7 +405,7 @@ mod tests {
             };
             let entries: Vec<Entry> = keys.iter().enumerate().map(entry).collect();
             let announced = overlay.bytes_with(entries.len(), rows.len());
-            overlay.publish(&entries, &rows);
+            overlay.publish_here(&entries, &rows);
             assert_eq!(overlay.bytes(), announced);
             batches.push(Arc::downgrade(&rows));
             drop(rows);
@@ -406,7 +452,7 @@ mod tests {
                 .collect();
             for turn in 0..3000 {
                 let (entries, rows) = batch(turn * 16 + 1, &keys);
-                overlay.publish(&entries, &rows);
+                overlay.publish_here(&entries, &rows);
             }
             readers.into_iter().for_each(|reader| assert!(reader.join().unwrap() > 0));
         });

@@ -152,7 +152,8 @@ impl Writer {
             }
         })?;
         self.keyed.place(store, &found, &mut entries)?;
-        self.publish(&entries, &rows.into());
+        // An executor on a GPU that does not take them is behind until it takes the next update: that one's caller is told.
+        let _ = self.publish(&entries, &rows.into());
         Ok(log)
     }
 
@@ -174,10 +175,17 @@ impl Writer {
         if wanted <= bound { Ok(()) } else { Err(wanted) }
     }
 
-    fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) {
+    /// Room with those who follow the overlays.
+    fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
+        let all = self.older.iter().filter_map(Weak::upgrade).chain([self.current.clone()]);
+        all.map(|it| it.make_followers_room(table, rows)).collect()
+    }
+
+    fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) -> Result<(), StoreError> {
         self.older.retain(|overlay| overlay.strong_count() > 0);
-        self.older.iter().filter_map(Weak::upgrade).for_each(|older| older.publish(entries, rows));
-        self.current.publish(entries, rows);
+        let older = self.older.iter().filter_map(Weak::upgrade).map(|older| older.publish(entries, rows));
+        let older = older.fold(Ok(()), Result::and);
+        older.and(self.current.publish(entries, rows)).map_err(|why| StoreError::GpuBehind { why })
     }
 }
 
@@ -265,7 +273,8 @@ impl Shared {
         let (mut keyed, mut failed) = (KeyedTables::default(), None);
         let mut publish = |entries: &mut Vec<Entry>, rows: &mut Vec<u8>| {
             match keyed.place(self, &found, entries) {
-                Ok(()) => overlay.publish(entries, &std::mem::take(rows).into()),
+                // Nobody follows it yet.
+                Ok(()) => drop(overlay.publish(entries, &std::mem::take(rows).into())),
                 Err(error) => failed = Some(error),
             }
             entries.clear();
@@ -302,7 +311,8 @@ impl Store {
     ///
     /// Refused, with nothing written: ids or keys that the table does not have, rows of another size, more than
     /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
-    /// executor on a GPU is attached, which does not follow updates. If a drive fails, the updates are in doubt
+    /// executor on a GPU is attached without [`overlay_bytes`](crate::GpuOptions::overlay_bytes) of its own; with them its look-ups see updates
+    /// as those of the host do, captured ones too. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
     pub fn update(&self, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         self.update_located(&self.locate(table)?, ids, rows)
@@ -352,11 +362,16 @@ impl Store {
         let mut writer = lock(&updating.0);
         let places = writer.keyed.places(&self.shared, &located.generation, index, ids)?;
         let bound = self.shared.updates.bound;
-        writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
+        // First what was in doubt, for which room was made then.
+        let mut log = writer.take_log(&self.shared, located.generation.id)?;
+        let made = writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
             let generation = located.generation.id;
             StoreError::OverlayFull { generation, bytes, bound }
-        })?;
-        let mut log = writer.take_log(&self.shared, located.generation.id)?;
+        });
+        if let Err(error) = made.and_then(|()| writer.make_followers_room(index, ids.len())) {
+            writer.log = Some(log);
+            return Err(error);
+        }
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
         let appended = log.append(&updates);
@@ -370,7 +385,7 @@ impl Store {
             bytes: row_bytes,
         };
         let entries: Vec<Entry> = places.as_deref().unwrap_or(ids).iter().enumerate().map(entry).collect();
-        writer.publish(&entries, &rows.into());
+        writer.publish(&entries, &rows.into())?;
         Ok(last)
     }
 

@@ -12,6 +12,7 @@ mod keys;
 mod lookups;
 mod mutants;
 mod oracle;
+mod overlay;
 mod planted;
 mod queues;
 mod rich;

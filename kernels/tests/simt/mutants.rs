@@ -75,7 +75,7 @@ impl Mutant {
 
 /// The name of the function that is defined at this line, if one is.
 fn defined(line: &str) -> Option<&str> {
-    let is_definition = ["DEVICE ", "KERNEL ", "template ", "    METHOD "].iter().any(|word| line.starts_with(word))
+    let is_definition = ["DEVICE ", "APART ", "KERNEL ", "template ", "    METHOD "].iter().any(|word| line.starts_with(word))
         && line.ends_with('{');
     let before =
         line.split_once("(const Lookup").or_else(|| line.rsplit_once(") {").and_then(|(head, _)| head.split_once('(')));

@@ -95,6 +95,8 @@ pub(crate) enum Place {
     /// A rank in GPU memory.
     Here(u64),
     Key(u64),
+    /// A row that was updated, by its number.
+    Updated(u64),
 }
 
 pub(crate) struct Expected {
@@ -118,6 +120,9 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
         let place = if feature.padding == Some(id) && (world.pooled || row.is_none()) {
             counters.padding += 1;
             Place::Padding
+        } else if let Some(row) = row.filter(|row| table.updated.contains_key(row)) {
+            counters.ids_dram += 1;
+            Place::Updated(row)
         } else if let Some(row) = row {
             let rank = table.rank(row);
             if rank < table.hbm {
@@ -192,6 +197,7 @@ impl Expected {
             Place::Padding => None,
             Place::Missing => (feature.missing == missing::DEFAULT).then_some(&table.default[..]),
             Place::Here(rank) => Some(table.row(rank)),
+            Place::Updated(row) => table.updated.get(&row).map(|row| &row[..]),
             Place::Key(key) => {
                 let (number, rank) = world.row_of(key);
                 assert_eq!(number, feature.table);

@@ -12,7 +12,7 @@ use std::{env, process};
 
 use crate::covered::{Check, few, many, whole};
 use crate::shim::{Patch, Shim};
-use crate::{adopt, ghosts, lookups, rich, ring, sets};
+use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -35,6 +35,55 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 
 const PLANTED: &[Planted] = &[
     planted(
+        "updates that are published before their rows are there",
+        overlay::readers_beside_updates,
+        20,
+        patch(
+            "overlay.cuh",
+            "    copy_quads(p.rows_to, p.rows_from, p.rows_bytes);",
+            "    if (threadIdx.x == 0 && p.published != 0) store_relaxed(&at<Overlay>(p.overlay)->published, p.published);\n    \
+             copy_quads(p.rows_to, p.rows_from, p.rows_bytes);",
+        ),
+    ),
+    planted(
+        "words that lead to records which are not there yet",
+        overlay::readers_beside_updates,
+        20,
+        patch(
+            "overlay.cuh",
+            "    copy_quads(p.records_to, p.records_from, p.records_bytes);\n    __syncthreads();",
+            "",
+        ),
+    ),
+    planted(
+        "records that came later are not passed over",
+        overlay::updates_beside_readers,
+        40,
+        patch("overlay.cuh", "if (number <= count) return record->address;", "return record->address;"),
+    ),
+    planted(
+        "blocks that take a snapshot each",
+        overlay::updates_beside_readers,
+        40,
+        patch(
+            "expand.cuh",
+            "            if ((before & ~LEASE_ADOPTING) == 0) store_relaxed(&slot.snapshot, published(p));\n            else while",
+            "            store_relaxed(&slot.snapshot, published(p));\n            while",
+        ),
+    ),
+    planted(
+        "a snapshot that outlives its launch",
+        overlay::updates_beside_readers,
+        40,
+        patch("expand.cuh", "    if (UPDATED) store_relaxed(&slot.snapshot, 0ull);\n", ""),
+    ),
+    planted(
+        "words of a side that is used again are not cleared",
+        overlay::updates_beside_readers,
+        60,
+        patch("overlay.cuh", "i < p.cleared; i +=", "i < 0; i +="),
+    ),
+    planted(
         "tables that are being replaced are read",
         adopt::planted,
         40,
@@ -56,8 +105,8 @@ const PLANTED: &[Planted] = &[
         40,
         patch(
             "expand.cuh",
-            "        fence_gpu();\n    }\n    __syncthreads();\n}\n\n// One thread of the last",
-            "        fence_gpu();\n    }\n}\n\n// One thread of the last",
+            "        }\n    }\n    __syncthreads();\n}\n\n// One thread of the last",
+            "        }\n    }\n}\n\n// One thread of the last",
         ),
     ),
     planted(

@@ -93,12 +93,14 @@ impl Rig<'_> {
     fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
             let shared = lookup.max_ids.max(1).next_power_of_two() as u32 * 8;
-            return self.launch(Launch { shared, ..Launch::new("warprow_prepare", 1, 1024) }, lookup, beside);
+            let kernel = if lookup.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
+            return self.launch(Launch { shared, ..Launch::new(kernel, 1, 1024) }, lookup, beside);
         }
         let walkers = self.world.walkers;
         self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
         let blocks = self.rng.u32(1..5);
-        self.launch(Launch::new("warprow_mark", blocks, 256), lookup, None)?;
+        let mark = if lookup.overlay == 0 { "warprow_mark" } else { "warprow_mark_updated" };
+        self.launch(Launch::new(mark, blocks, 256), lookup, None)?;
         self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
         self.launch(Launch::new("warprow_place", walkers, 256), lookup, None)
     }
@@ -152,13 +154,15 @@ impl Rig<'_> {
     fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel = match (lookup.pooled, lookup.features + lookup.follows, lookup.rich) {
+        let kernel = match (lookup.pooled, lookup.features + lookup.follows, lookup.rich + u32::from(lookup.overlay != 0)) {
             (0, 1, 0) => "warprow_direct_one",
             (0, _, 0) => "warprow_direct_rows",
             (_, _, 0) => "warprow_direct_bags",
-            (0, 1, _) => "warprow_direct_rich_one",
-            (0, _, _) => "warprow_direct_rich_rows",
-            _ => "warprow_direct_rich_bags",
+            (0, 1, 1) => "warprow_direct_rich_one",
+            (0, _, 1) => "warprow_direct_rich_rows",
+            (_, _, 1) => "warprow_direct_rich_bags",
+            (0, _, _) => "warprow_direct_updated_rows",
+            _ => "warprow_direct_updated_bags",
         };
         self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
     }
@@ -186,7 +190,7 @@ impl Rig<'_> {
             let right = match want {
                 Place::Padding => got == PADDING,
                 Place::Missing => got == MISSING,
-                Place::Here(_) => got & HERE != 0 && got < PADDING,
+                Place::Here(_) | Place::Updated(_) => got & HERE != 0 && got < PADDING,
                 Place::Key(key) if key < expected.first_key => got & HERE != 0 && got < PADDING,
                 Place::Key(key) => {
                     let number = if got & STAGED != 0 { got & !STAGED } else { below(got).into() };

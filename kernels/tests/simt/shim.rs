@@ -6,12 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 
 use libloading::Library;
-use warprow_kernels::abi::{Adoption, Lookup};
+use warprow_kernels::abi::{Adoption, Lookup, Update};
 
 const FOLDERS: [&str; 2] = ["simt", "cuda"];
 pub(crate) const OPTIONS: [&str; 6] = [
@@ -77,6 +78,11 @@ pub(crate) fn sources(patches: &[Patch]) -> Sources {
     sources
 }
 
+/// Where libraries are.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("simt")
+}
+
 /// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
 fn build(compiler: &str, sources: &Sources, checked: bool) -> PathBuf {
     // Tests that begin together all want the same.
@@ -84,7 +90,7 @@ fn build(compiler: &str, sources: &Sources, checked: bool) -> PathBuf {
     let _turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut hasher = DefaultHasher::new();
     (sources, checked, compiler, OPTIONS, CHECKS).hash(&mut hasher);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simt");
+    let folder = folder();
     let library = folder.join(format!("{:016x}.so", hasher.finish()));
     if library.exists() {
         return library;
@@ -158,6 +164,8 @@ pub(crate) struct Shim {
     /// Kernels that were launched.
     pub(crate) launched: BTreeSet<&'static str>,
     _library: Library,
+    /// Its bytes.
+    image: Rc<[u8]>,
 }
 
 impl Shim {
@@ -185,16 +193,24 @@ impl Shim {
         shim
     }
 
+    /// Another copy of the same kernels, which runs one of its own meanwhile.
+    pub(crate) fn twin(&self) -> Self {
+        Self { limit_ns: self.limit_ns, ..Self::of_image(self.image.clone()) }
+    }
+
     fn load(library: &Path) -> Self {
+        Self::of_image(fs::read(library).unwrap().into())
+    }
+
+    fn of_image(image: Rc<[u8]>) -> Self {
         // The library keeps a kernel's state in globals: every user loads a copy of its own.
-        let copy =
-            tempfile::Builder::new().suffix(".so").tempfile_in(library.parent().unwrap()).unwrap().into_temp_path();
-        fs::copy(library, &copy).unwrap();
+        let copy = tempfile::Builder::new().suffix(".so").tempfile_in(folder()).unwrap().into_temp_path();
+        fs::write(&copy, &image).unwrap();
         // SAFETY: it was built from our sources and runs nothing when it is loaded.
         let library = unsafe { Library::new(&*copy) }.unwrap();
         // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
         let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
-        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), _library: library }
+        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), _library: library, image }
     }
 
     /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
@@ -219,6 +235,18 @@ impl Shim {
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_adopt");
         self.run(launch, std::ptr::from_ref(adoption).cast(), seed, beside)
+    }
+
+    /// The kernel that puts updated rows in.
+    pub(crate) fn update(
+        &mut self,
+        launch: &Launch,
+        update: &Update,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
+        assert_eq!(launch.kernel, "warprow_update");
+        self.run(launch, std::ptr::from_ref(update).cast(), seed, beside)
     }
 
     fn run(

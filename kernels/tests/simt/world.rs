@@ -1,5 +1,6 @@
 //! Tables, where their rows lie, and the buffers of a slot.
 
+use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use fastrand::Rng;
@@ -30,6 +31,10 @@ pub(crate) struct Table {
     pub(crate) checked: bool,
     /// Ranks of rows that a drive returns with a bit of these in the row wrong.
     pub(crate) spoilt: Vec<(u64, usize)>,
+    /// Its number in the overlay; 0: none.
+    pub(crate) overlay: u32,
+    /// Updated rows, by number, as a look-up is to see them.
+    pub(crate) updated: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Table {
@@ -167,6 +172,8 @@ pub(crate) struct World {
     pub(crate) walkers: u32,
     pub(crate) sets: u32,
     pub(crate) staging_stride: usize,
+    /// The address of the overlay; 0: none.
+    overlay: u64,
     described: Described,
     pub(crate) slot: Slot,
 }
@@ -202,7 +209,7 @@ pub(crate) struct Slot {
 }
 
 /// Elements as they come: mostly plain numbers, some of every kind.
-fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
+pub(crate) fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * element_bytes(element) as usize);
     for _ in 0..count {
         let plain = rng.u32(0..100) != 0;
@@ -220,7 +227,7 @@ fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
 }
 
 /// Rows of any element; those with a scale mostly have plain ones.
-fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
+pub(crate) fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
     let wide = match element {
         element::Q8 => element::F32,
         element::Q4 => element::F16,
@@ -316,6 +323,8 @@ impl World {
                 first_lba: next_lba,
                 checked: shape.rich && rng.bool(),
                 spoilt: Vec::new(),
+                overlay: 0,
+                updated: BTreeMap::new(),
             };
             let packing = Packing::of(&table, &geometry);
             next_lba += rows.div_ceil(packing.group_rows) * u64::from(packing.group_lbas);
@@ -379,6 +388,7 @@ impl World {
             walkers,
             sets: shape.sets,
             staging_stride,
+            overlay: 0,
             described: Described {
                 tables: Buffer::new(0),
                 features: Buffer::new(0),
@@ -456,6 +466,7 @@ impl World {
                 chunks: geometry.map.len() as u32,
                 chunk_shift: geometry.chunk_shift,
                 crcs: if table.checked { keep(checksums(table)) } else { 0 },
+                overlay: table.overlay,
                 unused: 0,
             });
             let number = number as u32;
@@ -502,6 +513,16 @@ impl World {
         for table in &mut self.tables {
             table.content.iter_mut().chain(&mut table.default).for_each(|byte| *byte = !*byte);
         }
+        self.describe();
+        self
+    }
+
+    /// The same with an overlay at `address`, for tables that `has` says.
+    pub(crate) fn overlaid(mut self, address: u64, mut has: impl FnMut(usize) -> bool) -> Self {
+        for (number, table) in self.tables.iter_mut().enumerate() {
+            table.overlay = if has(number) { number as u32 + 1 } else { 0 };
+        }
+        (self.overlay, self.rich) = (address, true);
         self.describe();
         self
     }
@@ -556,6 +577,8 @@ impl World {
             staging_stride: self.staging_stride as u64,
             rich: self.rich.into(),
             slices: self.described.slices,
+            overlay: self.overlay,
+            follows: (self.overlay != 0).into(),
             ..Lookup::default()
         }
     }
@@ -681,6 +704,8 @@ impl World {
             first_lba: 0,
             checked: false,
             spoilt: Vec::new(),
+            overlay: 0,
+            updated: BTreeMap::new(),
         };
         let mut world = Self::with(rng, &shape, vec![table], geometry, false, out);
         world.features[0].padding = None;

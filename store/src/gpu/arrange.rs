@@ -146,6 +146,8 @@ impl Arrangement {
             dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
             damage,
             located,
+            overlay: 0,
+            unread: None,
         });
         self.orders.push(order);
     }

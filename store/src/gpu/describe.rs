@@ -174,7 +174,8 @@ impl Description {
             first: first.unwrap_or_default(),
             pooled,
             weighted: planned.iter().any(|feature| feature.weighted),
-            rich: tables.iter().any(|it| element_of(it.located.table().dtype) > abi::element::U8)
+            rich: view.updated
+                || tables.iter().any(|it| element_of(it.located.table().dtype) > abi::element::U8)
                 || planned.iter().any(|feature| feature.bounds != Bounds::Count),
             width,
             keys,

@@ -12,6 +12,7 @@ use super::GpuError;
 use super::follow::Attempt;
 use super::herald::Herald;
 use super::launch::Stream;
+use super::overlay::GpuOverlay;
 use super::plan::{GpuPlan, Prepared};
 use super::view::View;
 use crate::Store;
@@ -66,6 +67,12 @@ pub struct GpuOptions {
     /// Plans go over to other tables when [`GpuExecutor::adopt`] says so, captured look-ups too. That costs look-ups of rows that all lie in
     /// memory about a microsecond, and GPU memory a description for each slot and ticket.
     pub following: bool,
+    /// Bytes of GPU memory for rows that are updated while the executor is attached, or were before and are not yet compacted:
+    /// [`Store::update`] puts them there, and captured look-ups see them too. Half of them are for rows, each with 80 to 100 bytes beside; the other
+    /// half is for the copy without rows that were updated again, when the first is full. 0: the store takes no updates while the
+    /// executor lives. It costs look-ups of rows that all lie in memory about two microseconds, and every look-up a load for each id once a
+    /// row was updated.
+    pub overlay_bytes: u64,
     /// A host thread rings all doorbells for the GPU, also those that the GPU could reach itself.
     pub host_doorbells: bool,
 }
@@ -84,6 +91,7 @@ impl Default for GpuOptions {
             check_keys: false,
             check_rows: false,
             following: false,
+            overlay_bytes: 0,
             host_doorbells: false,
         }
     }
@@ -144,6 +152,17 @@ impl GpuOptions {
         Self { following: true, ..self }
     }
 
+    /// With so many bytes of GPU memory for rows that are updated.
+    #[must_use]
+    pub fn with_overlay_bytes(self, overlay_bytes: u64) -> Self {
+        Self { overlay_bytes, ..self }
+    }
+
+    /// Whether what look-ups read may change between them.
+    pub(crate) fn replaces(&self) -> bool {
+        self.following || self.overlay_bytes > 0
+    }
+
     /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
     #[must_use]
     pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
@@ -151,7 +170,7 @@ impl GpuOptions {
     }
 }
 
-/// The GPU executor on a store, as its tables were when it was attached. It pins them.
+/// The GPU executor on a store, as its tables were when it was attached, but for updated rows. It pins them.
 #[derive(Debug, Clone)]
 pub struct GpuExecutor {
     pub(super) inner: Arc<Attached>,
@@ -159,7 +178,7 @@ pub struct GpuExecutor {
 
 #[derive(Debug)]
 pub(crate) struct Attached {
-    pub kernels: Kernels,
+    pub kernels: Arc<Kernels>,
     pub store: Arc<Shared>,
     pub options: GpuOptions,
     pub gpu: Arc<Gpu>,
@@ -175,8 +194,10 @@ pub(crate) struct Attached {
     stream: OnceLock<Stream>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     herald: Option<Herald>,
-    /// No row is updated meanwhile.
-    _unfollowing: Arc<()>,
+    /// Rows that are updated meanwhile.
+    pub overlay: Option<Arc<GpuOverlay>>,
+    /// None is, where there is no overlay.
+    _unfollowing: Option<Arc<()>>,
 }
 
 impl Attached {
@@ -192,6 +213,11 @@ impl Attached {
                 Ok(self.stream.get_or_init(|| stream))
             }
         }
+    }
+
+    /// Where look-ups find updated rows; 0: nowhere.
+    pub(crate) fn overlay_at(&self) -> u64 {
+        self.overlay.as_ref().map_or(0, |overlay| overlay.address())
     }
 
     /// Plans that are made from now on begin with `view`.
@@ -241,11 +267,21 @@ impl Store {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
         // From here on there are none that it would not see.
-        let unfollowing = self.shared.updates.unfollowing();
+        let unfollowing = (options.overlay_bytes == 0).then(|| self.shared.updates.unfollowing());
         let located = self.located();
-        check_updates(&located)?;
-        let kernels = Kernels::load(&gpu)?;
-        let view = Mutex::new(Arc::new(View::new(self, &located, &gpu, &options, &mut |_| {})?));
+        let kernels = Arc::new(Kernels::load(&gpu)?);
+        let overlay = match options.overlay_bytes {
+            0 => {
+                check_updates(&located)?;
+                None
+            }
+            bytes => {
+                let least = located.iter().map(|it| it.table().row_bytes()).min().unwrap_or(16);
+                Some(Arc::new(GpuOverlay::new(&gpu, kernels.clone(), bytes, least)?))
+            }
+        };
+        let view = View::new(self, located, &gpu, &options, overlay.as_ref(), &mut |_| {})?;
+        let view = Mutex::new(Arc::new(view));
         let slices = options.check_rows.then(|| {
             let bytes = crc::slices();
             let memory = DeviceMemory::new(&gpu, bytes.len() as u64)?;
@@ -254,10 +290,25 @@ impl Store {
         let slices = slices.transpose()?;
         let (store, herald) = (self.shared.clone(), herald_of(&self.shared));
         let (plans, unended, stream) = Default::default();
-        let _unfollowing = unfollowing;
-        let attached =
-            Attached { kernels, store, options, gpu, slices, view, plans, unended, stream, herald, _unfollowing };
-        Ok(GpuExecutor { inner: Arc::new(attached) })
+        let attached = Attached {
+            kernels,
+            store,
+            options,
+            gpu,
+            slices,
+            view,
+            plans,
+            unended,
+            stream,
+            herald,
+            overlay,
+            _unfollowing: unfollowing,
+        };
+        let inner = Arc::new(attached);
+        if let Some(overlay) = &inner.overlay {
+            overlay.belongs_to(&inner);
+        }
+        Ok(GpuExecutor { inner })
     }
 }
 
@@ -303,7 +354,7 @@ pub(super) fn check_updates(located: &[Located]) -> Result<(), GpuError> {
     match located.iter().find(|it| is_updated(&it.generation)) {
         None => Ok(()),
         Some(updated) => Err(GpuError::Unsupported(format!(
-            "rows of generation {} were updated since it was loaded, which an executor on a GPU does not follow: compact it first",
+            "rows of generation {} were updated since it was loaded, which an executor on a GPU without GpuOptions::overlay_bytes does not see: compact it first, or attach with them",
             updated.generation.id
         ))),
     }

@@ -110,8 +110,12 @@ impl GpuExecutor {
         let store = Store { shared: attached.store.clone() };
         let mut pace = options.pace();
         let located = options.tables(&store)?;
-        super::executor::check_updates(&located)?;
-        let view = View::new(&store, &located, &attached.gpu, &attached.options, &mut |bytes| pace.read(bytes))?;
+        let overlay = attached.overlay.as_ref();
+        if overlay.is_none() {
+            super::executor::check_updates(&located)?;
+        }
+        let (gpu, mut read) = (&attached.gpu, |bytes| pace.read(bytes));
+        let view = View::new(&store, located, gpu, &attached.options, overlay, &mut read)?;
         let view = Arc::new(view);
         let plans: Vec<Weak<Prepared>> = lock(&attached.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
-use warprow_kernels::abi::{Adoption, Lookup};
+use warprow_kernels::abi::{Adoption, Lookup, Update};
 use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
 
 use super::GpuError;
@@ -82,6 +82,16 @@ impl Stream {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
+    }
+
+    /// Launches an update of rows.
+    ///
+    /// # Safety
+    /// As [`Kernels::update`], but for the context, which is the stream's.
+    pub(super) unsafe fn update(&self, kernels: &Kernels, update: &Update) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.update(self.stream, update) }?)
     }
 }
 

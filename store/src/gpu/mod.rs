@@ -9,6 +9,7 @@ mod executor;
 mod follow;
 mod herald;
 mod launch;
+mod overlay;
 mod plan;
 mod slot;
 mod ticket;

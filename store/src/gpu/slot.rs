@@ -53,8 +53,9 @@ impl Graphs {
         let like = abi::Lookup {
             pooled: plan.description.pooled.into(),
             features: plan.description.features,
-            follows: plan.attached.options.following.into(),
+            follows: plan.attached.options.replaces().into(),
             rich: plan.description.rich.into(),
+            overlay: plan.attached.overlay_at(),
             ..abi::Lookup::default()
         };
         let of = |kind, needed: bool| {
@@ -544,7 +545,7 @@ fn describe(
         row_lanes: sharing.row_lanes,
         parts_of_row: sharing.parts_of_row,
         by_lines: sharing.by_lines.into(),
-        follows: plan.attached.options.following.into(),
+        follows: plan.attached.options.replaces().into(),
         rich: plan.description.rich.into(),
         unused: 0,
         feature: 0,
@@ -568,6 +569,7 @@ fn describe(
         staging: memory + places.staging,
         staging_stride: u64::from(plan.description.stride),
         slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
+        overlay: plan.attached.overlay_at(),
         first: plan.description.first,
     };
     at_state(plan, lookup, plan.state(state.number, None))

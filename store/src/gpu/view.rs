@@ -11,6 +11,8 @@ use warprow_layout::{Ranks, VolumeError, row_crc};
 use super::GpuError;
 use super::arrange::{Arrangement, LINE, Order, PlacedKeys};
 use super::executor::{GpuOptions, element_of};
+use super::overlay::{Following, GpuOverlay};
+use crate::overlay::Overlay;
 use crate::store::Located;
 use crate::{Store, StoreError};
 
@@ -25,6 +27,10 @@ pub(crate) struct View {
     pub lba_size: u32,
     /// Other views may take its place.
     pub follows: bool,
+    /// Rows may be updated.
+    pub updated: bool,
+    /// What keeps its updated rows in GPU memory.
+    _following: Vec<Arc<Following>>,
 }
 
 /// A table, ready for look-ups.
@@ -46,33 +52,86 @@ pub(crate) struct GpuTable {
     pub dram: u64,
     /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
     pub damage: Option<Arc<VolumeError>>,
+    /// Its number in the overlay on the GPU; 0: none.
+    pub overlay: u32,
+    /// Why its updated rows cannot be had: it has no plan then.
+    pub unread: Option<String>,
 }
 
 /// Bytes copied to the GPU at once.
 const CHUNK: usize = 4 << 20;
 
 impl View {
-    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read.
+    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in `overlay`, if there is
+    /// one.
     pub(crate) fn new(
         store: &Store,
-        located: &[Located],
+        located: Vec<Located>,
         gpu: &Arc<Gpu>,
         options: &GpuOptions,
+        overlay: Option<&Arc<GpuOverlay>>,
         read: &mut dyn FnMut(usize),
     ) -> Result<Self, GpuError> {
-        let Arrangement { tables, orders, bytes, dram_bytes } = store.arrange(located, options)?;
+        let overlaid = |it: Located| match overlay {
+            Some(_) => {
+                let (located, overlay) = store.shared.with_overlay(it);
+                (located, Some(overlay))
+            }
+            None => (it, None),
+        };
+        let (located, overlays): (Vec<Located>, Vec<_>) = located.into_iter().map(overlaid).unzip();
+        let Arrangement { tables, orders, bytes, dram_bytes } = store.arrange(&located, options)?;
         let constants = DeviceMemory::new(gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
             bytes => Some(Registered::allocate(gpu, bytes)?),
         };
         let lba_size = store.shared.volume.geometry().lba_size();
-        let view = Self { tables, constants, dram, lba_size, follows: options.following };
+        let (follows, updated, _following) = (options.following, overlay.is_some(), Vec::new());
+        let mut view = Self { tables, constants, dram, lba_size, follows, updated, _following };
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
             view.fill(store, table, order, read)?;
         }
+        if let Some(overlay) = overlay {
+            view.follow(overlay, overlays)?;
+        }
         Ok(view)
+    }
+
+    /// Follows the updates of its tables from now on; what was updated before is there then.
+    fn follow(
+        &mut self,
+        on: &Arc<GpuOverlay>,
+        overlays: Vec<Option<Result<Arc<Overlay>, StoreError>>>,
+    ) -> Result<(), GpuError> {
+        // Tables of one generation are followed together: an update is of all or none of them.
+        let mut generations: Vec<(Arc<Overlay>, Vec<usize>)> = Vec::new();
+        for (number, (table, overlay)) in self.tables.iter_mut().zip(overlays).enumerate() {
+            match overlay {
+                Some(Ok(overlay)) => match generations.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &overlay)) {
+                    Some((_, tables)) => tables.push(number),
+                    None => generations.push((overlay, vec![number])),
+                },
+                Some(Err(error)) => table.unread = Some(error.to_string()),
+                None => {}
+            }
+        }
+        for (overlay, tables) in generations {
+            let of = |&number: &usize| {
+                let located = &self.tables.get(number)?.located;
+                Some((located.index as u32, located.table().row_bytes()))
+            };
+            let indices: Vec<(u32, u32)> = tables.iter().filter_map(of).collect();
+            let (following, numbers) = on.follow(&overlay, &indices)?;
+            for (&table, number) in tables.iter().zip(numbers) {
+                if let Some(table) = self.tables.get_mut(table) {
+                    table.overlay = number;
+                }
+            }
+            self._following.push(following);
+        }
+        Ok(())
     }
 
     /// Copies a table's constants, and reads its rows of both tiers.
@@ -226,7 +285,10 @@ impl GpuTable {
             None if check_keys && self.keys.is_some_and(|keys| keys.stored.is_none()) => {
                 Err(StoreError::KeysNotStored { table: table() }.into())
             }
-            None => Ok(()),
+            None => match &self.unread {
+                Some(why) => Err(GpuError::Unsupported(why.clone())),
+                None => Ok(()),
+            },
         }
     }
 
@@ -273,6 +335,7 @@ impl GpuTable {
             chunks: placement.map().len() as u32,
             chunk_shift: placement.chunk_lba_shift(),
             crcs: self.crcs.map_or(0, |begin| constants + begin),
+            overlay: self.overlay,
             unused: 0,
         }
     }
