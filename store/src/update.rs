@@ -177,8 +177,8 @@ impl Writer {
 
     /// Room with those who follow the overlays.
     fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
-        let all = self.older.iter().filter_map(Weak::upgrade).chain([self.current.clone()]);
-        all.map(|it| it.make_followers_room(table, rows)).collect()
+        let mut all = self.older.iter().filter_map(Weak::upgrade).chain([self.current.clone()]);
+        all.try_for_each(|it| it.make_followers_room(table, rows))
     }
 
     fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) -> Result<(), StoreError> {
@@ -472,4 +472,105 @@ fn refuse_absent(table: &Table, ids: &[u64]) -> Result<(), StoreError> {
 /// Whether a generation has updates that only an overlay shows.
 pub(crate) fn is_updated(generation: &Generation) -> bool {
     !generation.log.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use warprow_layout::{DType, FormatOptions, TableSpec};
+    use warprow_soft_controller::{Namespace, Ram, SoftController};
+
+    use super::*;
+    use crate::overlay::Follower;
+    use crate::{Device, LoadOptions, OpenOptions, TableLoad};
+
+    const ROW: usize = 64;
+
+    /// What was told to it: number of the row, content.
+    #[derive(Debug, Default)]
+    struct Told {
+        rows: Mutex<Vec<(u64, Vec<u8>)>>,
+        full: AtomicBool,
+        fails: AtomicBool,
+    }
+
+    impl Follower for Told {
+        fn make_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
+            assert!(table == 0 && rows > 0);
+            match self.full.load(Ordering::Relaxed) {
+                true => Err(StoreError::GpuOverlayFull { bytes: 2, bound: 1 }),
+                false => Ok(()),
+            }
+        }
+
+        fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String> {
+            let row = |it: &Entry| (it.key, rows[it.begin..it.begin + it.bytes].to_vec());
+            lock(&self.rows).extend(entries.iter().map(row));
+            if self.fails.load(Ordering::Relaxed) { Err("it is asleep".to_owned()) } else { Ok(()) }
+        }
+    }
+
+    /// With the overlay, which who follows holds.
+    fn follow(store: &Store) -> (Arc<Told>, Arc<Overlay>) {
+        let generation = store.shared.volume.generations().pop().unwrap();
+        let overlay = store.shared.overlay(&generation).unwrap();
+        let (told, ()) = overlay
+            .follow(|before| {
+                let told = Arc::new(Told::default());
+                let rows = before.into_iter().flat_map(|it| it.rows(0));
+                lock(&told.rows).extend(rows.map(|(id, row)| (id, row.to_vec())));
+                Ok::<_, StoreError>((told.clone(), told as Arc<dyn Follower>, ()))
+            })
+            .unwrap();
+        (told, overlay)
+    }
+
+    #[test]
+    fn who_follows_is_told_everything_once_and_what_it_refuses_is_not_written() {
+        let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+        let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
+        let devices = [Device::new(controller, 1)];
+        let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
+        let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32), vec![7u8; 100 * ROW]);
+        let source = &rows[..];
+        let loads = [TableLoad::new(&spec, &source)];
+        let loaded = store.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        let update = |id: u64, byte: u8| store.update("a", &[id], &[byte; ROW]);
+        update(3, 1).unwrap();
+        let (first, pinned) = follow(&store);
+        assert_eq!(*lock(&first.rows), [(3, vec![1; ROW])]);
+        update(4, 2).unwrap();
+        assert_eq!(lock(&first.rows).last(), Some(&(4, vec![2; ROW])));
+        // Of the chunks before a compaction: it is told what comes later too, and so is who follows what is left.
+        store.compact(loaded.generation).unwrap();
+        let (second, _pinned) = follow(&store);
+        assert!(lock(&second.rows).is_empty());
+        update(5, 3).unwrap();
+        for told in [&first, &second] {
+            assert_eq!(lock(&told.rows).last(), Some(&(5, vec![3; ROW])));
+        }
+        first.full.store(true, Ordering::Relaxed);
+        assert!(matches!(update(6, 4), Err(StoreError::GpuOverlayFull { .. })));
+        first.full.store(false, Ordering::Relaxed);
+        // It is written, and all are told, whatever one says.
+        first.fails.store(true, Ordering::Relaxed);
+        let behind = update(7, 5).unwrap_err();
+        assert!(matches!(&behind, StoreError::GpuBehind { why } if why.contains("asleep")), "{behind}");
+        assert_eq!(lock(&second.rows).last(), Some(&(7, vec![5; ROW])));
+        drop((first, pinned));
+        update(8, 6).unwrap();
+        let told: Vec<u64> = lock(&second.rows).iter().map(|(id, _)| *id).collect();
+        assert_eq!(told, [5, 7, 8]);
+        let mut found = Vec::new();
+        let mut take = |rank: u64, row: &[u8]| {
+            found.extend((row[0] != 7).then_some((rank, row[0])));
+            ControlFlow::Continue(())
+        };
+        drop(store);
+        let store = Store::open(&devices, &OpenOptions::default()).unwrap();
+        store.scan("a", 0..u64::MAX, &mut take).unwrap();
+        assert_eq!(found, [(3, 1), (4, 2), (5, 3), (7, 5), (8, 6)]);
+    }
 }

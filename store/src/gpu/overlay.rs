@@ -71,7 +71,9 @@ impl GpuOverlay {
     pub(super) fn new(gpu: &Arc<Gpu>, kernels: Arc<Kernels>, bytes: u64, row_bytes: u32) -> Result<Self, GpuError> {
         let memory = DeviceMemory::new(gpu, bytes)?;
         let map = OverlayMap::new(memory.address(), bytes, row_bytes).ok_or_else(|| {
-            GpuError::Unsupported(format!("an overlay of {bytes} bytes has no room for a row: give GpuOptions::overlay_bytes more"))
+            GpuError::Unsupported(format!(
+                "an overlay of {bytes} bytes has no room for a row: give GpuOptions::overlay_bytes more"
+            ))
         })?;
         memory.write(map.header_at() - memory.address(), map.header().as_bytes())?;
         let inner = Inner {
@@ -128,7 +130,6 @@ impl GpuOverlay {
             }
             Ok((following.clone(), following as Arc<dyn Follower>, numbers))
         })
-        .map(|(following, numbers)| (following, numbers))
     }
 
     /// Sees to it that so many rows more have room.
@@ -192,7 +193,8 @@ impl GpuOverlay {
             unsafe {
                 inner.stream.adopt(&self.kernels, &wait, count)?;
             }
-            let of = |what: u32| (0..count as usize).filter(|state| results.memory().load_u32(state * 4) == what).count();
+            let of =
+                |what: u32| (0..count as usize).filter(|state| results.memory().load_u32(state * 4) == what).count();
             let ended = until(&inner.stream, PATIENCE + GRACE, || of(adopted::NOT) == 0);
             let busy = of(adopted::BUSY);
             if let Err(error) = ended {
@@ -200,7 +202,9 @@ impl GpuOverlay {
                 return Err(error);
             }
             if busy > 0 {
-                return Err(GpuError::QueueBusy("look-ups do not end, which may read updated rows that are to be let go"));
+                return Err(GpuError::QueueBusy(
+                    "look-ups do not end, which may read updated rows that are to be let go",
+                ));
             }
         }
         inner.unended.clear();
@@ -225,7 +229,9 @@ impl GpuOverlay {
                     break;
                 }
                 if !inner.map.put(&mut put, table, row, bytes.len() as u32) {
-                    return Err(GpuError::QueueBusy("updated rows have no room in GPU memory: compact their generation"));
+                    return Err(GpuError::QueueBusy(
+                        "updated rows have no room in GPU memory: compact their generation",
+                    ));
                 }
                 memory.write(at, bytes);
                 taken += 1;

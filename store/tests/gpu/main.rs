@@ -16,4 +16,5 @@ mod host_doorbells;
 mod lookups;
 mod refusals;
 mod rig;
+mod updates;
 mod wraps;

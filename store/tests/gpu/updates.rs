@@ -1,0 +1,410 @@
+//! Rows that are updated under look-ups that go on, captured ones too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use warprow_gpu_queues::{DeviceMemory, Gpu};
+use warprow_store::{
+    DType, Feature, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot, HostOptions, Len,
+    LoadOptions, OpenOptions, PlanOptions, Pooling, PrepareOptions, Store, StoreError, TableSpec, Ticket,
+};
+
+use crate::common::random::{Case, random_features, random_tables};
+use crate::common::{self, Table};
+use crate::rig::{Graph, Stream, check_report, gpu, one_batch, patient, scaled, wait};
+
+const DIM: usize = 16;
+const ROWS: u64 = 3000;
+const IDS: usize = 600;
+/// Rows that are updated together.
+const HOT: u64 = 200;
+
+/// An element of version `version`: exact in `f32`, sums of two included.
+fn element(version: u64, id: u64) -> f32 {
+    (version * 4096 + id) as f32
+}
+
+fn row(version: u64, id: u64) -> Vec<u8> {
+    element(version, id).to_le_bytes().repeat(DIM)
+}
+
+fn table() -> Table {
+    let mut spec = TableSpec::new("a", ROWS, DIM as u32, DType::F32);
+    spec.hot_rows = 300;
+    Table { rows: (0..ROWS).flat_map(|id| row(0, id)).collect(), ranks: None, spec, keys: None }
+}
+
+/// Gives all rows that are updated together the content of a version, in some order, some of them twice.
+fn update(store: &Store, version: u64, random: &mut fastrand::Rng) -> Result<u64, StoreError> {
+    let mut ids: Vec<u64> = (0..HOT).map(|number| number * 15).collect();
+    random.shuffle(&mut ids);
+    let again: Vec<u64> = ids[..3].to_vec();
+    let mut rows: Vec<u8> = again.iter().flat_map(|&id| row(900, id)).collect();
+    rows.extend(ids.iter().flat_map(|&id| row(version, id)));
+    store.update("a", &[again, ids].concat(), &rows)
+}
+
+/// Arrays of look-ups: half of the ids are of rows that are updated.
+struct Reader {
+    ids: Vec<u64>,
+    on_gpu: DeviceMemory,
+    rows: DeviceMemory,
+    pooled: bool,
+}
+
+impl Reader {
+    fn new(gpu: &Arc<Gpu>, pooled: bool, random: &mut fastrand::Rng) -> Self {
+        let id = |random: &mut fastrand::Rng| match random.bool() {
+            true => random.u64(..HOT) * 15,
+            false => random.u64(..ROWS),
+        };
+        let ids: Vec<u64> = (0..IDS).map(|_| id(random)).collect();
+        let on_gpu = DeviceMemory::new(gpu, IDS as u64 * 8).unwrap();
+        on_gpu.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        Self { ids, on_gpu, rows: DeviceMemory::new(gpu, (IDS * DIM * 4) as u64).unwrap(), pooled }
+    }
+
+    fn features(pooled: bool) -> [Feature; 1] {
+        [Feature::new("f", "a").pooling(if pooled { Pooling::Sum } else { Pooling::None })]
+    }
+
+    fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
+        let bags = if self.pooled { IDS / 2 } else { IDS };
+        let batch = GpuBatch::new(self.on_gpu.address(), Len::Host(IDS), bags as u32);
+        let out = GpuOutput::new(self.rows.address(), DIM);
+        // SAFETY: whoever launches waits for the ticket while this lives.
+        unsafe { slot.lookup(stream.0, &batch, &out) }
+    }
+
+    fn capture(&self, gpu: &Gpu, slot: &GpuSlot, stream: &Stream) -> (Graph, Ticket) {
+        let mut ticket = None;
+        let graph = stream.capture(gpu, || ticket = Some(self.launch(slot, stream).unwrap()));
+        (graph, ticket.unwrap())
+    }
+
+    /// Which version it read, by all its elements.
+    fn version(&self) -> u64 {
+        let mut bytes = vec![0; IDS * DIM * 4];
+        self.rows.read(0, &mut bytes).unwrap();
+        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect();
+        let bags: Vec<&[u64]> = self.ids.chunks(if self.pooled { 2 } else { 1 }).collect();
+        let updated = |id: u64| id.is_multiple_of(15);
+        let (first, bag) = bags.iter().enumerate().find(|(_, bag)| updated(bag[0])).unwrap();
+        let others: f32 = bag.iter().map(|&id| id as f32).sum();
+        let times = bag.iter().filter(|&&id| updated(id)).count() as f32;
+        let version = ((got[first * DIM] - others) / 4096.0 / times) as u64;
+        for (at, &got) in got.iter().enumerate().take(bags.len() * DIM) {
+            let of = |&id: &u64| element(if updated(id) { version } else { 0 }, id);
+            let wanted: f32 = bags[at / DIM].iter().map(of).sum();
+            assert_eq!(got, wanted, "element {at}, of ids {:?}, of version {version}", bags[at / DIM]);
+        }
+        version
+    }
+}
+
+#[derive(Default)]
+struct Course {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    over: AtomicBool,
+}
+
+/// Says that it is over, whatever happens.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Looks up again and again until it is over; how often, and how many versions it saw.
+fn read_on(gpu: &Arc<Gpu>, course: &Course, reader: &Reader, slot: &GpuSlot, captured: bool) -> (u64, u64) {
+    let (stream, mut runs, mut seen, mut last) = (Stream::new(gpu), 0, 0, u64::MAX);
+    let graph = captured.then(|| reader.capture(gpu, slot, &stream));
+    while !course.over.load(Ordering::Acquire) {
+        let before = course.ended.load(Ordering::Acquire);
+        let report: GpuReport = match &graph {
+            Some((graph, ticket)) => {
+                stream.launch(gpu, graph);
+                stream.wait(gpu);
+                wait(ticket).unwrap()
+            }
+            None => wait(&reader.launch(slot, &stream).unwrap()).unwrap(),
+        };
+        let after = course.begun.load(Ordering::Acquire);
+        let version = reader.version();
+        assert!(
+            (before..=after).contains(&version),
+            "version {version}, where {before} was shown before it began and {after} had begun when it had ended"
+        );
+        if version > 0 {
+            let updated = reader.ids.iter().filter(|id| id.is_multiple_of(15)).count() as u64;
+            assert!(report.ids_dram >= updated, "updated rows count as in DRAM: {report:?}");
+        }
+        (runs, seen, last) = (runs + 1, seen + u64::from(version != last), version);
+    }
+    (runs, seen)
+}
+
+fn store() -> (Vec<Arc<warprow_soft_controller::SoftController>>, Store) {
+    let (drives, store) = common::store(2, 64 << 20, 512);
+    common::load(&store, &[table()], &LoadOptions::default());
+    (drives, store)
+}
+
+/// 500 updates of 200 rows each under four readers, of which two launch graphs, in each of three tiers, with plans that follow generations and
+/// that do not. So little memory that the sides of the overlay turn again and again.
+#[test]
+fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
+    let Some(gpu) = gpu() else { return };
+    let updates = std::env::var("WARPROW_UPDATES").ok().and_then(|it| it.parse().ok()).unwrap_or(500u64).min(899);
+    for (hbm, dram, following) in
+        [(1 << 20, 0, false), (0, 1 << 20, true), (40_000, 60_000, false), (40_000, 60_000, true)]
+    {
+        let (_drives, store) = store();
+        let mut random = fastrand::Rng::with_seed(hbm + dram);
+        let mut options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(400_000);
+        options.following = following;
+        let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+        let plan = |pooled| {
+            let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+            executor.plan(&Reader::features(pooled), options).unwrap()
+        };
+        let plans = [false, true].map(plan);
+        let course = Course::default();
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = [(false, false), (false, true), (true, false), (true, true)]
+                .into_iter()
+                .map(|(pooled, captured)| {
+                    let (gpu, course, plan) = (&*gpu, &course, &plans[usize::from(pooled)]);
+                    scope.spawn(move || {
+                        let mut random = fastrand::Rng::with_seed(11);
+                        let (reader, slot) = (Reader::new(gpu, pooled, &mut random), plan.slot().unwrap());
+                        read_on(gpu, course, &reader, &slot, captured)
+                    })
+                })
+                .collect();
+            let over = Over(&course.over);
+            let began = std::time::Instant::now();
+            for version in 1..=updates {
+                course.begun.store(version, Ordering::Release);
+                update(&store, version, &mut random).unwrap();
+                course.ended.store(version, Ordering::Release);
+                // Everything is in the overlay once, and the log grows.
+                if version % 100 == 0 {
+                    let id = store.generations()[0].id;
+                    store.compact(id).unwrap_or_else(|error| panic!("compacting at {version}: {error}"));
+                }
+            }
+            let took = began.elapsed();
+            drop(over);
+            let runs: Vec<(u64, u64)> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+            eprintln!(
+                "{hbm} B in GPU memory, {dram} B in DRAM: {updates} updates in {took:?}, (look-ups, versions) {runs:?}"
+            );
+            assert!(runs.iter().all(|&(_, versions)| versions > 5), "{runs:?}");
+        });
+    }
+}
+
+/// Random tables, dense and of keys, random updates and look-ups: what the naive look-up says, and counted as the host counts it.
+#[test]
+fn updated_rows_match_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    let seeds = std::env::var("WARPROW_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(16);
+    for seed in 0..seeds {
+        eprintln!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (drives, mut store) = common::store(random.usize(1..4), 48 << 20, 512);
+        let mut tables = random_tables(&mut random);
+        for table in &mut tables {
+            if random.bool() {
+                *table = table.clone().with_random_keys(true, &mut random);
+            }
+        }
+        common::load(&store, &tables, &LoadOptions::default());
+        let some = |store: &Store, tables: &mut Vec<Table>, random: &mut fastrand::Rng| {
+            let number = random.usize(..tables.len());
+            let table = &mut tables[number];
+            let bytes = table.row_bytes();
+            let positions: Vec<u64> = (0..random.usize(1..30)).map(|_| random.u64(..table.spec.rows)).collect();
+            let ids: Vec<u64> = positions.iter().map(|&position| table.id(position) as u64).collect();
+            let rows: Vec<u8> = (0..positions.len() * bytes).map(|_| random.u8(..)).collect();
+            store.update(&table.spec.name, &ids, &rows).unwrap();
+            for (&position, row) in positions.iter().zip(rows.chunks(bytes)) {
+                table.rows[position as usize * bytes..][..bytes].copy_from_slice(row);
+            }
+        };
+        // Before it is attached, and by another that had the store open.
+        for _ in 0..random.usize(..4) {
+            some(&store, &mut tables, &mut random);
+        }
+        if random.bool() {
+            drop(store);
+            store = Store::open(&common::devices(&drives), &OpenOptions::default()).unwrap();
+        }
+        let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
+        let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
+        let mut options = attach.with_queue_sets(random.u32(1..4)).with_checked_keys().with_overlay_bytes(8 << 20);
+        options.following = random.bool();
+        if random.bool() {
+            options = options.with_direct_ids(0);
+        }
+        let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+        let host = store.attach_host(HostOptions::default().with_dram_bytes(1 << 30)).unwrap();
+        let stream = Stream::new(&gpu);
+        for _ in 0..3 {
+            let (features, mut options) = random_features(&tables, &mut random);
+            if random.bool() {
+                options = options.with_max(3000, 40_000);
+            }
+            let plan = executor.plan(&features, options.clone()).unwrap();
+            let slot = plan.slot().unwrap();
+            for _ in 0..4 {
+                some(&store, &mut tables, &mut random);
+                one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
+            }
+            drop(slot);
+            // The same bits as the host's, and the same counts where all rows lie in its DRAM but for those in GPU memory.
+            let mut copied = plan.slot().unwrap().copied().unwrap();
+            let (host_plan, state) = (host.plan(&features, options.clone()).unwrap(), random.get_seed());
+            let case = || {
+                Case::random(&tables, &features, &options, plan.width(), false, &mut fastrand::Rng::with_seed(state))
+            };
+            let (mut on_gpu, mut on_host) = (case(), case());
+            let (batch, mut out) = on_gpu.arrays();
+            let report = copied.lookup(&batch, &mut out).unwrap();
+            let (batch, mut out) = on_host.arrays();
+            let by_host = host_plan.slot().unwrap().lookup(&batch, &mut out).unwrap();
+            on_gpu.check(&(seed, &features, &options));
+            on_host.check(&(seed, &features, &options));
+            check_report(&report, &on_gpu);
+            assert_eq!((report.ids, report.missing, report.padding), (by_host.ids, by_host.missing, by_host.padding));
+        }
+    }
+}
+
+fn attach(store: &Store, gpu: &Arc<Gpu>, options: GpuOptions) -> (GpuExecutor, GpuSlot) {
+    let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+    let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS as u32, IDS)).unwrap();
+    let slot = plan.slot().unwrap();
+    (executor, slot)
+}
+
+#[test]
+fn what_has_no_room_is_refused_and_a_compaction_that_is_adopted_makes_room() {
+    let Some(gpu) = gpu() else { return };
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(5);
+    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(120_000).with_following();
+    let (executor, slot) = attach(&store, &gpu, options);
+    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let (graph, ticket) = reader.capture(&gpu, &slot, &stream);
+    let read = || {
+        stream.launch(&gpu, &graph);
+        stream.wait(&gpu);
+        wait(&ticket).unwrap();
+        reader.version()
+    };
+    // Again and again: what was updated again takes no room for long.
+    for version in 1..30 {
+        update(&store, version, &mut random).unwrap();
+        assert_eq!(read(), version);
+    }
+    let others: Vec<u64> = (0..ROWS).filter(|id| !id.is_multiple_of(15)).collect();
+    let mut refused = 0;
+    for ids in others.chunks(100) {
+        // The same content, so that readers see no other version.
+        let rows: Vec<u8> = ids.iter().flat_map(|&id| row(0, id)).collect();
+        match store.update("a", ids, &rows) {
+            Ok(_) => {}
+            Err(StoreError::GpuOverlayFull { bytes, bound }) => {
+                assert!(bytes > bound - bound / 8 && bound < 60_000, "{bytes} of {bound}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 10, "{refused}");
+    assert_eq!(read(), 29);
+    let id = store.generations()[0].id;
+    store.compact(id).unwrap();
+    assert_eq!(read(), 29);
+    let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
+    executor.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
+    drop(upcoming);
+    assert_eq!(read(), 29);
+    for version in 30..40 {
+        update(&store, version, &mut random).unwrap();
+        assert_eq!(read(), version);
+    }
+}
+
+#[test]
+fn switches_take_the_overlay_of_the_generation_with_them() {
+    let Some(gpu) = gpu() else { return };
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(6);
+    let first = store.generations()[0].id;
+    common::load(&store, &[table()], &LoadOptions::default().with_beside());
+    let second = store.generations().last().unwrap().id;
+    let options = patient().with_hbm_bytes(40_000).with_dram_bytes(60_000).with_overlay_bytes(1 << 20).with_following();
+    let (executor, slot) = attach(&store, &gpu, options);
+    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let read = || {
+        let report = wait(&reader.launch(&slot, &stream).unwrap()).unwrap();
+        (report.generation, reader.version())
+    };
+    update(&store, 1, &mut random).unwrap();
+    assert_eq!(read(), (first, 1));
+    // Of the one that stands by: nobody sees it yet.
+    let ids: Vec<u64> = (0..HOT).map(|number| number * 15).collect();
+    let rows: Vec<u8> = ids.iter().flat_map(|&id| row(2, id)).collect();
+    store.update_generation(second, "a", &ids, &rows).unwrap();
+    assert_eq!(read(), (first, 1));
+    let patience = scaled(Duration::from_secs(10));
+    for turn in 0..6u64 {
+        let (id, other) = if turn % 2 == 0 { (second, first) } else { (first, second) };
+        let upcoming = executor.prepare(&PrepareOptions::default().with_generation(id)).unwrap();
+        store.switch(id, false).unwrap();
+        // Between, updates go to what will be read, and to what is read.
+        for (generation, version) in [(id, 10 + turn), (other, 20 + turn)] {
+            let rows: Vec<u8> = ids.iter().flat_map(|&id| row(version, id)).collect();
+            store.update_generation(generation, "a", &ids, &rows).unwrap();
+        }
+        assert_eq!(read(), (other, 20 + turn));
+        executor.adopt(&upcoming, patience).unwrap();
+        assert_eq!(read(), (id, 10 + turn));
+        update(&store, 30 + turn, &mut random).unwrap();
+        assert_eq!(read(), (id, 30 + turn));
+    }
+}
+
+#[test]
+fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
+    let Some(gpu) = gpu() else { return };
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(8);
+    let without = store.attach_gpu(gpu.clone(), patient()).unwrap();
+    assert!(matches!(update(&store, 1, &mut random), Err(StoreError::Unfollowing { .. })));
+    // One that follows does not change that.
+    let (with, slot) = attach(&store, &gpu, patient().with_overlay_bytes(1 << 20));
+    assert!(matches!(update(&store, 1, &mut random), Err(StoreError::Unfollowing { .. })));
+    drop(without);
+    update(&store, 1, &mut random).unwrap();
+    let refused = store.attach_gpu(gpu.clone(), patient());
+    assert!(matches!(&refused, Err(GpuError::Unsupported(why)) if why.contains("compact")), "{refused:?}");
+    let tiny = store.attach_gpu(gpu.clone(), patient().with_overlay_bytes(1000));
+    assert!(matches!(&tiny, Err(GpuError::Unsupported(why)) if why.contains("overlay_bytes")), "{tiny:?}");
+    let small = store.attach_gpu(gpu.clone(), patient().with_overlay_bytes(20_000));
+    assert!(matches!(&small, Err(GpuError::Store(StoreError::GpuOverlayFull { .. }))), "{small:?}");
+    // What could not be attached is in nobody's way.
+    update(&store, 2, &mut random).unwrap();
+    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    wait(&reader.launch(&slot, &stream).unwrap()).unwrap();
+    assert_eq!(reader.version(), 2);
+    drop((slot, with));
+    update(&store, 3, &mut random).unwrap();
+}
