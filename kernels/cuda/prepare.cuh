@@ -127,7 +127,8 @@ DEVICE bool take_lease(SlotState& slot) {
 }
 
 // One thread: may this launch run, and on what? Takes the lease and passes the gate.
-DEVICE void admit(const Lookup& p) {
+// UPDATED: rows may be updated; then it takes the snapshot of the overlay too.
+template <bool UPDATED> DEVICE void admit(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
     Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
     if (!take_lease(slot)) {
@@ -153,7 +154,7 @@ DEVICE void admit(const Lookup& p) {
     // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
     store_relaxed(gate_inside(p), slot.launch);
     fence_sequential();
-    if (p.overlay != 0) slot.snapshot = published(p);
+    if (UPDATED && p.overlay != 0) slot.snapshot = published(p);
     slot.gate_was_closed = load_relaxed(gate_closed(p));
     if (slot.gate_was_closed) store_relaxed(gate_inside(p), 0ull);
     // What the host did before it opened the gate is seen by whoever finds it open; and what was updated, by who has the snapshot.
@@ -280,7 +281,7 @@ constexpr u32 MARK_THREADS = 256;
 constexpr u32 WALK_THREADS = 256;
 
 // grid 1, block 1.
-KERNEL warprow_begin(const Lookup p) { admit(p); }
+KERNEL warprow_begin(const Lookup p) { admit<true>(p); }
 
 // Sets the bit of each id's key. grid: any. Reads ids once, writes 8 B an id; a bit costs an atomic only if it is not yet set.
 template <bool UPDATED> DEVICE void mark(const Lookup& p, Scratch& scratch) {
@@ -433,7 +434,7 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
     SHARED u32 admitted, keyed;
     SlotState& slot = *at<SlotState>(p.slot);
     if (threadIdx.x == 0) {
-        admit(p);
+        admit<UPDATED>(p);
         admitted = slot.admitted[p.ticket];
     }
     __syncthreads();

@@ -21,7 +21,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 26] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 27] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("ids far apart", dedupe::far_apart, 12),
@@ -40,6 +40,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 26] = [
     ("a slot that is being adopted for", adopt::waiting, 60),
     ("look-ups in the middle of updates", overlay::readers_beside_updates, 20),
     ("updates in the middle of look-ups", overlay::updates_beside_readers, 40),
+    ("updated rows of drives", overlay::updated_on_drives, 12),
     ("rows on drives", ring::case, 12),
     ("rings that wrap", ring::steady, 8),
     ("batches that end within tiles", ring::tiles, 12),

@@ -75,8 +75,9 @@ impl Mutant {
 
 /// The name of the function that is defined at this line, if one is.
 fn defined(line: &str) -> Option<&str> {
-    let is_definition = ["DEVICE ", "APART ", "KERNEL ", "template ", "    METHOD "].iter().any(|word| line.starts_with(word))
-        && line.ends_with('{');
+    let is_definition =
+        ["DEVICE ", "APART ", "KERNEL ", "template ", "    METHOD "].iter().any(|word| line.starts_with(word))
+            && line.ends_with('{');
     let before =
         line.split_once("(const Lookup").or_else(|| line.rsplit_once(") {").and_then(|(head, _)| head.split_once('(')));
     // Launch bounds come before a kernel's name, and have brackets of their own.

@@ -8,6 +8,8 @@ use warprow_kernels::{OverlayMap, Staged, overlay_row_bytes};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
+use crate::oracle::Place;
+use crate::rich;
 use crate::rig::{Rig, expect};
 use crate::shim::{Launch, Shim, seeds};
 use crate::world::{Shape, World, random_rows};
@@ -24,15 +26,12 @@ struct Updates {
 /// Rows of one call: table, row, content.
 type Rows = Vec<(usize, u64, Vec<u8>)>;
 
-const STAGING: usize = 1 << 16;
-
 impl Updates {
-    fn new(rng: &mut Rng) -> Self {
-        let bytes = rng.usize(20_000..60_000);
+    fn new(bytes: usize) -> Self {
         let memory = Buffer::new(bytes);
         let map = OverlayMap::new(memory.address(), bytes as u64, 300).unwrap();
         memory.write((map.header_at() - memory.address()) as usize, map.header().as_bytes());
-        Self { map, memory, staging: Buffer::new(STAGING), number: 0, turns: 0 }
+        Self { map, memory, staging: Buffer::new(bytes + (1 << 15)), number: 0, turns: 0 }
     }
 
     /// The launches that put some rows in; more than one where all is copied to the other side first. `None`: they have no room.
@@ -153,7 +152,7 @@ fn check(shim: &mut Shim, rng: &Rng, world: &World, batch: &Batch, kind: u32) ->
 /// Updates, one after the other, each with whole look-ups in the middle of its kernel.
 fn readers(shim: &mut Shim, reader: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut rng = Rng::with_seed(seed);
-    let mut updates = Updates::new(&mut rng);
+    let mut updates = Updates::new(rng.usize(20_000..60_000));
     let mut world = world(&mut rng, &updates);
     let mut inside = 0;
     for update in 0..8 {
@@ -204,7 +203,7 @@ fn readers(shim: &mut Shim, reader: &mut Shim, seed: u64) -> Result<u32, String>
 /// Look-ups, one after the other, with whole updates in the middle of their kernels.
 fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), String> {
     let mut rng = Rng::with_seed(seed);
-    let mut updates = Updates::new(&mut rng);
+    let mut updates = Updates::new(rng.usize(20_000..60_000));
     let mut world = world(&mut rng, &updates);
     let mut inside = 0;
     for look_up_number in 0..10 {
@@ -255,6 +254,43 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
     Ok((inside, updates.turns))
 }
 
+/// Look-ups of all tiers, of rows some of which were updated since: those are read from no drive, also where the drive's are damaged.
+/// How many they found.
+fn over_drives(shim: &mut Shim, seed: u64) -> Result<usize, String> {
+    let mut scene = rich::scene(seed);
+    let mut updates = Updates::new(4 << 20);
+    scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed % 2 == 0);
+    let mut found = 0;
+    for _ in 0..3 {
+        let batch = Batch::new(&mut scene.rng, &scene.world);
+        let (rng, world) = (&mut scene.rng, &scene.world);
+        let row = |at: usize, rng: &mut Rng| {
+            let number = world.features[batch.feature_of(at, world.features.len())].table;
+            let table = &world.tables[number];
+            let row = table.row_of(batch.ids[at]).filter(|_| table.overlay != 0)?;
+            Some((number, row, random_rows(rng, table.element, table.dim, 1)))
+        };
+        let rows: Rows =
+            (0..30).filter(|_| !batch.ids.is_empty()).filter_map(|_| row(rng.usize(0..batch.ids.len()), rng)).collect();
+        for launched in updates.launches(world, &rows).ok_or("there is no room")? {
+            shim.update(&launch(), &launched, rng.u64(..), None)?;
+        }
+        show(&mut scene.world, rows);
+        let launched = scene.run(shim, batch, |_, _| ())?;
+        let due = rich::damaged(&scene.world, &launched.expected.uniques);
+        if launched.lost != due {
+            return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
+        }
+        scene.check(shim, &launched)?;
+        found += launched.expected.places.iter().filter(|place| matches!(place, Place::Updated(_))).count();
+    }
+    Ok(found)
+}
+
+pub(crate) fn updated_on_drives(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    over_drives(shim, seed).map(drop)
+}
+
 pub(crate) fn readers_beside_updates(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut reader = shim.twin();
     readers(shim, &mut reader, seed).map(drop)
@@ -263,6 +299,14 @@ pub(crate) fn readers_beside_updates(shim: &mut Shim, seed: u64) -> Result<(), S
 pub(crate) fn updates_beside_readers(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut writer = shim.twin();
     writers(shim, &mut writer, seed).map(drop)
+}
+
+#[test]
+fn updated_rows_are_read_from_no_drive() {
+    let Some(mut shim) = Shim::new() else { return };
+    let found: usize =
+        seeds(12).map(|seed| over_drives(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
+    assert!(found > 200, "{found}");
 }
 
 #[test]

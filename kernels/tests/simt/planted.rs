@@ -95,7 +95,7 @@ const PLANTED: &[Planted] = &[
         40,
         patch(
             "expand.cuh",
-            "        leave(p, slot);\n    }\n    if (RICH) first_missing",
+            "        leave<UPDATED>(p, slot);\n    }\n    if (RICH) first_missing",
             "    }\n    if (RICH) first_missing",
         ),
     ),

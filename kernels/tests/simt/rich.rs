@@ -89,7 +89,7 @@ fn every_number_of_few_bits_converts() {
 }
 
 /// Tables of which some are checked, on drives that return some of their rows with a bit changed.
-fn scene(seed: u64) -> Scene {
+pub(crate) fn scene(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
     let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
     let shape = Shape {
@@ -114,17 +114,22 @@ fn scene(seed: u64) -> Scene {
     Scene { drives, world, rng, resident: 0 }
 }
 
+/// Those of the keys whose rows drives return damaged.
+pub(crate) fn damaged(world: &World, keys: &[u64]) -> Vec<u64> {
+    let is_damaged = |key: u64| {
+        let (table, rank) = world.row_of(key);
+        world.tables[table].spoilt.iter().any(|&(spoilt, _)| spoilt == rank)
+    };
+    keys.iter().copied().filter(|&key| is_damaged(key)).collect()
+}
+
 /// Look-ups that find every damaged row, and no other; how many they found.
 pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
     let (mut scene, mut found) = (scene(seed), 0);
     for _ in 0..2 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
-        let is_damaged = |key: u64| {
-            let (table, rank) = scene.world.row_of(key);
-            scene.world.tables[table].spoilt.iter().any(|&(spoilt, _)| spoilt == rank)
-        };
-        let due: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| is_damaged(key)).collect();
+        let due = damaged(&scene.world, &launched.expected.uniques);
         if launched.lost != due {
             return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
         }

@@ -154,16 +154,17 @@ impl Rig<'_> {
     fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel = match (lookup.pooled, lookup.features + lookup.follows, lookup.rich + u32::from(lookup.overlay != 0)) {
-            (0, 1, 0) => "warprow_direct_one",
-            (0, _, 0) => "warprow_direct_rows",
-            (_, _, 0) => "warprow_direct_bags",
-            (0, 1, 1) => "warprow_direct_rich_one",
-            (0, _, 1) => "warprow_direct_rich_rows",
-            (_, _, 1) => "warprow_direct_rich_bags",
-            (0, _, _) => "warprow_direct_updated_rows",
-            _ => "warprow_direct_updated_bags",
-        };
+        let kernel =
+            match (lookup.pooled, lookup.features + lookup.follows, lookup.rich + u32::from(lookup.overlay != 0)) {
+                (0, 1, 0) => "warprow_direct_one",
+                (0, _, 0) => "warprow_direct_rows",
+                (_, _, 0) => "warprow_direct_bags",
+                (0, 1, 1) => "warprow_direct_rich_one",
+                (0, _, 1) => "warprow_direct_rich_rows",
+                (_, _, 1) => "warprow_direct_rich_bags",
+                (0, _, _) => "warprow_direct_updated_rows",
+                _ => "warprow_direct_updated_bags",
+            };
         self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
     }
 

@@ -249,6 +249,7 @@ fn updated_rows_match_the_naive_look_up() {
         let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
         let mut options = attach.with_queue_sets(random.u32(1..4)).with_checked_keys().with_overlay_bytes(8 << 20);
         options.following = random.bool();
+        options.check_rows = random.bool();
         if random.bool() {
             options = options.with_direct_ids(0);
         }
@@ -282,6 +283,61 @@ fn updated_rows_match_the_naive_look_up() {
             on_host.check(&(seed, &features, &options));
             check_report(&report, &on_gpu);
             assert_eq!((report.ids, report.missing, report.padding), (by_host.ids, by_host.missing, by_host.padding));
+        }
+    }
+}
+
+/// Tables of every type of elements, their checksums compared, copied and pooled, from each tier and by one kernel or more: the host
+/// executor's bits.
+#[test]
+fn updated_rows_of_every_type_are_the_hosts() {
+    let Some(gpu) = gpu() else { return };
+    for (seed, dtype) in (0..).zip(DType::ALL) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(2, 24 << 20, 512);
+        let mut table = Table::random("t", 300, 36 + 4 * seed as u32, dtype, &mut random);
+        (table.spec.row_crc, table.spec.hot_rows) = (true, 100);
+        common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+        let bytes = table.row_bytes();
+        for (hbm, dram, direct) in [(1 << 30, 0, true), (0, 1 << 30, true), (0, 1 << 30, false), (0, 0, false)] {
+            let options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(1 << 20);
+            let options = if direct { options } else { options.with_direct_ids(0) }.with_checked_rows();
+            let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+            let host = store.attach_host(HostOptions::default().with_checked_rows()).unwrap();
+            for pooling in [Pooling::None, Pooling::Sum, Pooling::Mean] {
+                let ids: Vec<u64> = (0..100).map(|_| random.u64(..300)).collect();
+                let rows: Vec<u8> = (0..ids.len() * bytes).map(|_| random.u8(..)).collect();
+                store.update("t", &ids, &rows).unwrap();
+                for (&id, row) in ids.iter().zip(rows.chunks(bytes)) {
+                    table.rows[id as usize * bytes..][..bytes].copy_from_slice(row);
+                }
+                let features = [Feature::new("f", "t").pooling(pooling)];
+                let options = PlanOptions::default().with_max(9, 12_000);
+                let plan = executor.plan(&features, options.clone()).unwrap();
+                let mut copied = plan.slot().unwrap().copied().unwrap();
+                let mut on_host = host.plan(&features, options.clone()).unwrap().slot().unwrap();
+                for _ in 0..6 {
+                    let tables = std::slice::from_ref(&table);
+                    let mut case = Case::random(tables, &features, &options, plan.width(), false, &mut random);
+                    let (batch, mut out) = case.arrays();
+                    on_host.lookup(&batch, &mut out).unwrap();
+                    case.check(&(dtype, pooling, "host"));
+                    let by_host = (case.buffer.bits(), case.mask.clone());
+                    let (batch, mut out) = case.arrays();
+                    let report = copied.lookup(&batch, &mut out).unwrap();
+                    case.check(&(dtype, pooling, hbm, dram, direct));
+                    check_report(&report, &case);
+                    for (at, (got, due)) in case.buffer.bits().into_iter().zip(by_host.0).enumerate() {
+                        // A NaN that arithmetic made may have any payload.
+                        let is_nan = |bits: u32| f32::from_bits(bits).is_nan();
+                        assert!(
+                            got == due || is_nan(got) && is_nan(due),
+                            "{dtype:?}, {pooling:?}: {at}: {got:#x}, {due:#x}"
+                        );
+                    }
+                    assert_eq!(case.mask, by_host.1);
+                }
+            }
         }
     }
 }
