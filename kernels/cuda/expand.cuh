@@ -435,21 +435,17 @@ template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 
 
 // Kernels of their own, for the one needs more registers than the other. grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 ends) {
-    SHARED Scratch scratch;
-    expand<false, false>(p, ends, scratch);
+    expand<false, false>(p, ends, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_bags(const Lookup p, const u32 ends) {
-    SHARED Scratch scratch;
-    expand<true, false>(p, ends, scratch);
+    expand<true, false>(p, ends, scratch_of_block());
 }
 // Of RICH plans.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
-    SHARED Scratch scratch;
-    expand<false, true>(p, ends, scratch);
+    expand<false, true>(p, ends, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_expand_rich_bags(const Lookup p, const u32 ends) {
-    SHARED Scratch scratch;
-    expand<true, true>(p, ends, scratch);
+    expand<true, true>(p, ends, scratch_of_block());
 }
 
 // Clears what `mark` set. grid: by uniques.
@@ -601,36 +597,28 @@ template <bool POOLED, bool ONE, bool RICH, bool UPDATED> DEVICE void direct(con
 
 // grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<false, false, false, false>(p, scratch);
+    direct<false, false, false, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<true, false, false, false>(p, scratch);
+    direct<true, false, false, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<false, true, false, false>(p, scratch);
+    direct<false, true, false, false>(p, scratch_of_block());
 }
 // Of RICH plans.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_rows(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<false, false, true, false>(p, scratch);
+    direct<false, false, true, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rich_bags(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<true, false, true, false>(p, scratch);
+    direct<true, false, true, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_one(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<false, true, true, false>(p, scratch);
+    direct<false, true, true, false>(p, scratch_of_block());
 }
 // Of executors that follow updates: the others pay nothing for that.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_updated_rows(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<false, false, true, true>(p, scratch);
+    direct<false, false, true, true>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_updated_bags(const Lookup p) {
-    SHARED Scratch scratch;
-    direct<true, false, true, true>(p, scratch);
+    direct<true, false, true, true>(p, scratch_of_block());
 }

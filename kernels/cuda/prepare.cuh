@@ -54,6 +54,11 @@ struct alignas(16) Scratch {
     u32 flaws;
 };
 
+DEVICE Scratch& scratch_of_block() {
+    SHARED Scratch scratch;
+    return scratch;
+}
+
 // By the whole block. ONE: features are not asked for. UPDATED: updated rows are.
 template <bool ONE, bool UPDATED> DEVICE void set_up(const Lookup& p, const Bags& it, Scratch& scratch) {
     if (!ONE && p.features <= HELD_FEATURES) {
@@ -314,13 +319,11 @@ template <bool UPDATED> DEVICE void mark(const Lookup& p, Scratch& scratch) {
 }
 
 KERNEL warprow_mark(const Lookup p) {
-    SHARED Scratch scratch;
-    mark<false>(p, scratch);
+    mark<false>(p, scratch_of_block());
 }
 // Of executors that follow updates.
 KERNEL warprow_mark_updated(const Lookup p) {
-    SHARED Scratch scratch;
-    mark<true>(p, scratch);
+    mark<true>(p, scratch_of_block());
 }
 
 // The words of the summary that a warp walks.
@@ -426,21 +429,31 @@ DEVICE void block_sort(u64* words, u32 size) {
     }
 }
 
+// What the block shares beside.
+struct Preparing {
+    u32 room[SMALL_THREADS / 32];
+    u32 admitted, keyed;
+};
+
+DEVICE Preparing& preparing() {
+    SHARED Preparing it;
+    return it;
+}
+
 // All of begin, mark, count and place. Only rows on drives are deduplicated and staged; those in DRAM are read where they lie.
 // grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
 template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
     extern __shared__ u64 words[];
-    SHARED u32 room[SMALL_THREADS / 32];
-    SHARED u32 admitted, keyed;
+    Preparing& own = preparing();
     SlotState& slot = *at<SlotState>(p.slot);
     if (threadIdx.x == 0) {
         admit<UPDATED>(p);
-        admitted = slot.admitted[p.ticket];
+        own.admitted = slot.admitted[p.ticket];
     }
     __syncthreads();
-    if (!admitted) return;
+    if (!own.admitted) return;
     const Bags bags = bags_of(p, slot.size);
-    if (threadIdx.x == 0) keyed = 0;
+    if (threadIdx.x == 0) own.keyed = 0;
     set_up<false, UPDATED>(p, bags, scratch);
     check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
@@ -450,13 +463,13 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
         at<u64>(p.place)[i] = place;
         mask_at(p, feature, i, place);
         tell_missing<true>(p, feature, i, place, marked);
-        if (place < PLACE_STAGED) words[atomicAdd(&keyed, 1u)] = place << POSITION_BITS | i;
+        if (place < PLACE_STAGED) words[atomicAdd(&own.keyed, 1u)] = place << POSITION_BITS | i;
     }
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
     u32 size = 1;
-    while (size < keyed) size *= 2;
-    for (u32 i = keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
+    while (size < own.keyed) size *= 2;
+    for (u32 i = own.keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
     __syncthreads();
     block_sort(words, size);
     // Each thread's share is contiguous, so that one scan numbers them all.
@@ -467,7 +480,7 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
         u64 word = words[i];
         if (word != NO_KEY && (i == 0 || words[i - 1] >> POSITION_BITS != word >> POSITION_BITS)) ++heads;
     }
-    u32 number = block_scan<SMALL_THREADS>(heads, room, total);
+    u32 number = block_scan<SMALL_THREADS>(heads, own.room, total);
     for (u32 i = first; i < last; ++i) {
         u64 word = words[i], key = word >> POSITION_BITS;
         if (word == NO_KEY) break;
@@ -486,11 +499,9 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
 }
 
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
-    SHARED Scratch scratch;
-    prepare<false>(p, scratch);
+    prepare<false>(p, scratch_of_block());
 }
 // Of executors that follow updates.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_updated(const Lookup p) {
-    SHARED Scratch scratch;
-    prepare<true>(p, scratch);
+    prepare<true>(p, scratch_of_block());
 }

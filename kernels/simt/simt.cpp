@@ -306,8 +306,12 @@ static void set_up(char* stacks, char* shared) {
         it.live = threads.x;
         it.at_barrier = 0;
         it.shared = shared + b * bytes;
-        // Nobody has cleared it.
-        for (size_t i = 0; i < bytes; ++i) it.shared[i] = (char)random_word();
+        // Nobody has cleared it. What comes next does not depend on how much of it there is.
+        u64 word = random_word();
+        for (size_t i = 0; i < bytes; ++i) {
+            word = word * 6364136223846793005ull + 1442695040888963407ull;
+            it.shared[i] = (char)(word >> 56);
+        }
         for (u32 i = 0; i < threads.x; ++i) {
             char* stack = stacks + (size_t)(b * threads.x + i) * (STACK + STAGGER);
             *reinterpret_cast<u64*>(stack) = CANARY;
