@@ -259,7 +259,7 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
 fn over_drives(shim: &mut Shim, seed: u64) -> Result<usize, String> {
     let mut scene = rich::scene(seed);
     let mut updates = Updates::new(4 << 20);
-    scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed % 2 == 0);
+    scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
     let mut found = 0;
     for _ in 0..3 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
