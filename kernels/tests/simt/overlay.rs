@@ -143,6 +143,11 @@ fn check(shim: &mut Shim, rng: &Rng, world: &World, batch: &Batch, kind: u32) ->
     let mut expected = expected.by_one_block(world, kind == 1);
     if kind == 0 {
         expected.counters.rows_dram = 0;
+        // Else blocks of the next might take it for theirs.
+        let left = world.slot.direct.u64_at(std::mem::offset_of!(abi::SlotState, snapshot));
+        if left != 0 {
+            return Err(format!("the snapshot {left:#x} outlives its launch"));
+        }
     }
     let rig = Rig { shim, rng: rng.clone(), world };
     let lookup = abi::Lookup { ticket: if kind == 0 { 2 } else { 0 }, ..batch.lookup() };

@@ -354,7 +354,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "rows shared by what is healthy at the moment",
         sets::case,
-        12,
+        40,
         patch("fetch.cuh", "                healthy = load_relaxed(&state.poisoned_by) == launch;\n", ""),
     ),
     planted(
