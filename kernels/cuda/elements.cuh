@@ -123,10 +123,15 @@ struct Four {
     float value[4];
 };
 
-// Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of 4 or 2 bytes; the row's padding may be among them.
+// Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of 16 to 2 bytes; the row's padding may be among them.
 template <u32 BITS> DEVICE Raw<BITS> load_four(u64 row, u32 first) {
-    static_assert(BITS == 8 || BITS == 4, "short ones");
-    if constexpr (BITS == 8) return Raw<BITS>{{at<const u32>(row)[first / 4]}};
+    if constexpr (BITS == 32) {
+        const uint4 four = at<const uint4>(row)[first / 4];
+        return Raw<BITS>{{four.x, four.y, four.z, four.w}};
+    } else if constexpr (BITS == 16) {
+        const u64 four = at<const u64>(row)[first / 4];
+        return Raw<BITS>{{(u32)four, (u32)(four >> 32)}};
+    } else if constexpr (BITS == 8) return Raw<BITS>{{at<const u32>(row)[first / 4]}};
     else return Raw<BITS>{{at<const u16>(row)[first / 4]}};
 }
 

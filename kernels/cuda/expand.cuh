@@ -218,47 +218,15 @@ template <bool DIRECT, bool UPDATED> DEVICE Addend addend_at(const Lookup& p, co
     return Addend{row, feature.weighted ? at<const float>(p.weights)[index] : 1.0f};
 }
 
-// The rows of a bag, by a warp, each element by one lane.
-template <bool DIRECT, bool UPDATED> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    constexpr u32 HELD = 4;  // elements that a lane adds up at once
-    const Table& table = feature.table;
-    const u32 lane = threadIdx.x % 32;
-    for (u32 first = 0; first < table.dim; first += 32 * HELD) {
-        float sum[HELD] = {};
-        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
-            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT, UPDATED>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
-            u32 rows = (u32)min_of(32, bag.end - tile);
-            for (u32 i = 0; i < rows; ++i) {
-                u64 row = __shfl_sync(FULL, mine.row, i);
-                float factor = __shfl_sync(FULL, mine.weight, i);
-                if (row == ROW_NONE) continue;
-                for (u32 held = 0; held < HELD; ++held) {
-                    u32 e = first + held * 32 + lane;
-                    if (e >= table.dim) continue;
-                    float value = widen(row, table.element, e);
-                    if (feature.weighted) value = __fmul_rn(factor, value);
-                    sum[held] = __fadd_rn(sum[held], value);
-                }
-            }
-        }
-        for (u32 held = 0; held < HELD; ++held) {
-            u32 e = first + held * 32 + lane;
-            if (e >= table.dim) continue;
-            float value = sum[held];
-            if (feature.pooling == POOLING_MEAN && bag.counted != 0) value = __fdiv_rn(value, (float)bag.counted);
-            narrow(bag.out, p.out_element, e, value);
-        }
-    }
-}
-
-// The same for elements of BITS bits, 8 or 4: a lane has four elements side by side, of several rows at a time. Of rows with a scale, each
-// lane loads that of one, for all. Each byte of a row is read once; for each row there are two shuffles for its address, one for a weight,
-// two for a scale, a load of 4 or 2 B, and for each element a conversion, at most two products, and at most two sums.
+// The rows of a bag, by a warp, of elements of BITS bits: a lane has four elements side by side, of several rows at a time, for a bag may be
+// long and there may be few of them. Of rows with a scale, each lane loads that of one, for all. Each byte of a row is read once; for each
+// row there are two shuffles for its address, one for a weight, two for a scale, a load of 16 to 2 B, and for each element a conversion, at
+// most two products, and at most two sums.
 template <bool DIRECT, bool UPDATED, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    constexpr u32 ROWS = 8;  // under way at once: they are short
+    constexpr u32 ROWS = 8;  // under way at once
     const Table& table = feature.table;
     const u32 lane = threadIdx.x % 32;
-    const bool has_scale = is_scaled(table.element);
+    const bool has_scale = BITS <= 8 && is_scaled(table.element);
     for (u32 first = lane * 4; first - lane * 4 < table.dim; first += 128) {
         Four sum{};
         for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
@@ -297,12 +265,15 @@ template <bool DIRECT, bool UPDATED, u32 BITS> DEVICE void add_up_as(const Looku
     }
 }
 
-template <bool DIRECT, bool UPDATED> DEVICE void add_up_any(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
+template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
     switch (element_bits(feature.table.element)) {
-        case 32:
-        case 16: return add_up<DIRECT, UPDATED>(p, slot, feature, bag);
-        case 8: return add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
-        default: return add_up_as<DIRECT, UPDATED, 4>(p, slot, feature, bag);
+        case 32: return add_up_as<DIRECT, UPDATED, 32>(p, slot, feature, bag);
+        case 16: return add_up_as<DIRECT, UPDATED, 16>(p, slot, feature, bag);
+        case 8:
+            if (RICH) add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
+            return;
+        default:
+            if (RICH) add_up_as<DIRECT, UPDATED, 4>(p, slot, feature, bag);
     }
 }
 
@@ -342,7 +313,7 @@ template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lo
         lost = __ballot_sync(FULL, lost) != 0;
         const u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
         const Bag it{begin, lost ? begin : end, lost ? 0 : counted, out};
-        if (RICH) add_up_any<DIRECT, UPDATED>(p, slot, feature, it); else add_up<DIRECT, UPDATED>(p, slot, feature, it);
+        add_up<DIRECT, RICH, UPDATED>(p, slot, feature, it);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
@@ -437,14 +408,14 @@ template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 ends) {
     expand<false, false>(p, ends, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_bags(const Lookup p, const u32 ends) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_bags(const Lookup p, const u32 ends) {
     expand<true, false>(p, ends, scratch_of_block());
 }
 // Of RICH plans.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
     expand<false, true>(p, ends, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_expand_rich_bags(const Lookup p, const u32 ends) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_rich_bags(const Lookup p, const u32 ends) {
     expand<true, true>(p, ends, scratch_of_block());
 }
 
@@ -599,7 +570,7 @@ template <bool POOLED, bool ONE, bool RICH, bool UPDATED> DEVICE void direct(con
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_rows(const Lookup p) {
     direct<false, false, false, false>(p, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_bags(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_direct_bags(const Lookup p) {
     direct<true, false, false, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
@@ -609,7 +580,7 @@ KERNEL __launch_bounds__(EXPAND_THREADS, 5) warprow_direct_one(const Lookup p) {
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_rows(const Lookup p) {
     direct<false, false, true, false>(p, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_rich_bags(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_direct_rich_bags(const Lookup p) {
     direct<true, false, true, false>(p, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_one(const Lookup p) {
@@ -619,6 +590,6 @@ KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_rich_one(const Lookup
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_direct_updated_rows(const Lookup p) {
     direct<false, false, true, true>(p, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 3) warprow_direct_updated_bags(const Lookup p) {
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_direct_updated_bags(const Lookup p) {
     direct<true, false, true, true>(p, scratch_of_block());
 }

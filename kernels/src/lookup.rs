@@ -186,7 +186,7 @@ impl Kernels {
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         let steps = match kind {
-            Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(5))), None, None, None, None, None, None],
+            Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(if pooled == 0 { 5 } else { 4 }))), None, None, None, None, None, None],
             Kind::Small => [
                 Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) }),
                 Some(fetch),
