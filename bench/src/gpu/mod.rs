@@ -12,6 +12,7 @@ mod processor;
 mod request;
 pub mod resident;
 pub mod ring;
+pub mod ssd;
 mod stream;
 
 pub use kernels::{Gather, Kernels};

@@ -62,8 +62,8 @@ pub(crate) struct GpuArgs {
     #[arg(long, default_value_t = 8)]
     drives: u32,
     /// tables: what drives are made of.
-    #[arg(long, value_enum, default_value_t = MediaArg::Ram)]
-    media: MediaArg,
+    #[arg(long, value_enum, default_value_t = Media::Ram)]
+    media: Media,
     /// tables: repetitions, of which medians are taken; a third of them for the rivals.
     #[arg(long, default_value_t = 9)]
     runs: u32,
@@ -97,14 +97,6 @@ enum Part {
     Split,
     /// What calls cost.
     Call,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MediaArg {
-    /// Memory, into which the tables are loaded first.
-    Ram,
-    /// Rows are computed when they are read.
-    Computed,
 }
 
 pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
@@ -169,10 +161,7 @@ fn setup(args: &GpuArgs) -> CriteoSetup {
         hot: args.hot.clone(),
         alpha: args.alpha,
         drives: args.drives,
-        media: match args.media {
-            MediaArg::Ram => Media::Ram,
-            MediaArg::Computed => Media::Computed,
-        },
+        media: args.media,
         runs: args.runs,
         seed: args.seed,
     }

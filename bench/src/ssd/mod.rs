@@ -1,0 +1,299 @@
+//! Rows on drives: look-ups that the GPU drives and look-ups that processors drive, on one and the same controllers.
+//!
+//! What a look-up costs beside its drives is its time less that from the first doorbell to the last completion by the controllers' clocks.
+
+mod drives;
+mod host;
+mod result;
+mod team;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use warprow_layout::DType;
+use warprow_soft_controller::Profile;
+use warprow_store::Store;
+use warprow_workload::{Oracle, median};
+
+pub(crate) use drives::Drives;
+pub use host::HostGround;
+pub use result::{Measured, SsdResult, show};
+pub(crate) use team::{Landing, Team};
+
+use crate::beds::{Bed, BedTable, Media};
+
+/// The table's name.
+pub(crate) const TABLE: &str = "table";
+/// Fewest repetitions of a look-up.
+const FEWEST: usize = 3;
+/// Most of them.
+const MOST: usize = 1000;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct SsdSetup {
+    /// Bytes of rows, all of them on drives.
+    pub size: u64,
+    /// Elements (f32) of a row.
+    pub dim: u32,
+    /// What drives are made of.
+    pub media: Media,
+    /// Whose timing they have, in turn.
+    pub profiles: Vec<Profile>,
+    /// Numbers of drives.
+    pub drives: Vec<u32>,
+    /// Numbers of ids.
+    pub counts: Vec<u64>,
+    /// Numbers of threads that drive look-ups.
+    pub threads: Vec<u32>,
+    /// Numbers of queue sets by which a GPU does.
+    pub sets: Vec<u32>,
+    /// For each of those, each number of ids, drives and each timing.
+    pub time: Duration,
+    /// After this nothing more is begun.
+    pub limit: Duration,
+    /// Of contents and ids.
+    pub seed: u64,
+}
+
+impl SsdSetup {
+    /// Refuses what cannot be measured; no GPU is needed for that.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!((1..=2048).contains(&self.dim), "rows of {} elements: 1 to 2048 are possible", self.dim);
+        ensure!(self.rows() > 0, "{} bytes are not a row of {} elements", self.size, self.dim);
+        let most = self.rows().min(1 << 24);
+        let bad = self.counts.iter().find(|count| !(1..=most).contains(count));
+        ensure!(bad.is_none(), "{} ids of {} rows: 1 to {most} are possible", bad.unwrap_or(&0), self.rows());
+        let within = |numbers: &[u32], most| numbers.iter().all(|number| (1..=most).contains(number));
+        ensure!(within(&self.drives, 64), "1 to 64 drives are possible");
+        ensure!(within(&self.threads, 64), "1 to 64 threads are possible");
+        ensure!(within(&self.sets, 32), "1 to 32 queue sets are possible");
+        let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
+        ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
+        Ok(())
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.size / (u64::from(self.dim) * 4)
+    }
+
+    pub(crate) fn content(&self) -> Oracle {
+        Oracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
+    }
+}
+
+/// One look-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// From the call until its caller has seen that all rows are where they belong.
+    pub seen: Duration,
+    /// Processor time that this took of the calling thread: of a look-up by a GPU the call alone.
+    pub caller: Duration,
+    /// Read commands.
+    pub commands: u64,
+}
+
+/// Someone who answers look-ups of a number of ids.
+pub trait Contender {
+    /// Fresh ids, and nothing of an answer.
+    fn prepare(&mut self) -> anyhow::Result<()>;
+
+    /// The look-up, which is timed.
+    fn look_up(&mut self) -> anyhow::Result<Taken>;
+
+    /// Compares all rows of the answer: how many.
+    fn check(&mut self) -> anyhow::Result<u64>;
+}
+
+/// Where look-ups are measured: with a GPU, or on processors alone.
+pub trait Ground {
+    /// Who they are by whom a GPU drives look-ups of `count` ids: `by` queue sets. `None`: there is no GPU.
+    fn by_gpu<'a>(
+        &'a mut self,
+        setup: &'a SsdSetup,
+        store: &'a Store,
+        count: u64,
+        by: u32,
+    ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
+
+    /// The same by `by` threads, whose rows end up where a GPU's would.
+    fn by_threads<'a>(
+        &'a mut self,
+        setup: &'a SsdSetup,
+        store: &'a Store,
+        count: u64,
+        by: u32,
+    ) -> anyhow::Result<Box<dyn Contender + 'a>>;
+}
+
+/// Measures everything of `setup`. `note` is told where it is, and what is left out.
+pub fn run(
+    ground: &mut dyn Ground,
+    setup: &SsdSetup,
+    note: &mut dyn FnMut(&str, bool),
+) -> anyhow::Result<Vec<SsdResult>> {
+    setup.check()?;
+    let (began, mut results) = (Instant::now(), Vec::new());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for &profile in &setup.profiles {
+        for &drives in &setup.drives {
+            if drives as usize >= cores {
+                note(&format!("{drives} drives are {drives} threads, and the machine has {cores} cores for all"), true);
+            }
+            let bed = Bed { drives, media: setup.media, disorder: true, profile };
+            note(&format!("{drives} drives, {}", profile_name(profile)), false);
+            let (store, drives) = bed.with_drives(&[BedTable::new(TABLE, setup.content())], None)?;
+            let drives = (Drives::new(drives), bed.drives);
+            for &count in &setup.counts {
+                if began.elapsed() >= setup.limit {
+                    let rest = format!("{} drives, {}, {count} ids", drives.1, profile_name(profile));
+                    note(&format!("left out, for the time is over: {rest}"), true);
+                    continue;
+                }
+                results.push(line(ground, setup, &store, &drives, profile, count).with_context(|| {
+                    format!("{} drives with the timing of {}, {count} ids", drives.1, profile_name(profile))
+                })?);
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn line(
+    ground: &mut dyn Ground,
+    setup: &SsdSetup,
+    store: &Store,
+    (drives, number): &(Drives, u32),
+    profile: Profile,
+    count: u64,
+) -> anyhow::Result<SsdResult> {
+    let (mut gpu, mut cpu) = (Vec::new(), Vec::new());
+    for &by in &setup.sets {
+        if let Some(mut contender) = ground.by_gpu(setup, store, count, by)? {
+            gpu.push(measure(&mut *contender, drives, setup, count, by)?);
+        }
+    }
+    for &by in &setup.threads {
+        let mut contender = ground.by_threads(setup, store, count, by)?;
+        cpu.push(measure(&mut *contender, drives, setup, count, by)?);
+    }
+    Ok(SsdResult::new(profile_name(profile), *number, count, gpu, cpu))
+}
+
+/// Repeats a look-up with fresh ids for the setup's time.
+fn measure(
+    contender: &mut dyn Contender,
+    drives: &Drives,
+    setup: &SsdSetup,
+    count: u64,
+    by: u32,
+) -> anyhow::Result<Measured> {
+    let mut samples: [Vec<f64>; 4] = Default::default();
+    let (mut commands, mut checked) = (0, 0);
+    let mut began = Instant::now();
+    // The first is for warming up.
+    for run in 0..=MOST {
+        contender.prepare()?;
+        drives.begin();
+        let taken = contender.look_up()?;
+        let window = drives.end()?;
+        let (sent, done) = (taken.commands, window.completions);
+        ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
+        checked += contender.check()?;
+        if run == 0 {
+            began = Instant::now();
+            continue;
+        }
+        commands += taken.commands;
+        let [seen, busy, caller] = [taken.seen, window.time, taken.caller].map(|time| time.as_secs_f64() * 1e6);
+        samples.iter_mut().zip([seen, busy, seen - busy, caller]).for_each(|(all, sample)| all.push(sample));
+        if run >= FEWEST && began.elapsed() >= setup.time {
+            break;
+        }
+    }
+    let runs = samples[0].len() as u64;
+    let [seen_us, drives_us, overhead_us, caller_us] = samples.map(median);
+    Ok(Measured {
+        by,
+        seen_us,
+        drives_us,
+        overhead_us,
+        caller_us,
+        ids_per_second: count as f64 / seen_us * 1e6,
+        commands: commands / runs.max(1),
+        runs,
+        checked,
+    })
+}
+
+/// As it is written on command lines.
+fn profile_name(profile: Profile) -> &'static str {
+    match profile {
+        Profile::None => "none",
+        Profile::P5800x => "p5800x",
+        Profile::Gen5Tlc => "gen5-tlc",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> SsdSetup {
+        SsdSetup {
+            size: 1 << 20,
+            dim: 128,
+            media: Media::Computed,
+            profiles: vec![Profile::None, Profile::P5800x],
+            drives: vec![1, 3],
+            counts: vec![1, 700],
+            threads: vec![1, 3],
+            sets: vec![1],
+            time: Duration::ZERO,
+            limit: Duration::MAX,
+            seed: 5,
+        }
+    }
+
+    #[test]
+    fn threads_look_up_and_drives_tell_when_they_were_busy() {
+        let setup = small();
+        let results = run(&mut HostGround::new(&setup), &setup, &mut |_, _| {}).unwrap();
+        assert_eq!(results.len(), 8);
+        for it in results {
+            assert!(it.gpu.is_empty() && it.cpu.len() == 2 && it.overhead_met.is_none(), "{it:?}");
+            for measured in &it.cpu {
+                assert_eq!(measured.runs, 3);
+                assert_eq!(measured.checked, 4 * it.ids);
+                assert!(measured.commands >= 1 && measured.commands <= it.ids, "{measured:?}");
+                assert!(measured.seen_us > 0.0 && measured.drives_us >= 0.0, "{measured:?}");
+            }
+            let p5800x = it.profile == "p5800x";
+            assert!(!p5800x || it.cpu[0].drives_us >= 5.0, "a read takes 5 us: {it:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_begun_ends_with_the_time() {
+        let setup = SsdSetup { limit: Duration::ZERO, ..small() };
+        let mut left_out = 0;
+        let note = &mut |text: &str, kept: bool| left_out += u32::from(kept && text.contains("the time is over"));
+        assert!(run(&mut HostGround::new(&setup), &setup, note).unwrap().is_empty());
+        assert_eq!(left_out, 8);
+    }
+
+    #[test]
+    fn impossible_setups_are_refused() {
+        for bad in [
+            SsdSetup { dim: 0, ..small() },
+            SsdSetup { size: 100, ..small() },
+            SsdSetup { counts: vec![2049], ..small() },
+            SsdSetup { counts: vec![0], ..small() },
+            SsdSetup { drives: vec![65], ..small() },
+            SsdSetup { threads: vec![], ..small() },
+            SsdSetup { sets: vec![0], ..small() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What was found, and how it is shown.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::output::{per_second, table};
+
+/// By how much a look-up may be longer than its drives are busy: so many microseconds, and so many nanoseconds an id.
+const OVERHEAD: (f64, f64) = (15.0, 1.0);
+/// The share of the threads' overhead that the GPU's may be.
+const OVERHEAD_RATIO: f64 = 0.5;
+/// Processor time that a call may take, microseconds.
+const CALLER_US: f64 = 10.0;
+
+/// One way of driving look-ups; medians.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Queue sets, or threads.
+    pub by: u32,
+    /// From the call until its caller has seen that all rows are there, microseconds.
+    pub seen_us: f64,
+    /// From the first doorbell to the last completion by the controllers' clocks.
+    pub drives_us: f64,
+    /// The difference of the two.
+    pub overhead_us: f64,
+    /// Processor time of the calling thread: of a look-up by the GPU that of the call, else of all of it.
+    pub caller_us: f64,
+    /// Ids a second.
+    pub ids_per_second: f64,
+    /// Read commands of a look-up.
+    pub commands: u64,
+    /// Look-ups, each with fresh ids.
+    pub runs: u64,
+    /// Rows compared.
+    pub checked: u64,
+}
+
+/// One number of ids.
+#[derive(Clone, Debug, Serialize)]
+pub struct SsdResult {
+    /// Whose timing the drives have.
+    pub profile: &'static str,
+    /// Drives.
+    pub drives: u32,
+    /// Ids of a look-up.
+    pub ids: u64,
+    /// By the GPU, for each number of queue sets; none without a GPU.
+    pub gpu: Vec<Measured>,
+    /// By threads, for each number of them.
+    pub cpu: Vec<Measured>,
+    /// What the overhead may be, microseconds.
+    pub overhead_limit_us: f64,
+    /// The overhead of the GPU's best by that of the threads' best.
+    pub overhead_ratio: Option<f64>,
+    /// Whether it is within both.
+    pub overhead_met: Option<bool>,
+    /// Time of the threads' best by that of the GPU's best.
+    pub throughput_ratio: Option<f64>,
+    /// Whether a call takes no more processor time than it may.
+    pub caller_met: Option<bool>,
+}
+
+/// The one with the shortest look-ups.
+fn best(all: &[Measured]) -> Option<&Measured> {
+    all.iter().min_by(|a, b| a.seen_us.total_cmp(&b.seen_us))
+}
+
+impl SsdResult {
+    pub(super) fn new(
+        profile: &'static str,
+        drives: u32,
+        ids: u64,
+        gpu: Vec<Measured>,
+        cpu: Vec<Measured>,
+    ) -> Self {
+        let overhead_limit_us = OVERHEAD.0 + OVERHEAD.1 * ids as f64 / 1e3;
+        let both = best(&gpu).zip(best(&cpu));
+        let overhead_ratio = both.map(|(gpu, cpu)| gpu.overhead_us / cpu.overhead_us);
+        let within = |(gpu, cpu): (&Measured, &Measured)| {
+            gpu.overhead_us <= overhead_limit_us && gpu.overhead_us <= OVERHEAD_RATIO * cpu.overhead_us
+        };
+        Self {
+            overhead_ratio,
+            overhead_met: both.map(within),
+            throughput_ratio: both.map(|(gpu, cpu)| cpu.seen_us / gpu.seen_us),
+            caller_met: best(&gpu).map(|gpu| gpu.caller_us <= CALLER_US),
+            profile,
+            drives,
+            ids,
+            gpu,
+            cpu,
+            overhead_limit_us,
+        }
+    }
+
+    /// The GPU's shortest look-ups, and the threads'.
+    pub fn best(&self) -> (Option<&Measured>, Option<&Measured>) {
+        (best(&self.gpu), best(&self.cpu))
+    }
+}
+
+/// A table of the best of each, one of all, and in how many lines the aims are met.
+pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let us = |time: f64| format!("{time:.1}");
+    let name = |it: &SsdResult| format!("{} / {} / {}", it.profile, it.drives, it.ids);
+    let lines = results.iter().map(|it| {
+        let (gpu, cpu) = it.best();
+        let of = |it: Option<&Measured>, what: fn(&Measured) -> f64| it.map_or_else(String::new, |it| us(what(it)));
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        let by = |it: Option<&Measured>| it.map_or_else(String::new, |it| it.by.to_string());
+        let verdict = match it.overhead_met {
+            None => "",
+            Some(true) => " met",
+            Some(false) => " NOT met",
+        };
+        [
+            name(it),
+            of(gpu, |it| it.seen_us),
+            of(gpu, |it| it.overhead_us),
+            format!("{}{verdict}", us(it.overhead_limit_us)),
+            of(gpu, |it| it.caller_us),
+            by(gpu),
+            of(cpu, |it| it.seen_us),
+            of(cpu, |it| it.overhead_us),
+            of(cpu, |it| it.caller_us),
+            by(cpu),
+            ratio(it.overhead_ratio),
+            ratio(it.throughput_ratio),
+        ]
+    });
+    let header = [
+        "timing / drives / ids",
+        "by the GPU",
+        "beside drives",
+        "may be",
+        "the call's CPU",
+        "queue sets",
+        "by threads",
+        "beside drives",
+        "caller's CPU",
+        "threads",
+        "beside, ratio",
+        "times as fast",
+    ];
+    writeln!(text, "The best of each, by the caller's clock; median us. \"Beside drives\": the look-up less the drives' own time.")?;
+    writeln!(text, "{}\n", table(header, lines))?;
+    let lines = results.iter().flat_map(|it| {
+        let of = move |who: &'static str, all: &'_ [Measured]| -> Vec<[String; 9]> {
+            let line = |one: &Measured| {
+                [
+                    name(it),
+                    format!("{} {who}", one.by),
+                    us(one.seen_us),
+                    us(one.drives_us),
+                    us(one.overhead_us),
+                    us(one.caller_us),
+                    per_second(one.ids_per_second),
+                    one.commands.to_string(),
+                    one.runs.to_string(),
+                ]
+            };
+            all.iter().map(line).collect()
+        };
+        [of("queue sets", &it.gpu), of("threads", &it.cpu)].into_iter().flatten()
+    });
+    let header =
+        ["timing / drives / ids", "by", "look-up", "drives", "beside", "caller's CPU", "ids/s", "commands", "look-ups"];
+    writeln!(text, "All; median us.")?;
+    writeln!(text, "{}", table(header, lines))?;
+    let checked: u64 = results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu)).map(|it| it.checked).sum();
+    writeln!(text, "{checked} rows compared, all of every answer.")?;
+    let met = |verdict: fn(&SsdResult) -> Option<bool>| {
+        let known = results.iter().filter_map(verdict);
+        (known.clone().filter(|met| *met).count(), known.count())
+    };
+    let ((overhead, of), (caller, _)) = (met(|it| it.overhead_met), met(|it| it.caller_met));
+    if of > 0 {
+        writeln!(
+            text,
+            "Time beside drives: within {} us + {} ns an id and {OVERHEAD_RATIO} of the threads' in {overhead} of {of} lines; \
+             {CALLER_US} us of the caller's processor: in {caller}.",
+            OVERHEAD.0, OVERHEAD.1
+        )?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(by: u32, seen_us: f64, overhead_us: f64) -> Measured {
+        let (drives_us, caller_us) = (seen_us - overhead_us, 4.0);
+        let ids_per_second = 1e9 / seen_us;
+        Measured { by, seen_us, drives_us, overhead_us, caller_us, ids_per_second, commands: 9, runs: 3, checked: 4 }
+    }
+
+    #[test]
+    fn the_best_of_each_are_compared() {
+        let cpu = vec![measured(1, 200.0, 60.0), measured(2, 150.0, 50.0), measured(4, 170.0, 20.0)];
+        let of = |overhead| SsdResult::new("none", 1, 10_000, vec![measured(1, 100.0, overhead)], cpu.clone());
+        let it = of(24.0);
+        assert_eq!((it.best().1.unwrap().by, it.overhead_limit_us), (2, 25.0));
+        assert_eq!((it.throughput_ratio, it.overhead_met, it.caller_met), (Some(1.5), Some(true), Some(true)));
+        assert_eq!(it.overhead_ratio, Some(24.0 / 50.0));
+        assert_eq!(of(25.5).overhead_met, Some(false), "more than it may be");
+        let text = show(&[it, of(25.5)]).unwrap();
+        assert!(text.contains("in 1 of 2 lines") && text.contains("NOT met") && text.contains("32 rows compared"), "{text}");
+        let without = SsdResult::new("none", 1, 10_000, Vec::new(), cpu.clone());
+        assert_eq!((without.overhead_met, without.throughput_ratio), (None, None));
+        assert!(!show(&[without]).unwrap().contains("lines"));
+    }
+}
