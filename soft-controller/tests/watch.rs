@@ -13,7 +13,15 @@ use warprow_spec::NvmOpcode;
 fn slow() -> Timing {
     let page_read = Duration::from_micros(30);
     let timing = warprow_soft_controller::Profile::P5800x.timing().unwrap();
-    Timing { dies: 1, page_read, read_overhead: Duration::ZERO, small_reads: 1e12, reads: 1e12, read_bytes: 1e15, ..timing }
+    Timing {
+        dies: 1,
+        page_read,
+        read_overhead: Duration::ZERO,
+        small_reads: 1e12,
+        reads: 1e12,
+        read_bytes: 1e15,
+        ..timing
+    }
 }
 
 #[test]

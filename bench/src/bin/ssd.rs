@@ -117,7 +117,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         false => {
             let by = gpu.unwrap_or_else(|| "no GPU".to_owned());
             let (rows, seed) = (args.dim * 4, setup.seed);
-            let mut text = format!("Rows of {rows} B on emulated drives ({} MiB); {by}, seed {seed}\n", setup.size >> 20);
+            let mut text =
+                format!("Rows of {rows} B on emulated drives ({} MiB); {by}, seed {seed}\n", setup.size >> 20);
             text += &show(&results)?;
             notes.iter().for_each(|note| text += &format!("{note}\n"));
             Ok(text + &busy(&machine))

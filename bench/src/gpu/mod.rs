@@ -5,10 +5,12 @@
 
 pub mod criteo;
 pub mod dram;
+pub mod hbm;
 mod kernels;
 mod looker;
 mod module;
 mod processor;
+mod python;
 mod request;
 pub mod resident;
 pub mod ring;

@@ -45,7 +45,8 @@ impl Drives {
         for drive in &self.drives {
             let began = drive.clock_began().context("a drive without a clock of its own")?;
             let watched = drive.watched();
-            let [begun, ended] = [watched.first_doorbell, watched.last_completion].map(|time| time.map(|it| began + it));
+            let [begun, ended] =
+                [watched.first_doorbell, watched.last_completion].map(|time| time.map(|it| began + it));
             first = [first, begun].into_iter().flatten().min();
             last = [last, ended].into_iter().flatten().max();
             completions += watched.completions;

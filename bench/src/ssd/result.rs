@@ -67,13 +67,7 @@ fn best(all: &[Measured]) -> Option<&Measured> {
 }
 
 impl SsdResult {
-    pub(super) fn new(
-        profile: &'static str,
-        drives: u32,
-        ids: u64,
-        gpu: Vec<Measured>,
-        cpu: Vec<Measured>,
-    ) -> Self {
+    pub(super) fn new(profile: &'static str, drives: u32, ids: u64, gpu: Vec<Measured>, cpu: Vec<Measured>) -> Self {
         let overhead_limit_us = OVERHEAD.0 + OVERHEAD.1 * ids as f64 / 1e3;
         let both = best(&gpu).zip(best(&cpu));
         let overhead_ratio = both.map(|(gpu, cpu)| gpu.overhead_us / cpu.overhead_us);
@@ -119,7 +113,7 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
             name(it),
             of(gpu, |it| it.seen_us),
             of(gpu, |it| it.overhead_us),
-            format!("{}{verdict}", us(it.overhead_limit_us)),
+            gpu.map_or_else(String::new, |_| format!("{}{verdict}", us(it.overhead_limit_us))),
             of(gpu, |it| it.caller_us),
             by(gpu),
             of(cpu, |it| it.seen_us),
@@ -144,14 +138,17 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
         "beside, ratio",
         "times as fast",
     ];
-    writeln!(text, "The best of each, by the caller's clock; median us. \"Beside drives\": the look-up less the drives' own time.")?;
+    writeln!(
+        text,
+        "The best of each, by the caller's clock; median us. \"Beside drives\": the look-up less the drives' own time."
+    )?;
     writeln!(text, "{}\n", table(header, lines))?;
     let lines = results.iter().flat_map(|it| {
         let of = move |who: &'static str, all: &'_ [Measured]| -> Vec<[String; 9]> {
             let line = |one: &Measured| {
                 [
                     name(it),
-                    format!("{} {who}", one.by),
+                    format!("{} {}{}", one.by, who, if one.by == 1 { "" } else { "s" }),
                     us(one.seen_us),
                     us(one.drives_us),
                     us(one.overhead_us),
@@ -163,7 +160,7 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
             };
             all.iter().map(line).collect()
         };
-        [of("queue sets", &it.gpu), of("threads", &it.cpu)].into_iter().flatten()
+        [of("queue set", &it.gpu), of("thread", &it.cpu)].into_iter().flatten()
     });
     let header =
         ["timing / drives / ids", "by", "look-up", "drives", "beside", "caller's CPU", "ids/s", "commands", "look-ups"];
@@ -207,7 +204,10 @@ mod tests {
         assert_eq!(it.overhead_ratio, Some(24.0 / 50.0));
         assert_eq!(of(25.5).overhead_met, Some(false), "more than it may be");
         let text = show(&[it, of(25.5)]).unwrap();
-        assert!(text.contains("in 1 of 2 lines") && text.contains("NOT met") && text.contains("32 rows compared"), "{text}");
+        assert!(
+            text.contains("in 1 of 2 lines") && text.contains("NOT met") && text.contains("32 rows compared"),
+            "{text}"
+        );
         let without = SsdResult::new("none", 1, 10_000, Vec::new(), cpu.clone());
         assert_eq!((without.overhead_met, without.throughput_ratio), (None, None));
         assert!(!show(&[without]).unwrap().contains("lines"));

@@ -138,10 +138,7 @@ impl<L: Landing> Team<L> {
     }
 
     /// Shows all parts of the last look-up, in their order: first position, ids, rows.
-    pub(crate) fn each(
-        &self,
-        mut show: impl FnMut(usize, usize, &mut L) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn each(&self, mut show: impl FnMut(usize, usize, &mut L) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut first = 0;
         for seat in &self.seats {
             let mut desk = seat.desk();
