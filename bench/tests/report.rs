@@ -224,6 +224,8 @@ fn hbm(torch: bool) -> Value {
     value
 }
 
+const SSD: &str = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
+
 /// What `ssd` prints where there is a GPU, from what it printed without.
 fn ssd_on_gpu(printed: &str) -> Value {
     let mut value: Value = serde_json::from_str(printed).unwrap();
@@ -277,8 +279,7 @@ fn stands_alone(html: &str) {
 #[test]
 fn what_the_programs_print_becomes_a_page() {
     let folder = tempfile::tempdir().unwrap();
-    let ssd = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
-    let ssd = printed(env!("CARGO_BIN_EXE_ssd"), ssd);
+    let ssd = printed(env!("CARGO_BIN_EXE_ssd"), SSD);
     let results = [
         ("ring", printed(env!("CARGO_BIN_EXE_ring"), "--host --size 4M --seconds 0.1 --json")),
         (
@@ -356,7 +357,8 @@ fn figures_are_read_as_they_were_printed() {
 
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
-    for value in [ring_gpu(), ring_resident(), hbm(true), dram(), lookup_gpu()] {
+    let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_ssd"), SSD));
+    for value in [ring_gpu(), ring_resident(), ssd, hbm(true), dram(), lookup_gpu()] {
         let whole = value.as_object().unwrap();
         for key in whole.keys() {
             let mut without = whole.clone();

@@ -36,7 +36,7 @@ use warprow_workload::Machine;
     version,
     after_help = "\
 Examples:
-  ssd                             # both timings, 1, 4 and 16 drives, 100 to a million ids; a minute at most
+  ssd                             # both timings, 16, 4 and 1 drives, 100 to a million ids; a minute at most
   ssd --profile p5800x --drives 16 --ids 1e4,1e6 --json
   ssd --threads 1,2,4,8,16 --sets 1,2 --seconds 0.5 --limit 600
   ssd --media ram --size 1G"
@@ -55,7 +55,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_value = "p5800x,gen5-tlc", value_parser = profile)]
     profile: Vec<Profile>,
     /// Drives, each with a thread that answers.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 4, 1])]
     drives: Vec<u32>,
     /// Ids of a look-up.
     #[arg(long, value_delimiter = ',', default_value = "100,1e3,1e4,1e5,1e6")]
@@ -67,7 +67,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sets: Vec<u32>,
     /// Seconds for each of these and each number of ids, at least three look-ups.
-    #[arg(long, default_value_t = 0.12)]
+    #[arg(long, default_value_t = 0.1)]
     seconds: f64,
     /// Seconds after which nothing more is begun; what is left out is said.
     #[arg(long, default_value_t = 50.0)]

@@ -32,7 +32,7 @@ impl<'s> GpuGround<'s> {
         self.contenders += 1;
         let seed = mix_all([self.seed, self.contenders, 0x55d]);
         let mut request = Request::new(self.stream, &[Drawn::new(setup.content(), 0.0)?], count, count, seed)?;
-        request.reshape(Shape { bags: count, hot: 1, pooled: false })?;
+        request.reshape(Shape::rows(count))?;
         Ok(request)
     }
 }
@@ -47,7 +47,7 @@ impl Ground for GpuGround<'_> {
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
         let options = GpuOptions::default().with_queue_sets(by);
         let executor = store.attach_gpu(self.stream.gpu().clone(), options)?;
-        let options = PlanOptions::default().with_max(u32::try_from(count)?, usize::try_from(count)?);
+        let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", TABLE)], options)?;
         let request = self.request(setup, count)?;
         let looker = Looker::new(&plan, self.stream, &request)?;

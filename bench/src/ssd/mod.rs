@@ -141,7 +141,7 @@ pub fn run(
                 note(&format!("{drives} drives are {drives} threads, and the machine has {cores} cores for all"), true);
             }
             let bed = Bed { drives, media: setup.media, disorder: true, profile };
-            note(&format!("{drives} drives, {}", profile_name(profile)), false);
+            note(&format!("{drives} drives with the timing of {}", profile_name(profile)), false);
             let (store, drives) = bed.with_drives(&[BedTable::new(TABLE, setup.content())], None)?;
             let drives = (Drives::new(drives), bed.drives);
             for &count in &setup.counts {

@@ -152,7 +152,7 @@ fn kind(
     let drawn = Drawn::new(setup.content(), alpha)?;
     let seed = mix_all([setup.seed, alpha.to_bits(), pooled.into()]);
     let mut request = Request::new(stream, &[drawn], ids, out_rows, seed)?;
-    request.reshape(Shape { bags, hot, pooled })?;
+    request.reshape(if pooled { Shape { bags, hot, pooled } } else { Shape::rows(ids) })?;
     let looker = Looker::new(&plan, stream, &request)?;
     let mut samples: [Vec<f64>; 4] = Default::default();
     // The first is for warming up.

@@ -43,7 +43,7 @@ pub fn read(value: &Value) -> Result<Section, String> {
         ssd::ssd(typed(value)?)
     } else if benchmark == Some("hbm") {
         hbm::hbm(typed(value)?)
-    } else if is_submitter("gpu") && has("controller") {
+    } else if is_submitter("gpu") && (has("controller") || has("emulated")) {
         resident::resident(typed(value)?)
     } else if is_submitter("gpu") {
         gpu::ring(typed(value)?)
