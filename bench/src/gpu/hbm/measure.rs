@@ -105,7 +105,7 @@ pub fn copy_bytes_per_second(stream: &Stream, runs: u32) -> anyhow::Result<f64> 
         // SAFETY: both are as long, and are there until the copy has been waited for.
         let copy = || unsafe { stream.copy_within(to.address(), from.address(), COPIED as usize) };
         let took = stream.hidden(copy)?.0;
-        times.extend((run > 0).then(|| took.as_secs_f64()));
+        times.extend((run > 0).then_some(took.as_secs_f64()));
     }
     let mut copied = vec![0; pattern.len()];
     to.read(at, &mut copied)?;
