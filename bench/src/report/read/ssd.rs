@@ -83,10 +83,10 @@ pub(super) fn ssd(it: Ssd) -> Section {
             line("drives, while a GPU asks", of(|it| &it.gpu, |it| it.drives_us)),
         ];
         let series = series.into_iter().filter(|series| !series.points.is_empty()).collect();
-        let title = format!("{drives} drives with the timing of {profile}");
+        let title = format!("Drives with the timing of {profile}: {drives}");
         section.charts.push(Chart::Lines(Lines { title, x: "ids", unit: Unit::Micros, log: true, series }));
         let Some(most) = points.iter().max_by_key(|it| it.ids) else { continue };
-        let place = format!("{profile}, {drives} drives, {} ids", grouped(most.ids));
+        let place = format!("{profile} × {drives}, {} ids", grouped(most.ids));
         match (most.throughput_ratio, most.overhead_ratio, best(&most.cpu)) {
             (Some(times), Some(beside), Some(cpu)) => section.headlines.push(format!(
                 "{place}: {times:.2} times as fast as {} threads, beside drives {beside:.2} of their time",

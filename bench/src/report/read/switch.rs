@@ -46,7 +46,10 @@ pub(super) fn switch(it: Switch) -> Section {
         Group { label: label.to_owned(), bars: bars.map(|(name, time)| Bar::ours(name, time)).to_vec() }
     });
     let chart = |title: &str, groups| Chart::Bars(Bars { title: title.to_owned(), unit: Unit::Micros, groups });
-    let growth = Unit::Micros.show(it.p999_growth_us.max(0.0));
+    let growth = match it.p999_growth_us {
+        us if us > 0.0 => format!("grows by {}", Unit::Micros.show(us)),
+        _ => "does not grow".to_owned(),
+    };
     Section {
         title: "Generations switched under look-ups".to_owned(),
         about: format!(
@@ -61,7 +64,7 @@ pub(super) fn switch(it: Switch) -> Section {
         ),
         emulated: vec!["The drives: software controllers on memory.".to_owned()],
         headlines: vec![format!(
-            "p99.9 grows by {growth} while {} generations are switched ({} is allowed)",
+            "p99.9 {growth} while {} generations are switched ({} is allowed)",
             grouped(it.switches.count),
             Unit::Micros.show(it.p999_growth_limit_us)
         )],
