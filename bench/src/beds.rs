@@ -46,7 +46,8 @@ impl BedTable {
         Self { name: name.into(), hot_rows: 0, content }
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes that it takes of drives, about.
+    pub(crate) fn bytes(&self) -> u64 {
         // Rows smaller than an LBA share it, and never straddle two; larger ones take whole LBAs.
         let (row, lba) = (self.content.row_bytes() as u64, u64::from(LBA));
         let lbas =

@@ -77,6 +77,8 @@ fn what_makes_no_sense_is_refused() {
         ("ssd", &["--drives", "0"]),
         ("ssd", &["--ids", "1e9"]),
         ("ssd", &["--profile", "floppy"]),
+        ("ssd", &["--media", "cached", "--profile", "p5800x"]),
+        ("ssd", &["--media", "direct", "--dir", "/no/such/directory", "--drives", "1"]),
         ("ssd", &["--seconds=-1"]),
         ("ssd", &["--threads", "65"]),
         ("hbm", &["--rows", "0"]),

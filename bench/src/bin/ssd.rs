@@ -1,20 +1,22 @@
 //! `ssd`: rows on drives, by a GPU and by processors.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::{Common, profile};
 use warprow_bench::beds::Media;
 use warprow_bench::gpu::ready;
 use warprow_bench::gpu::ssd::GpuGround;
 use warprow_bench::output::{busy, finish};
-use warprow_bench::ssd::{HostGround, SsdResult, SsdSetup, run, show};
-use warprow_bench::{Bytes, Count, machine_json};
+use warprow_bench::ssd::{HostGround, Medium, SsdResult, SsdSetup, run, show};
+use warprow_bench::{Bytes, Count, Scratch, machine_json};
 use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::Profile;
 use warprow_workload::Machine;
+use warprow_workload::rival::Caching;
 
 /// Look-ups of rows that lie on emulated drives, driven by the GPU and driven by processors, on the same drives in turn.
 ///
@@ -27,7 +29,10 @@ use warprow_workload::Machine;
 /// and half of what threads need; 1.3 times as fast on 16 drives; 10 us of the caller's processor for a call.
 ///
 /// Drives have the timing of a real one, answer on a thread each, permute completions and delay one in 10,000. Ids are uniform, and fresh
-/// for each look-up; every row is compared. io_uring cannot reach an emulated drive: lookup --only direct has it as a rival.
+/// for each look-up; every row is compared.
+///
+/// io_uring cannot reach such drives. With --media cached or direct they are files, without a timing of their own and in order, and threads
+/// that read these files with io_uring are another rival: deduplication, order, merging and depth are the same.
 ///
 /// Without a GPU threads alone are measured, and rows end up in memory.
 #[derive(Debug, Parser)]
@@ -39,20 +44,23 @@ Examples:
   ssd                             # both timings, 16, 4 and 1 drives, 100 to a million ids; a minute at most
   ssd --profile p5800x --drives 16 --ids 1e4,1e6 --json
   ssd --threads 1,2,4,8,16 --sets 1,2 --seconds 0.5 --limit 600
-  ssd --media ram --size 1G"
+  ssd --media cached --drives 4   # with io_uring beside; 1 GiB in /var/tmp"
 )]
 struct Args {
-    /// Bytes of rows.
-    #[arg(long, default_value = "16G")]
-    size: Bytes,
+    /// Bytes of rows [default: 16G; of files 1G].
+    #[arg(long)]
+    size: Option<Bytes>,
     /// Elements (f32) of a row.
     #[arg(long, default_value_t = 128)]
     dim: u32,
     /// What drives are made of.
-    #[arg(long, value_enum, default_value_t = Media::Computed)]
-    media: Media,
-    /// Whose timing they have: none, p5800x, gen5-tlc.
-    #[arg(long, value_delimiter = ',', default_value = "p5800x,gen5-tlc", value_parser = profile)]
+    #[arg(long, value_enum, default_value_t = MediaArg::Computed)]
+    media: MediaArg,
+    /// Where files are made, without names. By default $TMPDIR or /var/tmp.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Whose timing drives have: none, p5800x, gen5-tlc [default: p5800x,gen5-tlc; of files none].
+    #[arg(long, value_delimiter = ',', value_parser = profile)]
     profile: Vec<Profile>,
     /// Drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [16, 4, 1])]
@@ -76,26 +84,56 @@ struct Args {
     common: Common,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MediaArg {
+    /// Memory, into which the table is loaded first.
+    Ram,
+    /// Rows are computed when they are read: drives of any size need no memory.
+    Computed,
+    /// A file for each drive, read through the page cache.
+    Cached,
+    /// A file for each drive, read past the page cache.
+    Direct,
+}
+
+impl Args {
+    fn setup(&self) -> anyhow::Result<SsdSetup> {
+        let files = |caching| Medium::Files(caching, self.dir.clone().unwrap_or_else(Scratch::default_directory));
+        let medium = match self.media {
+            MediaArg::Ram => Medium::Emulated(Media::Ram),
+            MediaArg::Computed => Medium::Emulated(Media::Computed),
+            MediaArg::Cached => files(Caching::Cached),
+            MediaArg::Direct => files(Caching::Direct),
+        };
+        let (size, profiles) = match medium {
+            Medium::Emulated(_) => (16 << 30, vec![Profile::P5800x, Profile::Gen5Tlc]),
+            Medium::Files(..) => (1 << 30, vec![Profile::None]),
+        };
+        let setup = SsdSetup {
+            size: self.size.map_or(size, |size| size.0),
+            dim: self.dim,
+            medium,
+            profiles: if self.profile.is_empty() { profiles } else { self.profile.clone() },
+            drives: self.drives.clone(),
+            counts: self.ids.iter().map(|ids| ids.0).collect(),
+            threads: self.threads.clone(),
+            sets: self.sets.clone(),
+            time: Duration::try_from_secs_f64(self.seconds)?,
+            limit: Duration::try_from_secs_f64(self.limit)?,
+            seed: self.common.seed,
+        };
+        setup.check()?;
+        Ok(setup)
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     finish(args.common.json, measure(&args))
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {
-    let setup = SsdSetup {
-        size: args.size.0,
-        dim: args.dim,
-        media: args.media,
-        profiles: args.profile.clone(),
-        drives: args.drives.clone(),
-        counts: args.ids.iter().map(|ids| ids.0).collect(),
-        threads: args.threads.clone(),
-        sets: args.sets.clone(),
-        time: Duration::try_from_secs_f64(args.seconds)?,
-        limit: Duration::try_from_secs_f64(args.limit)?,
-        seed: args.common.seed,
-    };
-    setup.check()?;
+    let setup = args.setup()?;
     let (machine, mut notes) = (Machine::this(), Vec::new());
     let mut note = |text: &str, kept: bool| {
         eprintln!("{text}");
@@ -117,8 +155,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         false => {
             let by = gpu.unwrap_or_else(|| "no GPU".to_owned());
             let (rows, seed) = (args.dim * 4, setup.seed);
-            let mut text =
-                format!("Rows of {rows} B on emulated drives ({} MiB); {by}, seed {seed}\n", setup.size >> 20);
+            let (size, media) = (setup.size >> 20, setup.medium.name());
+            let mut text = format!("Rows of {rows} B on emulated drives, {size} MiB, {media}; {by}, seed {seed}\n");
             text += &show(&results)?;
             notes.iter().for_each(|note| text += &format!("{note}\n"));
             Ok(text + &busy(&machine))
@@ -139,7 +177,7 @@ fn to_json(
         "gpu": gpu,
         "size": setup.size,
         "row_bytes": u64::from(setup.dim) * 4,
-        "media": setup.media,
+        "media": setup.medium.name(),
         "seed": setup.seed,
         "results": results,
         "notes": notes,

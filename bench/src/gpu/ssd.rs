@@ -8,7 +8,7 @@ use warprow_workload::mix_all;
 
 use super::{Drawn, Looker, Request, Shape, Stream};
 use crate::processor_time;
-use crate::ssd::{Contender, Ground, Landing, SsdSetup, TABLE, Taken, Team};
+use crate::ssd::{Contender, Crew, Ground, Landing, SsdSetup, TABLE, Taken, Team};
 
 /// Rows of each answer that the processor computes too.
 const SPOTS: u32 = 4;
@@ -57,12 +57,12 @@ impl Ground for GpuGround<'_> {
     fn by_threads<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
-        store: &'a Store,
+        crew: Crew<'_>,
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>> {
         let (gpu, dim) = (self.stream.gpu(), setup.dim as usize);
-        let team = Team::new(store, TABLE, dim, count, by, |rows| Staging::new(gpu, rows * dim))?;
+        let team = Team::new(crew, TABLE, dim, count, by, |rows| Staging::new(gpu, rows * dim))?;
         Ok(Box::new(Threads { team, request: self.request(setup, count)?, stream: self.stream, dim }))
     }
 }

@@ -4,6 +4,7 @@
 
 mod drives;
 mod host;
+mod medium;
 mod result;
 mod team;
 
@@ -13,14 +14,16 @@ use anyhow::{Context, ensure};
 use warprow_layout::DType;
 use warprow_soft_controller::Profile;
 use warprow_store::Store;
+use warprow_workload::rival::{Equal, RivalError, Target};
 use warprow_workload::{Oracle, median};
 
-pub(crate) use drives::Drives;
+use drives::Drives;
 pub use host::HostGround;
+pub use medium::Medium;
+use medium::{Laid, lay};
 pub use result::{Measured, SsdResult, show};
+pub use team::Crew;
 pub(crate) use team::{Landing, Team};
-
-use crate::beds::{Bed, BedTable, Media};
 
 /// The table's name.
 pub(crate) const TABLE: &str = "table";
@@ -37,8 +40,8 @@ pub struct SsdSetup {
     /// Elements (f32) of a row.
     pub dim: u32,
     /// What drives are made of.
-    pub media: Media,
-    /// Whose timing they have, in turn.
+    pub medium: Medium,
+    /// Whose timing they have, in turn; of files none.
     pub profiles: Vec<Profile>,
     /// Numbers of drives.
     pub drives: Vec<u32>,
@@ -68,6 +71,11 @@ impl SsdSetup {
         ensure!(within(&self.drives, 64), "1 to 64 drives are possible");
         ensure!(within(&self.threads, 64), "1 to 64 threads are possible");
         ensure!(within(&self.sets, 32), "1 to 32 queue sets are possible");
+        let timed = self.profiles.iter().any(|profile| *profile != Profile::None);
+        ensure!(
+            !timed || matches!(self.medium, Medium::Emulated(_)),
+            "files take the time that they take: --profile none"
+        );
         let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
         ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
         Ok(())
@@ -116,11 +124,11 @@ pub trait Ground {
         by: u32,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
 
-    /// The same by `by` threads, whose rows end up where a GPU's would.
+    /// The same by `by` threads of a crew, whose rows end up where a GPU's would.
     fn by_threads<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
-        store: &'a Store,
+        crew: Crew<'_>,
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>>;
@@ -144,13 +152,15 @@ pub fn run(
             if number as usize >= cores {
                 note(&format!("{number} drives take a core each, and the machine has {cores} for all"), true);
             }
-            let bed = Bed { drives: number, media: setup.media, disorder: true, profile };
-            let (store, drives) = bed.with_drives(&[BedTable::new(TABLE, setup.content())], None)?;
-            let drives = Drives::new(drives);
+            let mut laid = lay(setup, profile, number)?;
+            if let Some(missing) = laid.target.as_ref().and_then(without_uring) {
+                note(&format!("io_uring does not take part: {missing}"), true);
+                laid.target = None;
+            }
             while began.elapsed() < setup.limit
                 && let Some(&count) = counts.next()
             {
-                let line = line(ground, setup, &store, &drives, (profile, number, count));
+                let line = line(ground, setup, &laid, (profile, number, count));
                 results.push(line.with_context(|| format!("{name}, {count} ids"))?);
             }
         }
@@ -162,30 +172,39 @@ pub fn run(
     Ok(results)
 }
 
+/// Why there is no io_uring, if there is none.
+fn without_uring(target: &Target) -> Option<RivalError> {
+    Equal::uring(target.clone(), 1, 8).err()
+}
+
 fn line(
     ground: &mut dyn Ground,
     setup: &SsdSetup,
-    store: &Store,
-    drives: &Drives,
+    laid: &Laid,
     (profile, number, count): (Profile, u32, u64),
 ) -> anyhow::Result<SsdResult> {
-    let (mut gpu, mut cpu) = (Vec::new(), Vec::new());
+    let drives = Some(&laid.drives);
+    let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
     for &by in &setup.sets {
-        if let Some(mut contender) = ground.by_gpu(setup, store, count, by)? {
+        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, by)? {
             gpu.push(measure(&mut *contender, drives, setup, count, by)?);
         }
     }
     for &by in &setup.threads {
-        let mut contender = ground.by_threads(setup, store, count, by)?;
+        let mut contender = ground.by_threads(setup, Crew::Host(&laid.store), count, by)?;
         cpu.push(measure(&mut *contender, drives, setup, count, by)?);
     }
-    Ok(SsdResult::new(profile_name(profile), number, count, gpu, cpu))
+    for (&by, target) in setup.threads.iter().flat_map(|by| laid.target.iter().map(move |target| (by, target))) {
+        let mut contender = ground.by_threads(setup, Crew::Uring(target), count, by)?;
+        uring.push(measure(&mut *contender, None, setup, count, by)?);
+    }
+    Ok(SsdResult::new(profile_name(profile), number, count, [gpu, cpu, uring]))
 }
 
-/// Repeats a look-up with fresh ids for the setup's time.
+/// Repeats a look-up with fresh ids for the setup's time. `drives`: those that are asked.
 fn measure(
     contender: &mut dyn Contender,
-    drives: &Drives,
+    drives: Option<&Drives>,
     setup: &SsdSetup,
     count: u64,
     by: u32,
@@ -196,30 +215,37 @@ fn measure(
     // The first is for warming up.
     for run in 0..=MOST {
         contender.prepare()?;
-        drives.begin();
+        if let Some(drives) = drives {
+            drives.begin();
+        }
         let taken = contender.look_up()?;
-        let window = drives.end()?;
-        let (sent, done) = (taken.commands, window.completions);
-        ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
+        let window = drives.map(Drives::end).transpose()?;
+        if let Some(window) = window {
+            let (sent, done) = (taken.commands, window.completions);
+            ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
+        }
         checked += contender.check()?;
         if run == 0 {
             began = Instant::now();
             continue;
         }
         commands += taken.commands;
-        let [seen, busy, caller] = [taken.seen, window.time, taken.caller].map(|time| time.as_secs_f64() * 1e6);
-        samples.iter_mut().zip([seen, busy, seen - busy, caller]).for_each(|(all, sample)| all.push(sample));
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
+        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy)];
+        samples.iter_mut().zip(all).for_each(|(all, sample)| all.extend(sample));
         if run >= FEWEST && began.elapsed() >= setup.time {
             break;
         }
     }
     let runs = samples[0].len() as u64;
-    let [seen_us, drives_us, overhead_us, caller_us] = samples.map(median);
+    let [seen_us, caller_us, drives_us, overhead_us] = samples.map(median);
+    let asked = |time: f64| drives.map(|_| time);
     Ok(Measured {
         by,
         seen_us,
-        drives_us,
-        overhead_us,
+        drives_us: asked(drives_us),
+        overhead_us: asked(overhead_us),
         caller_us,
         ids_per_second: count as f64 / seen_us * 1e6,
         commands: commands / runs.max(1),
@@ -239,13 +265,16 @@ fn profile_name(profile: Profile) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use warprow_workload::rival::Caching;
+
     use super::*;
+    use crate::beds::Media;
 
     fn small() -> SsdSetup {
         SsdSetup {
             size: 1 << 20,
             dim: 128,
-            media: Media::Computed,
+            medium: Medium::Emulated(Media::Computed),
             profiles: vec![Profile::None, Profile::P5800x],
             drives: vec![1, 3],
             counts: vec![1, 700],
@@ -268,10 +297,39 @@ mod tests {
                 assert_eq!(measured.runs, 3);
                 assert_eq!(measured.checked, 4 * it.ids);
                 assert!(measured.commands >= 1 && measured.commands <= it.ids, "{measured:?}");
-                assert!(measured.seen_us > 0.0 && measured.drives_us >= 0.0, "{measured:?}");
+                assert!(measured.seen_us > 0.0 && measured.drives_us.is_some(), "{measured:?}");
             }
             let p5800x = it.profile == "p5800x";
-            assert!(!p5800x || it.cpu[0].drives_us >= 5.0, "a read takes 5 us: {it:?}");
+            assert!(!p5800x || it.cpu[0].drives_us >= Some(5.0), "a read takes 5 us: {it:?}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_by_io_uring_too() {
+        let folder = tempfile::tempdir().unwrap();
+        for caching in [Caching::Cached, Caching::Direct] {
+            let medium = Medium::Files(caching, folder.path().to_owned());
+            let setup = SsdSetup { medium, profiles: vec![Profile::None], drives: vec![2], ..small() };
+            let mut notes = Vec::new();
+            let note = &mut |text: &str, kept: bool| notes.extend(kept.then(|| text.to_owned()));
+            let results = match run(&mut HostGround::new(&setup), &setup, note) {
+                Err(error) if caching == Caching::Direct => {
+                    eprintln!("skipped: {error:#}");
+                    continue;
+                }
+                results => results.unwrap(),
+            };
+            assert_eq!(results.len(), 2);
+            if notes.iter().any(|note| note.contains("io_uring")) {
+                eprintln!("skipped: {notes:?}");
+                continue;
+            }
+            for it in results {
+                assert_eq!((it.cpu.len(), it.uring.len()), (2, 2));
+                let read = |it: &&Measured| it.drives_us.is_none() && it.checked > 0 && it.seen_us > 0.0;
+                assert!(it.uring.iter().filter(read).all(|one| one.checked == 4 * it.ids), "{it:?}");
+                assert!(it.uring_ratio.is_some());
+            }
         }
     }
 
@@ -294,6 +352,7 @@ mod tests {
             SsdSetup { drives: vec![65], ..small() },
             SsdSetup { threads: vec![], ..small() },
             SsdSetup { sets: vec![0], ..small() },
+            SsdSetup { medium: Medium::Files(Caching::Cached, "/".into()), ..small() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

@@ -20,10 +20,10 @@ pub struct Measured {
     pub by: u32,
     /// From the call until its caller has seen that all rows are there, microseconds.
     pub seen_us: f64,
-    /// From the first doorbell to the last completion by the controllers' clocks.
-    pub drives_us: f64,
+    /// From the first doorbell to the last completion by the controllers' clocks; none of what asks no controller.
+    pub drives_us: Option<f64>,
     /// The difference of the two.
-    pub overhead_us: f64,
+    pub overhead_us: Option<f64>,
     /// Processor time of the calling thread: of a look-up by the GPU that of the call, else of all of it.
     pub caller_us: f64,
     /// Ids a second.
@@ -49,6 +49,8 @@ pub struct SsdResult {
     pub gpu: Vec<Measured>,
     /// By threads, for each number of them.
     pub cpu: Vec<Measured>,
+    /// By threads with io_uring on the drives' files, if they are files.
+    pub uring: Vec<Measured>,
     /// What the overhead may be, microseconds.
     pub overhead_limit_us: f64,
     /// The overhead of the GPU's best by that of the threads' best.
@@ -57,6 +59,8 @@ pub struct SsdResult {
     pub overhead_met: Option<bool>,
     /// Time of the threads' best by that of the GPU's best.
     pub throughput_ratio: Option<f64>,
+    /// Time of io_uring's best by that of the GPU's best; without a GPU, of the threads' best.
+    pub uring_ratio: Option<f64>,
     /// Whether a call takes no more processor time than it may.
     pub caller_met: Option<bool>,
 }
@@ -67,30 +71,31 @@ fn best(all: &[Measured]) -> Option<&Measured> {
 }
 
 impl SsdResult {
-    pub(super) fn new(profile: &'static str, drives: u32, ids: u64, gpu: Vec<Measured>, cpu: Vec<Measured>) -> Self {
+    /// `by`: by the GPU, by threads, by io_uring.
+    pub(super) fn new(profile: &'static str, drives: u32, ids: u64, by: [Vec<Measured>; 3]) -> Self {
         let overhead_limit_us = OVERHEAD.0 + OVERHEAD.1 * ids as f64 / 1e3;
-        let both = best(&gpu).zip(best(&cpu));
-        let overhead_ratio = both.map(|(gpu, cpu)| gpu.overhead_us / cpu.overhead_us);
-        let within = |(gpu, cpu): (&Measured, &Measured)| {
-            gpu.overhead_us <= overhead_limit_us && gpu.overhead_us <= OVERHEAD_RATIO * cpu.overhead_us
-        };
+        let [ours, threads, io_uring] = by.each_ref().map(|all| best(all));
+        let both = ours.zip(threads);
+        let beside = both.and_then(|(ours, threads)| ours.overhead_us.zip(threads.overhead_us));
         Self {
-            overhead_ratio,
-            overhead_met: both.map(within),
-            throughput_ratio: both.map(|(gpu, cpu)| cpu.seen_us / gpu.seen_us),
-            caller_met: best(&gpu).map(|gpu| gpu.caller_us <= CALLER_US),
             profile,
             drives,
             ids,
-            gpu,
-            cpu,
             overhead_limit_us,
+            overhead_ratio: beside.map(|(ours, threads)| ours / threads),
+            overhead_met: beside.map(|(ours, threads)| ours <= overhead_limit_us && ours <= OVERHEAD_RATIO * threads),
+            throughput_ratio: both.map(|(ours, threads)| threads.seen_us / ours.seen_us),
+            uring_ratio: ours.or(threads).zip(io_uring).map(|(ours, theirs)| theirs.seen_us / ours.seen_us),
+            caller_met: ours.map(|ours| ours.caller_us <= CALLER_US),
+            gpu: by[0].clone(),
+            cpu: by[1].clone(),
+            uring: by[2].clone(),
         }
     }
 
-    /// The GPU's shortest look-ups, and the threads'.
-    pub fn best(&self) -> (Option<&Measured>, Option<&Measured>) {
-        (best(&self.gpu), best(&self.cpu))
+    /// The shortest look-ups by the GPU, by threads, and by io_uring.
+    pub fn best(&self) -> [Option<&Measured>; 3] {
+        [&self.gpu, &self.cpu, &self.uring].map(|all| best(all))
     }
 }
 
@@ -100,8 +105,9 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
     let us = |time: f64| format!("{time:.1}");
     let name = |it: &SsdResult| format!("{} / {} / {}", it.profile, it.drives, it.ids);
     let lines = results.iter().map(|it| {
-        let (gpu, cpu) = it.best();
-        let of = |it: Option<&Measured>, what: fn(&Measured) -> f64| it.map_or_else(String::new, |it| us(what(it)));
+        let [gpu, cpu, uring] = it.best();
+        let of =
+            |it: Option<&Measured>, what: fn(&Measured) -> Option<f64>| it.and_then(what).map_or_else(String::new, us);
         let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
         let by = |it: Option<&Measured>| it.map_or_else(String::new, |it| it.by.to_string());
         let verdict = match it.overhead_met {
@@ -111,17 +117,20 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
         };
         [
             name(it),
-            of(gpu, |it| it.seen_us),
+            of(gpu, |it| Some(it.seen_us)),
             of(gpu, |it| it.overhead_us),
             gpu.map_or_else(String::new, |_| format!("{}{verdict}", us(it.overhead_limit_us))),
-            of(gpu, |it| it.caller_us),
+            of(gpu, |it| Some(it.caller_us)),
             by(gpu),
-            of(cpu, |it| it.seen_us),
+            of(cpu, |it| Some(it.seen_us)),
             of(cpu, |it| it.overhead_us),
-            of(cpu, |it| it.caller_us),
+            of(cpu, |it| Some(it.caller_us)),
             by(cpu),
             ratio(it.overhead_ratio),
             ratio(it.throughput_ratio),
+            of(uring, |it| Some(it.seen_us)),
+            by(uring),
+            ratio(it.uring_ratio),
         ]
     });
     let header = [
@@ -137,6 +146,9 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
         "threads",
         "beside, ratio",
         "times as fast",
+        "by io_uring",
+        "threads",
+        "times as fast",
     ];
     writeln!(
         text,
@@ -150,8 +162,8 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
                     name(it),
                     format!("{} {}{}", one.by, who, if one.by == 1 { "" } else { "s" }),
                     us(one.seen_us),
-                    us(one.drives_us),
-                    us(one.overhead_us),
+                    one.drives_us.map_or_else(String::new, us),
+                    one.overhead_us.map_or_else(String::new, us),
                     us(one.caller_us),
                     per_second(one.ids_per_second),
                     one.commands.to_string(),
@@ -160,13 +172,14 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
             };
             all.iter().map(line).collect()
         };
-        [of("queue set", &it.gpu), of("thread", &it.cpu)].into_iter().flatten()
+        [of("queue set", &it.gpu), of("thread", &it.cpu), of("io_uring thread", &it.uring)].into_iter().flatten()
     });
     let header =
         ["timing / drives / ids", "by", "look-up", "drives", "beside", "caller's CPU", "ids/s", "commands", "look-ups"];
     writeln!(text, "All; median us.")?;
     writeln!(text, "{}", table(header, lines))?;
-    let checked: u64 = results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu)).map(|it| it.checked).sum();
+    let checked: u64 =
+        results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu).chain(&it.uring)).map(|it| it.checked).sum();
     writeln!(text, "{checked} rows compared, all of every answer.")?;
     let met = |verdict: fn(&SsdResult) -> Option<bool>| {
         let known = results.iter().filter_map(verdict);
@@ -189,27 +202,40 @@ mod tests {
     use super::*;
 
     fn measured(by: u32, seen_us: f64, overhead_us: f64) -> Measured {
-        let (drives_us, caller_us) = (seen_us - overhead_us, 4.0);
-        let ids_per_second = 1e9 / seen_us;
-        Measured { by, seen_us, drives_us, overhead_us, caller_us, ids_per_second, commands: 9, runs: 3, checked: 4 }
+        Measured {
+            by,
+            seen_us,
+            drives_us: Some(seen_us - overhead_us),
+            overhead_us: Some(overhead_us),
+            caller_us: 4.0,
+            ids_per_second: 1e9 / seen_us,
+            commands: 9,
+            runs: 3,
+            checked: 4,
+        }
     }
 
     #[test]
     fn the_best_of_each_are_compared() {
         let cpu = vec![measured(1, 200.0, 60.0), measured(2, 150.0, 50.0), measured(4, 170.0, 20.0)];
-        let of = |overhead| SsdResult::new("none", 1, 10_000, vec![measured(1, 100.0, overhead)], cpu.clone());
+        let uring = Measured { drives_us: None, overhead_us: None, ..measured(1, 250.0, 0.0) };
+        let of = |overhead| {
+            let gpu = vec![measured(1, 100.0, overhead)];
+            SsdResult::new("none", 1, 10_000, [gpu, cpu.clone(), vec![uring.clone()]])
+        };
         let it = of(24.0);
-        assert_eq!((it.best().1.unwrap().by, it.overhead_limit_us), (2, 25.0));
+        assert_eq!((it.best()[1].unwrap().by, it.overhead_limit_us, it.uring_ratio), (2, 25.0, Some(2.5)));
         assert_eq!((it.throughput_ratio, it.overhead_met, it.caller_met), (Some(1.5), Some(true), Some(true)));
         assert_eq!(it.overhead_ratio, Some(24.0 / 50.0));
         assert_eq!(of(25.5).overhead_met, Some(false), "more than it may be");
         let text = show(&[it, of(25.5)]).unwrap();
         assert!(
-            text.contains("in 1 of 2 lines") && text.contains("NOT met") && text.contains("32 rows compared"),
+            text.contains("in 1 of 2 lines") && text.contains("NOT met") && text.contains("40 rows compared"),
             "{text}"
         );
-        let without = SsdResult::new("none", 1, 10_000, Vec::new(), cpu.clone());
+        let without = SsdResult::new("none", 1, 10_000, [Vec::new(), cpu.clone(), vec![uring.clone()]]);
         assert_eq!((without.overhead_met, without.throughput_ratio), (None, None));
+        assert_eq!(without.uring_ratio, Some(250.0 / 150.0));
         assert!(!show(&[without]).unwrap().contains("lines"));
     }
 }

@@ -1,4 +1,4 @@
-//! The host executor on several threads: each looks up its part of a batch.
+//! Several threads: each looks up its part of a batch, by the host executor or by io_uring.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,9 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_store::{Batch, Feature, HostOptions, Output, Plan, PlanOptions, Report, Rows, Slot, Store};
+use warprow_store::{Batch, Feature, HostOptions, Output, PlanOptions, Rows, Slot, Store};
+use warprow_workload::rival::{Equal, Rival, Target, Uring};
+use zerocopy::IntoBytes;
 
 /// How long a part may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,12 +28,68 @@ impl Landing for Vec<f32> {
     }
 }
 
-/// Threads with a slot each, the caller's among them: the first.
+/// By what threads look up.
+#[derive(Clone, Copy, Debug)]
+pub enum Crew<'a> {
+    /// The host executor, each with a queue on every drive.
+    Host(&'a Store),
+    /// io_uring on the drives' files, with all other means of the host executor.
+    Uring(&'a Target),
+}
+
+/// Someone who looks up the part of one thread.
+trait Worker: Send {
+    /// Writes the rows of `ids`, of `dim` elements each: commands that drives were given for it.
+    fn look_up(&mut self, ids: &[i64], rows: &mut [f32], dim: usize) -> anyhow::Result<u64>;
+}
+
+impl Worker for Slot {
+    fn look_up(&mut self, ids: &[i64], rows: &mut [f32], dim: usize) -> anyhow::Result<u64> {
+        let batch = Batch::new(ids, u32::try_from(ids.len())?);
+        Ok(self.lookup(&batch, &mut Output::new(Rows::F32(rows), dim))?.commands)
+    }
+}
+
+struct Reader {
+    rival: Equal<Uring>,
+    mask: Vec<u8>,
+}
+
+impl Worker for Reader {
+    fn look_up(&mut self, ids: &[i64], rows: &mut [f32], _: usize) -> anyhow::Result<u64> {
+        let mask = self.mask.get_mut(..ids.len()).context("more ids than there is room for")?;
+        self.rival.lookup(ids, rows.as_mut_bytes(), mask)?;
+        Ok(0)
+    }
+}
+
+impl Crew<'_> {
+    /// One for each of `threads` threads, for up to `share` ids of `table`.
+    fn workers(&self, table: &str, share: usize, threads: u32) -> anyhow::Result<Vec<Box<dyn Worker>>> {
+        match self {
+            Self::Host(store) => {
+                let host = store.attach_host(HostOptions::default())?;
+                let options = PlanOptions::default().with_max(u32::try_from(share)?, share).with_slots(threads);
+                let plan = host.plan(&[Feature::new("f", table)], options)?;
+                (0..threads).map(|_| Ok(Box::new(plan.slot()?) as Box<dyn Worker>)).collect()
+            }
+            Self::Uring(target) => {
+                let depth = HostOptions::default().depth;
+                let reader = |_| {
+                    let rival = Equal::uring((*target).clone(), share, depth)?;
+                    Ok(Box::new(Reader { rival, mask: vec![0; share] }) as Box<dyn Worker>)
+                };
+                (0..threads).map(reader).collect()
+            }
+        }
+    }
+}
+
+/// Threads that look up, the caller's among them: the first.
 pub(crate) struct Team<L> {
     seats: Vec<Arc<Seat<L>>>,
     threads: Vec<JoinHandle<()>>,
     turn: u64,
-    _plan: Plan,
 }
 
 /// One thread's.
@@ -44,23 +102,20 @@ struct Seat<L> {
 }
 
 struct Desk<L> {
-    slot: Slot,
+    worker: Box<dyn Worker>,
     ids: Vec<i64>,
     landing: L,
-    report: anyhow::Result<Report>,
+    /// Commands of the latest look-up.
+    commands: anyhow::Result<u64>,
 }
 
 impl<L: Landing> Desk<L> {
     fn look_up(&mut self, dim: usize) {
-        let bags = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
         let rows = self.landing.rows().get_mut(..self.ids.len() * dim);
-        self.report = match rows {
-            None => Err(anyhow::anyhow!("{bags} rows have no room")),
-            Some(_) if self.ids.is_empty() => Ok(Report::default()),
-            Some(rows) => {
-                let looked_up = self.slot.lookup(&Batch::new(&self.ids, bags), &mut Output::new(Rows::F32(rows), dim));
-                looked_up.map_err(Into::into)
-            }
+        self.commands = match rows {
+            None => Err(anyhow::anyhow!("{} rows have no room", self.ids.len())),
+            Some(_) if self.ids.is_empty() => Ok(0),
+            Some(rows) => self.worker.look_up(&self.ids, rows, dim),
         };
     }
 }
@@ -91,10 +146,9 @@ impl<L: Landing> Seat<L> {
 }
 
 impl<L: Landing> Team<L> {
-    /// `threads` threads for look-ups of `ids` ids of `table`, whose rows have `dim` elements and lie on drives. `landing` makes a place
-    /// for so many rows.
+    /// `threads` threads for look-ups of `ids` ids of `table`, whose rows have `dim` elements. `landing` makes a place for so many rows.
     pub(crate) fn new(
-        store: &Store,
+        crew: Crew<'_>,
         table: &str,
         dim: usize,
         ids: u64,
@@ -103,21 +157,14 @@ impl<L: Landing> Team<L> {
     ) -> anyhow::Result<Self> {
         ensure!((1..=64).contains(&threads), "{threads} threads: 1 to 64 are possible");
         let share = usize::try_from(ids.div_ceil(threads.into()))?;
-        let host = store.attach_host(HostOptions::default())?;
-        let options = PlanOptions::default().with_max(u32::try_from(share)?, share).with_slots(threads);
-        let plan = host.plan(&[Feature::new("f", table)], options)?;
-        let seat = |_| {
-            let desk = Desk {
-                slot: plan.slot()?,
-                ids: Vec::with_capacity(share),
-                landing: landing(share)?,
-                report: Ok(Report::default()),
-            };
+        let seat = |worker| {
+            let desk = Desk { worker, ids: Vec::with_capacity(share), landing: landing(share)?, commands: Ok(0) };
             let (due, done, stop) = Default::default();
             anyhow::Ok(Arc::new(Seat { due, done, stop, desk: Mutex::new(desk) }))
         };
-        let seats = (0..threads).map(seat).collect::<anyhow::Result<Vec<_>>>()?;
-        let mut team = Self { seats, threads: Vec::new(), turn: 0, _plan: plan };
+        let workers = crew.workers(table, share, threads)?;
+        let seats = workers.into_iter().map(seat).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut team = Self { seats, threads: Vec::new(), turn: 0 };
         for seat in team.seats.iter().skip(1) {
             let seat = seat.clone();
             let thread = Builder::new().name("bench-lookup".to_owned()).spawn(move || seat.serve(dim));
@@ -150,7 +197,7 @@ impl<L: Landing> Team<L> {
     }
 
     /// Looks up what was dealt. Of each part, in their order, `landed` is told when it is there: its first position, and its rows. The
-    /// result is commands in all.
+    /// result is commands to drives in all.
     pub(crate) fn look_up(
         &mut self,
         dim: usize,
@@ -165,11 +212,10 @@ impl<L: Landing> Team<L> {
                 _ => self.wait(seat)?,
             }
             let mut desk = seat.desk();
-            let report = std::mem::replace(&mut desk.report, Ok(Report::default()))?;
+            commands += std::mem::replace(&mut desk.commands, Ok(0))?;
             let (count, Desk { landing, .. }) = (desk.ids.len(), &mut *desk);
             landed(first, count, landing)?;
             first += count;
-            commands += report.commands;
         }
         Ok(commands)
     }

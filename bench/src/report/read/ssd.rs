@@ -26,9 +26,11 @@ struct Point {
     ids: u64,
     gpu: Vec<Measured>,
     cpu: Vec<Measured>,
+    uring: Vec<Measured>,
     overhead_ratio: Option<f64>,
     overhead_met: Option<bool>,
     throughput_ratio: Option<f64>,
+    uring_ratio: Option<f64>,
     caller_met: Option<bool>,
 }
 
@@ -36,8 +38,8 @@ struct Point {
 struct Measured {
     by: u32,
     seen_us: f64,
-    drives_us: f64,
-    overhead_us: f64,
+    drives_us: Option<f64>,
+    overhead_us: Option<f64>,
     checked: u64,
 }
 
@@ -59,8 +61,13 @@ pub(super) fn ssd(it: Ssd) -> Section {
             it.row_bytes
         ),
         emulated: vec![format!(
-            "The drives: software controllers with the timing of real ones, a thread of the processor each, on {}.",
-            if it.media == "ram" { "memory" } else { "rows that are computed when they are read" }
+            "The drives: software controllers, a thread of the processor each, {}.",
+            match it.media.as_str() {
+                "ram" => "on memory, with the timing of real ones",
+                "cached" => "on files, through the page cache",
+                "direct" => "on files, past the page cache",
+                _ => "on rows that are computed when they are read, with the timing of real ones",
+            }
         )],
         ..Section::default()
     };
@@ -72,12 +79,13 @@ pub(super) fn ssd(it: Ssd) -> Section {
         beds.entry((&point.profile, point.drives)).or_default().push(point);
     }
     for ((profile, drives), points) in &beds {
-        let of = |all: fn(&Point) -> &[Measured], what: fn(&Measured) -> f64| {
-            points.iter().filter_map(move |it| Some((it.ids as f64, what(best(all(it))?))))
+        let of = |all: fn(&Point) -> &[Measured], what: fn(&Measured) -> Option<f64>| {
+            points.iter().filter_map(move |it| Some((it.ids as f64, what(best(all(it))?)?)))
         };
         let series = [
-            line("Warprow, by the GPU", of(|it| &it.gpu, |it| it.seen_us)),
-            line("by threads and copies", of(|it| &it.cpu, |it| it.seen_us)),
+            line("Warprow, by the GPU", of(|it| &it.gpu, |it| Some(it.seen_us))),
+            line("by threads and copies", of(|it| &it.cpu, |it| Some(it.seen_us))),
+            line("by threads with io_uring", of(|it| &it.uring, |it| Some(it.seen_us))),
             line("Warprow, beside drives", of(|it| &it.gpu, |it| it.overhead_us)),
             line("by threads, beside drives", of(|it| &it.cpu, |it| it.overhead_us)),
             line("drives, while a GPU asks", of(|it| &it.gpu, |it| it.drives_us)),
@@ -97,6 +105,9 @@ pub(super) fn ssd(it: Ssd) -> Section {
             }
             _ => {}
         }
+        if let Some(times) = most.uring_ratio {
+            section.headlines.push(format!("{place}: {times:.2} times as fast as io_uring on the same files"));
+        }
     }
     let met = |verdict: fn(&Point) -> Option<bool>| {
         let known: Vec<bool> = it.results.iter().filter_map(verdict).collect();
@@ -108,6 +119,7 @@ pub(super) fn ssd(it: Ssd) -> Section {
         section.headlines.push(format!("{words} in {overhead} of {all} lines"));
         section.headlines.push(format!("10 µs of the caller's processor in {caller} of {calls}"));
     }
-    section.checked = it.results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu)).map(|it| it.checked).sum();
+    section.checked =
+        it.results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu).chain(&it.uring)).map(|it| it.checked).sum();
     section
 }
