@@ -10,8 +10,8 @@ use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::rival::{Caching, Target};
 
 use super::{Drives, SsdSetup, TABLE};
-use crate::Scratch;
 use crate::beds::{Bed, BedTable, Media};
+use crate::{Cores, Scratch};
 
 /// What drives are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(super) struct Laid {
     pub drives: Drives,
     /// Where rows lie in files, for those who read them by other means.
     pub target: Option<Target>,
+    /// Whether each drive's thread has a processor of its own.
+    pub pinned: bool,
     /// Gone with the last who has them open.
     _files: Vec<Scratch>,
 }
@@ -47,11 +49,13 @@ pub(super) struct Laid {
 /// `number` drives with the setup's table.
 pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Result<Laid> {
     let table = BedTable::new(TABLE, setup.content());
+    let cores = Cores::each(number as usize);
+    let (cores, pinned) = (cores.as_ref(), cores.is_some());
     match &setup.medium {
         Medium::Emulated(media) => {
             let bed = Bed { drives: number, media: *media, disorder: true, profile };
-            let (store, drives) = bed.with_drives(&[table], None)?;
-            Ok(Laid { store, drives: Drives::new(drives), target: None, _files: Vec::new() })
+            let (store, drives) = bed.with_drives(&[table], cores)?;
+            Ok(Laid { store, drives: Drives::new(drives), target: None, pinned, _files: Vec::new() })
         }
         Medium::Files(caching, directory) => {
             ensure!(profile == Profile::None, "files take the time that they take: without a profile");
@@ -61,7 +65,7 @@ pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Re
             let files = (0..number).map(file).collect::<anyhow::Result<Vec<_>>>()?;
             let lba = files.iter().map(|file| file.smallest_lba(*caching)).collect::<anyhow::Result<Vec<_>>>()?;
             let lba = lba.into_iter().max().unwrap_or(512);
-            let drive = |(index, file): (usize, &Scratch)| file.drive(index, *caching, lba, None);
+            let drive = |(index, file): (usize, &Scratch)| file.drive(index, *caching, lba, cores);
             let drives = files.iter().enumerate().map(drive).collect::<anyhow::Result<Vec<_>>>()?;
             let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
             let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
@@ -74,7 +78,7 @@ pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Re
             if *caching == Caching::Cached {
                 target.warm()?;
             }
-            Ok(Laid { store, drives: Drives::new(drives), target: Some(target), _files: files })
+            Ok(Laid { store, drives: Drives::new(drives), target: Some(target), pinned, _files: files })
         }
     }
 }

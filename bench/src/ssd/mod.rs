@@ -142,17 +142,20 @@ pub fn run(
 ) -> anyhow::Result<Vec<SsdResult>> {
     setup.check()?;
     let (began, mut results) = (Instant::now(), Vec::new());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let beds = setup.profiles.iter().flat_map(|&profile| setup.drives.iter().map(move |&drives| (profile, drives)));
     for (profile, number) in beds {
         let name = format!("drives with the timing of {}: {number}", profile_name(profile));
         let mut counts = setup.counts.iter();
         if began.elapsed() < setup.limit {
             note(&name, false);
-            if number as usize >= cores {
-                note(&format!("{number} drives take a core each, and the machine has {cores} for all"), true);
-            }
             let mut laid = lay(setup, profile, number)?;
+            if !laid.pinned {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                note(
+                    &format!("{number} drives take a core each, and there are {cores} for all: do not trust these"),
+                    true,
+                );
+            }
             if let Some(missing) = laid.target.as_ref().and_then(without_uring) {
                 note(&format!("io_uring does not take part: {missing}"), true);
                 laid.target = None;
