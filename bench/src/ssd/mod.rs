@@ -71,6 +71,9 @@ impl SsdSetup {
         ensure!(within(&self.drives, 64), "1 to 64 drives are possible");
         ensure!(within(&self.threads, 64), "1 to 64 threads are possible");
         ensure!(within(&self.sets, 32), "1 to 32 queue sets are possible");
+        if let Medium::Files(_, directory) = &self.medium {
+            ensure!(directory.is_dir(), "{} is no directory; choose another with --dir", directory.display());
+        }
         let timed = self.profiles.iter().any(|profile| *profile != Profile::None);
         ensure!(
             !timed || matches!(self.medium, Medium::Emulated(_)),
