@@ -71,8 +71,9 @@ pub(super) fn ssd(it: Ssd) -> Section {
         )],
         ..Section::default()
     };
-    // What was left out is a note, and that there was no GPU a warning.
-    let (warnings, notes) = it.notes.into_iter().partition(|note| note.contains("were not run"));
+    // What was left out is a note, and why figures are not there or not to be trusted a warning.
+    let warns = |note: &String| note.contains("were not run") || note.contains("do not trust");
+    let (warnings, notes) = it.notes.into_iter().partition(warns);
     (section.warnings, section.notes) = (warnings, notes);
     let mut beds: BTreeMap<(&str, u32), Vec<&Point>> = BTreeMap::new();
     for point in &it.results {
