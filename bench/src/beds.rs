@@ -20,12 +20,12 @@ use crate::Cores;
 const LBA: u32 = 512;
 
 /// Where rows come from when a drive is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Media {
-    /// Memory, into which they were loaded.
+    /// Memory, into which they are loaded first.
     Ram,
-    /// They are computed: drives of any size need no memory.
+    /// They are computed when they are read: drives of any size need no memory.
     Computed,
 }
 
@@ -46,7 +46,8 @@ impl BedTable {
         Self { name: name.into(), hot_rows: 0, content }
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes that it takes of drives, about.
+    pub(crate) fn bytes(&self) -> u64 {
         // Rows smaller than an LBA share it, and never straddle two; larger ones take whole LBAs.
         let (row, lba) = (self.content.row_bytes() as u64, u64::from(LBA));
         let lbas =
@@ -79,6 +80,15 @@ impl Default for Bed {
 impl Bed {
     /// A store on new drives, with `tables`.
     pub fn store(&self, tables: &[BedTable], cores: Option<&Cores>) -> anyhow::Result<Store> {
+        Ok(self.with_drives(tables, cores)?.0)
+    }
+
+    /// The same, and the drives.
+    pub fn with_drives(
+        &self,
+        tables: &[BedTable],
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
         ensure!((1..=64).contains(&self.drives), "{} drives: 1 to 64 are possible", self.drives);
         let bytes: u64 = tables.iter().map(BedTable::bytes).sum();
         let each = (bytes / u64::from(self.drives) + (bytes >> 5) + (128 << 20)).next_multiple_of(1 << 20);
@@ -97,10 +107,16 @@ impl Bed {
         Ok(Cores::answering(cores, index as usize, || builder.profile(self.profile).build())?)
     }
 
-    fn loaded(&self, tables: &[BedTable], each: u64, cores: Option<&Cores>) -> anyhow::Result<Store> {
-        let drive = |index| Ok(Device::new(self.drive(index, Namespace::new(Ram::new(each)?), cores)?, 1));
+    fn loaded(
+        &self,
+        tables: &[BedTable],
+        each: u64,
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
+        let drive = |index| self.drive(index, Namespace::new(Ram::new(each)?), cores);
         let drives = (0..self.drives).map(drive).collect::<anyhow::Result<Vec<_>>>()?;
-        let store = Store::create(&drives, &FormatOptions::default(), &OpenOptions::default())?;
+        let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
         let specs: Vec<TableSpec> = tables.iter().map(spec).collect();
         let loads: Vec<TableLoad<'_>> = specs
             .iter()
@@ -108,11 +124,16 @@ impl Bed {
             .map(|(spec, table)| TableLoad::new(spec, &table.content).with_random_access())
             .collect();
         store.load("bench", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-        Ok(store)
+        Ok((store, drives))
     }
 
     /// A store whose tables are there without having been written: rows are computed where the placement says that they lie.
-    fn computed(&self, tables: &[BedTable], each: u64, cores: Option<&Cores>) -> anyhow::Result<Store> {
+    fn computed(
+        &self,
+        tables: &[BedTable],
+        each: u64,
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
         let inverse: Arc<OnceLock<Inverse>> = Arc::default();
         let drive = |index: u32| {
             let inverse = inverse.clone();
@@ -135,8 +156,8 @@ impl Bed {
             ensure!(inverse.set(placed).is_ok(), "the drives were laid out twice");
             transaction.commit()?;
         }
-        let devices: Vec<Device> = drives.into_iter().map(|drive| Device::new(drive, 1)).collect();
-        Ok(Store::open(&devices, &OpenOptions::default())?)
+        let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        Ok((Store::open(&devices, &OpenOptions::default())?, drives))
     }
 }
 

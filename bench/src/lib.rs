@@ -1,5 +1,6 @@
 //! Microbenchmarks against named rivals.
 
+pub mod arguments;
 pub mod beds;
 mod bytes;
 mod cores;
@@ -12,9 +13,11 @@ mod minimal_ring;
 pub mod output;
 pub mod passes;
 pub mod plan;
+mod processor_time;
 pub mod report;
 pub mod ring;
 mod scratch;
+pub mod ssd;
 mod sustained;
 pub mod switch;
 mod vfio_user;

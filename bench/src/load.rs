@@ -79,7 +79,7 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         let scratch = Scratch::new(directory, setup.drive_bytes())?;
         scratch.filesystem().clone_into(&mut filesystem);
         lba = scratch.smallest_lba(setup.caching)?;
-        let drive = scratch.drive(setup.caching, lba, None)?;
+        let drive = scratch.drive(0, setup.caching, lba, None)?;
         let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default())?;
         let mut spec = TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32);
         spec.permuted = ranks.is_some();
@@ -167,7 +167,7 @@ mod tests {
     fn a_wrong_row_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(directory.path(), 16 << 20).unwrap();
-        let drive = scratch.drive(Caching::Cached, 512, None).unwrap();
+        let drive = scratch.drive(0, Caching::Cached, 512, None).unwrap();
         let store =
             Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
         let content = Oracle::new(1, 0, 1000, 16, DType::F32);

@@ -217,7 +217,7 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
     let lba = scratch.smallest_lba(caching)?;
     let cores = Cores::two();
     let ranks = Shuffle::new(setup.rows(), setup.seed).ranks();
-    let (store, hot_rows) = (load(scratch.drive(caching, lba, cores.as_ref())?, setup, &ranks)?, setup.hot_rows());
+    let (store, hot_rows) = (load(scratch.drive(0, caching, lba, cores.as_ref())?, setup, &ranks)?, setup.hot_rows());
     let mut ours = Ours::new(&store, setup, hot_rows)?;
     let depth = HostOptions::default().depth;
     let (generation, table) = store.generation(TABLE)?;

@@ -140,7 +140,7 @@ pub fn run(setup: &PassSetup, directory: &Path) -> anyhow::Result<PassResult> {
         Bed::File(caching) => {
             scratch = Scratch::new(directory, (all * 3 + (256 << 20)).next_multiple_of(1 << 20))?;
             let lba = scratch.smallest_lba(caching)?;
-            Device::new(scratch.drive(caching, lba, None)?, 1)
+            Device::new(scratch.drive(0, caching, lba, None)?, 1)
         }
         Bed::Timed(profile) => {
             let ram = Ram::new((all * 3 + (256 << 20)).next_multiple_of(1 << 20)).context("no memory for the drive")?;

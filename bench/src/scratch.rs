@@ -69,8 +69,14 @@ impl Scratch {
         })
     }
 
-    /// An emulated drive on it, whose worker runs on the answering core.
-    pub fn drive(&self, caching: Caching, lba: u32, cores: Option<&Cores>) -> anyhow::Result<Arc<SoftController>> {
+    /// An emulated drive on it, number `index` of those in a store, whose worker runs on the answering core.
+    pub fn drive(
+        &self,
+        index: usize,
+        caching: Caching,
+        lba: u32,
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<Arc<SoftController>> {
         let namespace = match caching {
             Caching::Cached => Namespace::new(soft::File::new(self.file.try_clone()?)?),
             Caching::Direct => {
@@ -79,8 +85,9 @@ impl Scratch {
                 Namespace::new(Direct::new(file, self.size).context("no direct drive")?)
             }
         };
-        let builder = SoftController::builder().name("emulated:scratch").namespace(namespace.lba(lba));
-        Ok(Cores::answering(cores, 0, || builder.build())?)
+        let (name, seed) = (format!("emulated:scratch{index}"), index as u64);
+        let builder = SoftController::builder().name(name).seed(seed).namespace(namespace.lba(lba));
+        Ok(Cores::answering(cores, index, || builder.build())?)
     }
 }
 

@@ -7,6 +7,8 @@ fn run(binary: &str, arguments: &[&str]) -> (bool, String, String) {
         "dram" => env!("CARGO_BIN_EXE_dram"),
         "ring" => env!("CARGO_BIN_EXE_ring"),
         "lookup" => env!("CARGO_BIN_EXE_lookup"),
+        "hbm" => env!("CARGO_BIN_EXE_hbm"),
+        "ssd" => env!("CARGO_BIN_EXE_ssd"),
         "switch" => env!("CARGO_BIN_EXE_switch"),
         other => panic!("{other} is no binary of this package"),
     });
@@ -23,9 +25,11 @@ fn help_teaches() {
             &["--quick", "--full", "--sms", "--torch", "hidden", "F.embedding", "cuMemcpyBatchAsync", "Examples:"][..],
         ),
         ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
+        ("ssd", &["threads", "io_uring", "first doorbell", "--limit", "Examples:", "p5800x"]),
+        ("hbm", &["embedding_bag", "F.embedding", "--torch", "of a copy", "Examples:"]),
         ("switch", &["p99.9", "--rate", "prepares", "Examples:"]),
         ("lookup", &["cached", "direct", "growth", "Examples:", "lookup --gpu"]),
-        ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo", "hidden"]),
+        ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo", "hidden", "nve"]),
     ] {
         let (name, mode) = binary.split_once(' ').map_or((binary, None), |(name, mode)| (name, Some(mode)));
         let (done, help, _) = run(name, &mode.into_iter().chain(["--help"]).collect::<Vec<_>>());
@@ -44,7 +48,7 @@ fn without_a_gpu_there_is_one_line() {
         return eprintln!("skipped: there is a GPU");
     }
     for (binary, arguments) in
-        [("dram", &["--quick"][..]), ("dram", &["--sms"]), ("ring", &["--gpu", "--commands", "1e3"])]
+        [("dram", &["--quick"][..]), ("dram", &["--sms"]), ("ring", &["--gpu", "--commands", "1e3"]), ("hbm", &[])]
     {
         let (done, out, complaint) = run(binary, arguments);
         assert!(!done && out.is_empty(), "{binary}: {out}");
@@ -70,6 +74,18 @@ fn what_makes_no_sense_is_refused() {
         ("dram", &["--ids", "0"]),
         ("dram", &["--alpha=-1"]),
         ("dram", &["--sms", "0,1"]),
+        ("ssd", &["--drives", "0"]),
+        ("ssd", &["--ids", "1e9"]),
+        ("ssd", &["--profile", "floppy"]),
+        ("ssd", &["--media", "cached", "--profile", "p5800x"]),
+        ("ssd", &["--media", "direct", "--dir", "/no/such/directory", "--drives", "1"]),
+        ("ssd", &["--seconds=-1"]),
+        ("ssd", &["--threads", "65"]),
+        ("hbm", &["--rows", "0"]),
+        ("hbm", &["--bags", "0"]),
+        ("hbm", &["--runs", "0"]),
+        ("hbm", &["--alpha=-1"]),
+        ("lookup", &["--gpu", "--shape", "round"]),
         ("switch", &["--switches", "0"]),
         ("switch", &["--hot", "2"]),
         ("ring", &["--seconds", "0"]),

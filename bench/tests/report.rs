@@ -6,9 +6,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use warprow_bench::gpu::criteo::{
-    CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, SplitResult, Spread, Tier,
+    CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, Shape, SplitResult, Spread, Tier,
 };
 use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
+use warprow_bench::gpu::hbm::{HbmResult, HbmTimes};
+use warprow_bench::gpu::resident::ResidentResult;
 use warprow_bench::gpu::ring::GpuRingResult;
 use warprow_bench::report::{Described, GpuDescribed, Outcome, Part, Report, page, read};
 
@@ -134,6 +136,7 @@ fn lookup_gpu() -> Value {
         checked: 10,
     };
     let table = CriteoResult {
+        shape: Shape::Criteo,
         scale: 8,
         hbm: 0.01,
         memory: 0.05,
@@ -162,6 +165,79 @@ fn lookup_gpu() -> Value {
         "schema": 2, "gpu": "A GPU", "seed": 1, "small": [small(Tier::Hbm, None), small(Tier::Dram, Some(PERCENTILES))],
         "split": [split], "calls": [call], "tables": [table], "notes": [], "machine": machine(),
     })
+}
+
+fn ring_resident() -> Value {
+    let point = |queues: u32, data: bool| ResidentResult {
+        peer: false,
+        queues,
+        batch: 256,
+        depth: 2048,
+        in_flight: 1792,
+        data,
+        profile: "none".to_owned(),
+        commands: 1 << 20,
+        commands_per_second: 76e6 * f64::from(queues),
+        bytes_per_second: if data { 39e9 } else { 0.0 },
+        commands_per_doorbell: 128.0,
+        fetched_together: 200.0,
+        checked: if data { 1 << 20 } else { 0 },
+        late: 100,
+    };
+    json!({
+        "schema": 1, "submitter": "gpu", "controller": "a kernel on the same GPU", "gpu": "A GPU", "block": 512,
+        "size": 1 << 30, "seed": 1, "emulated": "the drive: a kernel that answers from GPU memory",
+        "results": [point(1, false), point(16, false), point(1, true), point(16, true)], "machine": machine(),
+    })
+}
+
+fn hbm(torch: bool) -> Value {
+    let result = |pooled, alpha| HbmResult {
+        pooled,
+        alpha,
+        ids: 1 << 18,
+        kernels: 1,
+        us: HbmTimes { graph: 50.0, called: 51.0, graph_seen: 55.0, called_seen: 58.0 },
+        ids_per_second: 5e9,
+        bytes_per_second: 3e12,
+        share_of_copy: 0.8,
+        torch: None,
+        ratio: torch.then_some(1.5),
+        ratio_seen: torch.then_some(1.4),
+        met: torch.then_some(true),
+        checked: 10,
+        checked_by_cpu: 2,
+    };
+    let mut value = json!({
+        "schema": 1, "benchmark": "hbm", "gpu": "A GPU", "rows": 1 << 23, "row_bytes": 512, "bags": 256, "hot": 1024,
+        "runs": 9, "seed": 1, "copy_bytes_per_second": 3.9e12, "results": [result(true, 0.0), result(false, 1.05)],
+        "notes": ["PyTorch 2.9 took part"], "machine": machine(),
+    });
+    if torch {
+        // As its script prints it.
+        let line = json!({
+            "alpha": 0.0, "pooled": true, "checked": 7, "graph_failed": null, "graph_us": 75.0, "graph_seen_us": 80.0,
+            "called_us": 76.5, "called_seen_us": 90.0,
+        });
+        value["results"][0]["torch"] = line;
+    }
+    value
+}
+
+const SSD: &str = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
+
+/// What `ssd` prints where there is a GPU, from what it printed without.
+fn ssd_on_gpu(printed: &str) -> Value {
+    let mut value: Value = serde_json::from_str(printed).unwrap();
+    value["gpu"] = json!("A GPU");
+    for result in value["results"].as_array_mut().unwrap() {
+        result["gpu"] = json!([result["cpu"][0]]);
+        result["overhead_ratio"] = json!(0.5);
+        result["throughput_ratio"] = json!(1.5);
+        result["overhead_met"] = json!(true);
+        result["caller_met"] = json!(false);
+    }
+    value
 }
 
 /// Runs a program of this package in small.
@@ -203,6 +279,7 @@ fn stands_alone(html: &str) {
 #[test]
 fn what_the_programs_print_becomes_a_page() {
     let folder = tempfile::tempdir().unwrap();
+    let ssd = printed(env!("CARGO_BIN_EXE_ssd"), SSD);
     let results = [
         ("ring", printed(env!("CARGO_BIN_EXE_ring"), "--host --size 4M --seconds 0.1 --json")),
         (
@@ -221,7 +298,14 @@ fn what_the_programs_print_becomes_a_page() {
             ),
         ),
         ("plan-speed", printed(env!("CARGO_BIN_EXE_plan"), "speed --rows 8192 --ids 100000 --json")),
+        ("switch", printed(env!("CARGO_BIN_EXE_switch"), "--size 1M --switches 10 --batch 16 --json")),
+        ("passes", printed(env!("CARGO_BIN_EXE_passes"), "--rows 4096 --drive p5800x --threads 1 --json")),
+        ("ssd-gpu", ssd_on_gpu(&ssd).to_string()),
+        ("ssd", ssd),
+        ("ring-resident", ring_resident().to_string()),
         ("ring-gpu", ring_gpu().to_string()),
+        ("hbm", hbm(true).to_string()),
+        ("hbm-alone", hbm(false).to_string()),
         ("dram", dram().to_string()),
         ("lookup-gpu", lookup_gpu().to_string()),
         ("a-later-one", json!({ "schema": 9, "rows": "<b>&amp;" }).to_string()),
@@ -273,7 +357,8 @@ fn figures_are_read_as_they_were_printed() {
 
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
-    for value in [ring_gpu(), dram(), lookup_gpu()] {
+    let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_ssd"), SSD));
+    for value in [ring_gpu(), ring_resident(), ssd, hbm(true), dram(), lookup_gpu()] {
         let whole = value.as_object().unwrap();
         for key in whole.keys() {
             let mut without = whole.clone();

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, Wake};
 use warprow_spec::async_event::AsyncEventKind;
@@ -17,6 +17,7 @@ use crate::fault::FaultPlan;
 use crate::interrupt::InterruptSink;
 use crate::iommu::RemoteMemory;
 use crate::parker::Parkers;
+use crate::watch::Watched;
 use crate::workers;
 use crate::write_cache::Cut;
 
@@ -120,6 +121,24 @@ impl SoftController {
         let control = self.core.lock_control();
         let shards = self.core.lock_shards();
         control.dma.faults + shards.iter().map(|shard| shard.io.dma.faults).sum::<u64>()
+    }
+
+    /// Takes the times of I/O commands from now on, anew; costs a look at the clock for each round that completes some.
+    pub fn watch(&self) {
+        let _control = self.core.lock_control();
+        self.core.lock_shards().iter_mut().for_each(|shard| shard.watched = Some(Watched::default()));
+    }
+
+    /// What it saw since [`watch`](Self::watch), and nothing without: all completions that the host can have seen are in it.
+    pub fn watched(&self) -> Watched {
+        let _control = self.core.lock_control();
+        let shards = self.core.lock_shards();
+        shards.iter().filter_map(|shard| shard.watched).fold(Watched::default(), Watched::merge)
+    }
+
+    /// When the clock of [`Watched`] began. `None`: the controller is stepped, and its clock is the caller's.
+    pub fn clock_began(&self) -> Option<Instant> {
+        self.core.began()
     }
 
     /// Reports an event to the host, as soon as there is an Asynchronous Event Request for it.

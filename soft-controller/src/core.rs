@@ -146,6 +146,14 @@ impl Core {
         }
     }
 
+    /// When its clock began; `None`: somebody else's turns it.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        match &self.time {
+            Time::Real(start) => Some(*start),
+            Time::Stepped(_) => None,
+        }
+    }
+
     /// Turns a stepped controller's clock; it never goes back.
     pub(crate) fn set_now(&self, to: Duration) {
         if let Time::Stepped(now) = &self.time {

@@ -35,6 +35,7 @@ mod registers;
 mod shard;
 mod timing;
 mod uri;
+mod watch;
 mod workers;
 mod write_cache;
 
@@ -48,4 +49,5 @@ pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};
 pub use timing::{Placement, Profile, Rehearsal, Timing};
 pub use uri::{DriveUri, Store, UriError};
+pub use watch::Watched;
 pub use write_cache::Cut;

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::nvm::{Begun, Io};
 use crate::queue::{Completion, Cq, Sq};
+use crate::watch::Watched;
 use crate::write_cache;
 
 /// A command that waits for its time.
@@ -91,6 +92,8 @@ pub(crate) struct Shard {
     pub(crate) errors: Vec<ErrorRecord>,
     /// Error events for the admin queue to report.
     pub(crate) events: Vec<ErrorEvent>,
+    /// Times of commands, if somebody wants to know them.
+    pub(crate) watched: Option<Watched>,
 }
 
 impl Shard {
@@ -112,6 +115,7 @@ impl Shard {
             rng: fastrand::Rng::with_seed(seed),
             errors: Vec::new(),
             events: Vec::new(),
+            watched: None,
         }
     }
 
@@ -230,6 +234,10 @@ impl Shard {
         if !self.engaged.is_empty() && self.collect(core, &mut progress).is_err() {
             return core.fatal(progress);
         }
+        if let Some(watched) = self.watched.as_mut().filter(|_| progress.posted > 0) {
+            watched.last_completion = Some(core.now());
+            watched.completions += u64::from(progress.posted);
+        }
         progress
     }
 
@@ -259,6 +267,9 @@ impl Shard {
         };
         if waiting == 0 {
             return 0;
+        }
+        if let Some(watched) = &mut self.watched {
+            watched.first_doorbell.get_or_insert_with(|| core.now());
         }
         let cq = &mut self.cqs[sq.cq];
         if cq.update_head(&core.doorbells).is_err() {

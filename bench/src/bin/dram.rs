@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
+use warprow_bench::arguments::Common;
 use warprow_bench::gpu::dram::{
     Asked, Case, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
 };
@@ -77,17 +78,13 @@ struct Args {
     /// Whether PyTorch takes part: auto leaves it out with a line if python3, torch or its CUDA is missing.
     #[arg(long, value_enum, default_value_t = Asked::Auto)]
     torch: Asked,
-    /// Seed of contents and ids.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, run(&args))
+    finish(args.common.json, run(&args))
 }
 
 fn run(args: &Args) -> anyhow::Result<String> {
@@ -102,11 +99,11 @@ fn run(args: &Args) -> anyhow::Result<String> {
             notes.push(text.to_owned());
         }
     })?;
-    if args.json {
+    if args.common.json {
         let json = serde_json::json!({
             "schema": 2,
             "gpu": gpu.name(),
-            "seed": args.seed,
+            "seed": args.common.seed,
             "runs": args.runs,
             "results": results,
             "sweeps": sweeps,
@@ -115,7 +112,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
         });
         return Ok(format!("{json}\n"));
     }
-    let mut text = format!("Rows in DRAM, read by {}; medians of {}, seed {}\n", gpu.name(), args.runs, args.seed);
+    let mut text =
+        format!("Rows in DRAM, read by {}; medians of {}, seed {}\n", gpu.name(), args.runs, args.common.seed);
     if !results.is_empty() {
         text += &report::show(&results)?;
     }
@@ -146,7 +144,7 @@ fn setups(args: &Args) -> anyhow::Result<(Vec<DramSetup>, Duration)> {
         counts: counts.clone(),
         alphas: args.alpha.clone(),
         runs: args.runs,
-        seed: args.seed,
+        seed: args.common.seed,
         gatherers: args.gatherers,
         direct_ids: args.direct_ids.map(|ids| ids.0),
         torch: if case.torch && args.sms.is_empty() { args.torch } else { Asked::No },

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
+use warprow_bench::arguments::Common;
 use warprow_bench::load::{LoadResult, LoadSetup, run};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::{Bytes, Scratch, machine_json};
@@ -47,12 +48,8 @@ struct Args {
     /// Where files are made, without names; somewhat more than twice --size must be free. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Seed of content and permutation.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,19 +64,19 @@ enum Drives {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    finish(args.common.json, measure(&args))
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
     let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
     let run = |caching, unless| {
-        let setup = LoadSetup { size: args.size.0, dim: args.dim, caching, seed: args.seed };
+        let setup = LoadSetup { size: args.size.0, dim: args.dim, caching, seed: args.common.seed };
         (args.drive != unless).then(|| run(&setup, &directory, args.pairs)).transpose()
     };
     let cached = run(Caching::Cached, Drives::Direct)?;
     let direct = run(Caching::Direct, Drives::Cached)?;
-    if args.json {
+    if args.common.json {
         let of = |result: &Option<LoadResult>| {
             result.as_ref().map(|LoadResult { identity, permuted, picked, checked, filesystem, lba }| {
                 json!({
@@ -100,7 +97,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "schema": 1,
             "size": args.size.0,
             "row_bytes": u64::from(args.dim) * 4,
-            "seed": args.seed,
+            "seed": args.common.seed,
             "pairs": args.pairs,
             "cached": of(&cached),
             "direct": of(&direct),

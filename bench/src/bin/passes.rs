@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
+use warprow_bench::arguments::Common;
 use warprow_bench::output::{busy, finish, per_second, table};
 use warprow_bench::passes::{Bed, PassSetup, run};
 use warprow_bench::{Scratch, machine_json};
@@ -49,12 +50,8 @@ struct Args {
     /// Where the file is made, without a name. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Seed of keys and content.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,7 +68,7 @@ enum Drive {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    finish(args.common.json, measure(&args))
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {
@@ -82,15 +79,15 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         Drive::P5800x => Bed::Timed(Profile::P5800x),
         Drive::Gen5Tlc => Bed::Timed(Profile::Gen5Tlc),
     };
-    let setup = PassSetup { rows: args.rows, dim: args.dim, bed, threads: args.threads, seed: args.seed };
+    let setup = PassSetup { rows: args.rows, dim: args.dim, bed, threads: args.threads, seed: args.common.seed };
     let result = run(&setup, &args.dir.clone().unwrap_or_else(Scratch::default_directory))?;
-    if args.json {
+    if args.common.json {
         let object = json!({
             "schema": 1,
             "rows": args.rows,
             "row_bytes": u64::from(args.dim) * 4,
             "drive": format!("{:?}", args.drive).to_lowercase(),
-            "seed": args.seed,
+            "seed": args.common.seed,
             "result": result,
             "machine": machine_json(&machine),
         });

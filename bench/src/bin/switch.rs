@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
+use warprow_bench::arguments::Common;
 use warprow_bench::output::{busy, finish, table};
 use warprow_bench::switch::{LIMIT_US, SwitchResult, SwitchSetup, run};
 use warprow_bench::{Bytes, Count, machine_json};
@@ -55,17 +56,13 @@ struct Args {
     /// Emulated drives.
     #[arg(long, default_value_t = 2)]
     drives: u32,
-    /// Seed of contents and ids.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    finish(args.common.json, measure(&args))
 }
 
 fn measure(args: &Args) -> anyhow::Result<String> {
@@ -80,10 +77,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         switches: u32::try_from(args.switches.0)?,
         rate: args.rate.map(|rate| rate.0),
         drives: args.drives,
-        seed: args.seed,
+        seed: args.common.seed,
     };
     let result = run(&setup)?;
-    if args.json {
+    if args.common.json {
         let of = |it: &Latencies| {
             let [p50, p99, p999] = [50.0, 99.0, 99.9].map(|percent| it.percentile_us(percent));
             json!({ "count": it.count(), "p50_us": p50, "p99_us": p99, "p999_us": p999 })

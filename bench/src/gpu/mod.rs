@@ -5,13 +5,16 @@
 
 pub mod criteo;
 pub mod dram;
+pub mod hbm;
 mod kernels;
 mod looker;
 mod module;
 mod processor;
+mod python;
 mod request;
 pub mod resident;
 pub mod ring;
+pub mod ssd;
 mod stream;
 
 pub use kernels::{Gather, Kernels};

@@ -168,6 +168,16 @@ impl Stream {
         cuda("a copy", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream) })
     }
 
+    /// Copies memory of the GPU to other memory of it.
+    ///
+    /// # Safety
+    /// Both are `bytes` bytes of the caller's, until the stream has come so far.
+    pub unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize) -> anyhow::Result<()> {
+        let _current = self.gpu().enter()?;
+        // SAFETY: the caller's promise.
+        cuda("a copy", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) })
+    }
+
     /// Sets memory of the GPU to a byte.
     ///
     /// # Safety

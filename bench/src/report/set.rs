@@ -58,6 +58,16 @@ pub fn set(extent: Extent) -> Vec<Program> {
             "speed --ids 4000000 --rows 4000000",
             "speed --ids 100000000 --rows 100000000",
         ),
+        program("switch", "switch", host, "--switches 100", ""),
+        program("passes", "passes", host, "--rows 65536", ""),
+        program(
+            "ssd",
+            "ssd",
+            host,
+            "--drives 1,4 --ids 100,1e4,1e6 --seconds 0.05 --limit 40",
+            "--seconds 0.5 --limit 1800",
+        ),
+        program("ring-resident", "ring", gpu, "--gpu --controller gpu --size 1G", "--gpu --controller gpu --size 4G"),
         program("ring-gpu", "ring", gpu, "--gpu --size 1G --rounds 5", "--gpu --size 2G"),
         program("dram", "dram", gpu, "--quick --runs 5 --torch no", "--quick"),
         program(
@@ -67,12 +77,27 @@ pub fn set(extent: Extent) -> Vec<Program> {
             "--sms 1,4,8,16,66 --size 1G --ids 2M --alpha 0",
             "--sms --size 16G --ids 2M --alpha 0",
         ),
+        program("hbm", "hbm", gpu, "--rows 2M --runs 7 --torch no", "--rows 32M"),
         program(
             "lookup-gpu",
             "lookup",
             gpu,
             "--gpu --scale 64 --batch 256,4K --runs 5 --batches 1000 --calls 200 --size 1G",
             "--gpu",
+        ),
+        program(
+            "lookup-dynamicemb",
+            "lookup",
+            gpu,
+            "--gpu --only tables --shape dynamicemb --scale 64 --runs 5",
+            "--gpu --only tables --shape dynamicemb",
+        ),
+        program(
+            "lookup-nve",
+            "lookup",
+            gpu,
+            "--gpu --only tables --shape nve --scale 128 --runs 5",
+            "--gpu --only tables --shape nve",
         ),
     ]
 }
@@ -190,7 +215,7 @@ mod tests {
             let programs = set(extent);
             let names: std::collections::BTreeSet<_> = programs.iter().map(|program| program.name).collect();
             assert_eq!(names.len(), programs.len());
-            for binary in ["ring", "lookup", "load", "plan", "dram"] {
+            for binary in ["ring", "lookup", "load", "plan", "switch", "passes", "ssd", "dram", "hbm"] {
                 assert!(programs.iter().any(|program| program.binary == binary), "{binary} is not in the set");
             }
         }

@@ -2,8 +2,11 @@
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
+use warprow_bench::arguments::Common;
 use warprow_bench::beds::Media;
-use warprow_bench::gpu::criteo::{CriteoSetup, LatencySetup, calls, latencies, report, run, split};
+use warprow_bench::gpu::criteo::{
+    CriteoResult, CriteoSetup, LatencySetup, Shape, calls, latencies, report, run, split,
+};
 use warprow_bench::gpu::ready;
 use warprow_bench::output::busy;
 use warprow_bench::{Bytes, Count, machine_json};
@@ -12,11 +15,12 @@ use warprow_workload::Machine;
 
 /// Look-ups by the GPU executor: of tables shaped like Criteo's, small ones, and what they cost their callers.
 ///
-/// tables: 26 tables of 128 f32 with the rows of the Criteo 1 TB click logs (at most 40 M, as in MLPerf's DLRM-DCNv2) divided by
+/// tables: with --shape criteo, 26 tables of 128 f32 with the rows of the Criteo 1 TB click logs (at most 40 M, as in MLPerf's DLRM-DCNv2) divided by
 /// --scale, ids by a power law (ids are ranks). The hottest rows of each table are in memory, part of them in GPU memory, the others on
 /// emulated drives that permute completions and delay one in 10,000. One id a table and sample is looked up as it is, several are
 /// summed. Rivals: the host executor on the same store with as much in DRAM, and a copy; and all cores on a copy of everything in
-/// DRAM, and a copy, which reads no drive: an upper bound.
+/// DRAM, and a copy, which reads no drive: an upper bound. --shape dynamicemb and nve are tables, ids and tiers as these peers publish them,
+/// scaled: no row is on a drive, 10 % are in GPU memory. A last line says what the peer publishes, and where a cache that changes would win.
 ///
 /// small: different ids, fresh and uploaded before each of --batches launches of a captured graph, all rows in GPU memory or all in
 /// DRAM: percentiles by the GPU with the launch hidden (the stream is held until all is enqueued), and from the launch until a poll
@@ -35,25 +39,29 @@ Examples:
   lookup --gpu                    # everything, some minutes
   lookup --gpu --only small --batches 10000
   lookup --gpu --only tables --scale 8 --batch 4K,64K --json | jq '.tables[] | [.batch, .hot, .hbm, .graph_us]'
-  lookup --gpu --only tables --scale 1 --media computed   # 105 GB of rows that nobody has to hold")]
+  lookup --gpu --only tables --scale 1 --media computed   # 105 GB of rows that nobody has to hold
+  lookup --gpu --only tables --shape nve                  # or dynamicemb: what peers publish")]
 pub(crate) struct GpuArgs {
     /// What to measure; may be given several times or separated by commas. Everything by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// tables: the published rows are divided by this.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
-    scale: u64,
-    /// tables: the share of rows in memory, the hottest.
-    #[arg(long, default_value_t = 0.05)]
-    memory: f64,
-    /// tables: shares of rows in GPU memory, of those in memory.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.01])]
+    /// tables: whose.
+    #[arg(long, value_enum, default_value_t = Shape::Criteo)]
+    shape: Shape,
+    /// tables: the published rows are divided by this [default: 8; dynamicemb 16; nve 32].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    scale: Option<u64>,
+    /// tables: the share of rows in memory, the hottest [default: 0.05; of peers' shapes 1].
+    #[arg(long)]
+    memory: Option<f64>,
+    /// tables: shares of all rows that are in GPU memory, of those in memory [default: 0,0.01; of peers' shapes 0.1].
+    #[arg(long, value_delimiter = ',')]
     hbm: Vec<f64>,
-    /// tables: samples of a batch.
-    #[arg(long, value_delimiter = ',', default_value = "256,1K,4K,16K,64K")]
+    /// tables: samples of a batch [default: 256,1K,4K,16K,64K; dynamicemb 104858; nve 256K].
+    #[arg(long, value_delimiter = ',')]
     batch: Vec<Count>,
-    /// tables: ids of each table and sample; more than one are summed.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 8])]
+    /// tables: ids of each table and sample; more than one are summed [default: 1,8; of peers' shapes 1].
+    #[arg(long, value_delimiter = ',')]
     hot: Vec<u64>,
     /// tables: exponent of the power law that ids follow; 0 is uniform.
     #[arg(long, default_value_t = 1.05)]
@@ -61,9 +69,9 @@ pub(crate) struct GpuArgs {
     /// tables: drives, each with a thread that answers.
     #[arg(long, default_value_t = 8)]
     drives: u32,
-    /// tables: what drives are made of.
-    #[arg(long, value_enum, default_value_t = MediaArg::Ram)]
-    media: MediaArg,
+    /// tables: what drives are made of [default: ram; of peers' shapes computed].
+    #[arg(long, value_enum)]
+    media: Option<Media>,
     /// tables: repetitions, of which medians are taken; a third of them for the rivals.
     #[arg(long, default_value_t = 9)]
     runs: u32,
@@ -79,12 +87,8 @@ pub(crate) struct GpuArgs {
     /// call: calls of each kind.
     #[arg(long, default_value = "1000")]
     calls: Count,
-    /// Seed of ids and contents.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of tables.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -99,14 +103,6 @@ enum Part {
     Call,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MediaArg {
-    /// Memory, into which the tables are loaded first.
-    Ram,
-    /// Rows are computed when they are read.
-    Computed,
-}
-
 pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
     let (machine, gpu) = (Machine::this(), Gpu::open(0)?);
     let stream = ready(&gpu)?;
@@ -115,16 +111,17 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
     // The short ones first.
     let small = match wants(Part::Small) {
         true => {
-            let (size, ids, batches, seed) = (args.size.0, args.ids.0, args.batches.0, args.seed);
+            let (size, ids, batches, seed) = (args.size.0, args.ids.0, args.batches.0, args.common.seed);
             latencies(&stream, &LatencySetup { size, ids, batches, seed }, note)?
         }
         false => Vec::new(),
     };
     let split = match wants(Part::Split) {
-        true => split(&stream, args.size.0, &[40, 630], (args.batches.0 / 10).max(1), args.seed, note)?,
+        true => split(&stream, args.size.0, &[40, 630], (args.batches.0 / 10).max(1), args.common.seed, note)?,
         false => Vec::new(),
     };
-    let calls = if wants(Part::Call) { calls(&stream, args.calls.0.max(1), args.seed, note)? } else { Vec::new() };
+    let calls =
+        if wants(Part::Call) { calls(&stream, args.calls.0.max(1), args.common.seed, note)? } else { Vec::new() };
     let mut notes = Vec::new();
     let tables = match wants(Part::Tables) {
         true => run(&stream, &setup(args), &mut |text| {
@@ -133,11 +130,12 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
         })?,
         false => Vec::new(),
     };
-    if args.json {
+    notes.extend(tables.iter().filter_map(CriteoResult::words));
+    if args.common.json {
         let json = json!({
             "schema": 2,
             "gpu": gpu.name(),
-            "seed": args.seed,
+            "seed": args.common.seed,
             "small": small,
             "split": split,
             "calls": calls,
@@ -147,7 +145,7 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
         });
         return Ok(format!("{json}\n"));
     }
-    let mut text = format!("Look-ups by {}, seed {}\n\n", gpu.name(), args.seed);
+    let mut text = format!("Look-ups by {}, seed {}\n\n", gpu.name(), args.common.seed);
     text += &report::latencies(&small)?;
     if !split.is_empty() {
         text += &report::split(&split)?;
@@ -161,19 +159,21 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
 }
 
 fn setup(args: &GpuArgs) -> CriteoSetup {
+    fn given<T>(given: Vec<T>, default: Vec<T>) -> Vec<T> {
+        if given.is_empty() { default } else { given }
+    }
+    let default = args.shape.defaults();
     CriteoSetup {
-        scale: args.scale,
-        memory: args.memory,
-        hbm: args.hbm.clone(),
-        batches: args.batch.iter().map(|batch| batch.0).collect(),
-        hot: args.hot.clone(),
+        shape: args.shape,
+        scale: args.scale.unwrap_or(default.scale),
+        memory: args.memory.unwrap_or(default.memory),
+        hbm: given(args.hbm.clone(), default.hbm),
+        batches: given(args.batch.iter().map(|batch| batch.0).collect(), default.batches),
+        hot: given(args.hot.clone(), default.hot),
         alpha: args.alpha,
         drives: args.drives,
-        media: match args.media {
-            MediaArg::Ram => Media::Ram,
-            MediaArg::Computed => Media::Computed,
-        },
+        media: args.media.unwrap_or(default.media),
         runs: args.runs,
-        seed: args.seed,
+        seed: args.common.seed,
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use warprow_bench::arguments::Common;
 use warprow_bench::growth::{self, GrowthResult};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
@@ -81,12 +82,8 @@ struct Args {
     /// Where the drive's file is made, without a name. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Seed of ids and contents.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     /// Runs one growing size, --size, with so many bytes of rows in DRAM, and prints its result.
     #[arg(long, hide = true)]
     one_size: Option<u64>,
@@ -111,8 +108,8 @@ enum Executor {
 fn main() -> ExitCode {
     let args = Args::parse();
     match &args.executor {
-        Some(Executor::Gpu(args)) => finish(args.json, gpu::measure(args)),
-        None => finish(args.json, measure(&args)),
+        Some(Executor::Gpu(args)) => finish(args.common.json, gpu::measure(args)),
+        None => finish(args.common.json, measure(&args)),
     }
 }
 
@@ -121,7 +118,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let Ok(profile) = args.profile.parse::<Profile>() else {
         anyhow::bail!("{:?} is no profile: use none, p5800x or gen5-tlc", args.profile);
     };
-    let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.seed);
+    let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.common.seed);
     let setup = LookupSetup { size: args.size.0, dim, alpha, batch, hot, seed };
     if let Some(dram) = args.one_size {
         return Ok(serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
@@ -140,7 +137,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         result => result?,
     };
     let growths = if wants(Part::Growth) { Some(grow(args)?) } else { None };
-    if args.json {
+    if args.common.json {
         let cached = cached.as_ref().map(to_json);
         let direct = direct.as_ref().map(to_json);
         let growth = growths.as_ref().map(|growths| growths.iter().map(Growth::to_json).collect::<Vec<_>>());
@@ -150,7 +147,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "row_bytes": u64::from(args.dim) * 4,
             "alpha": args.alpha,
             "batch": args.batch,
-            "seed": args.seed,
+            "seed": args.common.seed,
             "cached": cached,
             "direct": direct,
             "profile": args.profile,
@@ -314,7 +311,7 @@ fn one_size(args: &Args, size: u64, alpha: f64, dram: u64) -> anyhow::Result<Gro
         ("--alpha", alpha.to_string()),
         ("--batch", args.batch.to_string()),
         ("--seconds", args.seconds.to_string()),
-        ("--seed", args.seed.to_string()),
+        ("--seed", args.common.seed.to_string()),
         ("--profile", args.profile.clone()),
         ("--one-size", dram.to_string()),
     ];

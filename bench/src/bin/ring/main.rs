@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
+use warprow_bench::arguments::Common;
 use warprow_bench::gpu::ring::{self as gpu_ring, GpuRingSetup};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::ring::{Media, RingResult, RingSetup, run};
@@ -108,12 +109,8 @@ struct Args {
     /// Seconds of measuring, for each backing.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seed of blocks and contents.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Prints one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -138,7 +135,7 @@ enum Answering {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish(args.json, measure(&args))
+    finish(args.common.json, measure(&args))
 }
 
 /// The GPU submits.
@@ -147,7 +144,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     let gpu = Gpu::open(0)?;
     let stream = warprow_bench::gpu::ready(&gpu)?;
     let run = |threads, commands| {
-        let (size, ids, rounds, seed) = (args.size.0, args.ids.0, args.rounds, args.seed);
+        let (size, ids, rounds, seed) = (args.size.0, args.ids.0, args.rounds, args.common.seed);
         eprintln!("{threads} threads");
         gpu_ring::run(&stream, &GpuRingSetup { threads, size, ids, rounds, commands, seed }, &mut |progress| {
             let rate = progress.commands as f64 / progress.elapsed.as_secs_f64();
@@ -159,7 +156,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     gpu_ring::scale(&mut results);
     let most = args.threads.iter().copied().max();
     let soak = args.commands.zip(most).map(|(commands, threads)| run(threads, commands.0)).transpose()?;
-    if args.json {
+    if args.common.json {
         let json = serde_json::json!({
             "schema": 2,
             "submitter": "gpu",
@@ -167,7 +164,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             "block": 512,
             "size": args.size.0,
             "ids": args.ids.0,
-            "seed": args.seed,
+            "seed": args.common.seed,
             "rung": "C: a software controller in this process, pinned memory",
             "results": results,
             "soak": soak,
@@ -198,7 +195,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     let mut text = format!(
         "Random reads of 512 B by {}, through pinned memory, completions in disorder, seed {}\n{}\n",
         gpu.name(),
-        args.seed,
+        args.common.seed,
         table(header, rows)
     );
     if let Some(soak) = soak {
@@ -224,8 +221,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     match args.controller {
         Answering::Threads if args.gpu => return measure_gpu(args),
         Answering::Threads => {}
-        Answering::Gpu => return resident::measure(&args.resident, 0, args.size.0, args.seed, args.json),
-        Answering::Peer => return resident::measure(&args.resident, 1, args.size.0, args.seed, args.json),
+        Answering::Gpu => return resident::measure(&args.resident, 0, args.size.0, args.common.seed, args.common.json),
+        Answering::Peer => {
+            return resident::measure(&args.resident, 1, args.size.0, args.common.seed, args.common.json);
+        }
     }
     let machine = Machine::this();
     let time = Duration::try_from_secs_f64(args.seconds).unwrap_or_default();
@@ -236,7 +235,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         block: args.block,
         size: args.size.0,
         media,
-        seed: args.seed,
+        seed: args.common.seed,
         vfio_user: args.vfio_user,
     };
     if let Some(on) = &args.on {
@@ -245,7 +244,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let run = |media, unless| (args.backing != unless).then(|| run(setup(media), time)).transpose();
     let ram = run(Media::Ram, Backings::Null)?;
     let null = run(Media::Null, Backings::Ram)?;
-    if args.json {
+    if args.common.json {
         return Ok(format!("{}\n", json(args, &machine, ram.as_ref(), null.as_ref())));
     }
     let mut rows = vec![];
@@ -287,7 +286,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
 fn on_drive(args: &Args, on: &str, setup: &RingSetup, time: Duration, machine: &Machine) -> anyhow::Result<String> {
     let result = warprow_bench::drive::run(&on.parse()?, *setup, time)?;
     let (rate, microseconds) = (result.commands_per_second, result.microseconds(args.depth));
-    if args.json {
+    if args.common.json {
         let json = json!({
             "schema": 1,
             "submitter": "host",
@@ -295,7 +294,7 @@ fn on_drive(args: &Args, on: &str, setup: &RingSetup, time: Duration, machine: &
             "depth": args.depth,
             "block": args.block,
             "size": args.size.0,
-            "seed": args.seed,
+            "seed": args.common.seed,
             "commands_per_second": rate,
             "microseconds": microseconds,
             "rounds": result.rounds,
@@ -327,7 +326,7 @@ fn json(args: &Args, machine: &Machine, ram: Option<&RingResult>, null: Option<&
         "depth": args.depth,
         "block": args.block,
         "size": args.size.0,
-        "seed": args.seed,
+        "seed": args.common.seed,
         "vfio_user": args.vfio_user,
         "commands_per_second": of(ram, Pairs::median_a),
         "minimal_commands_per_second": of(ram, Pairs::median_b),

@@ -1,6 +1,7 @@
 //! A controller that is a kernel.
 
 use clap::{Args, ValueEnum};
+use warprow_bench::arguments::profile;
 use warprow_bench::gpu::resident::{Bench, ResidentResult, ResidentSetup};
 use warprow_bench::output::{busy, per_second, table};
 use warprow_bench::{Count, machine_json};
@@ -35,10 +36,6 @@ enum Data {
     Yes,
     No,
     Both,
-}
-
-fn profile(text: &str) -> Result<Profile, String> {
-    text.parse().map_err(|()| "none, p5800x or gen5-tlc".to_owned())
 }
 
 /// Rounds of which the median counts.

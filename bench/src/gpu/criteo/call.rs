@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use warprow_layout::DType;
 use warprow_soft_controller::Profile;
@@ -12,6 +11,7 @@ use warprow_workload::{Latencies, Oracle};
 use super::Percentiles;
 use crate::beds::{Bed, BedTable, Media};
 use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use crate::processor_time::of_this_thread as thread_time;
 
 /// Elements of a row.
 const DIM: u32 = 128;
@@ -43,10 +43,6 @@ pub struct CallResult {
     pub met: bool,
     /// Rows compared.
     pub checked: u64,
-}
-
-fn thread_time() -> anyhow::Result<Duration> {
-    Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
 }
 
 /// Calls, and launches of a graph: one at a time, each waited for.

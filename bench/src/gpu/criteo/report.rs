@@ -18,13 +18,18 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "NOT met" }
 }
 
-/// Batches over 26 tables.
+/// Batches over the tables of a shape.
 pub fn tables(results: &[CriteoResult]) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let Some(first) = results.first() else { return Ok(text) };
     writeln!(
         text,
-        "26 tables of 128 f32, rows of Criteo 1 TB (at most 40 M a table) by {}; {:.1} % of rows in memory; median us",
+        "{} of {}, rows of 128 f32, as published by {}; {:.1} % of rows in memory; median us",
+        match first.shape.rows().len() {
+            1 => "The table".to_owned(),
+            tables => format!("The {tables} tables"),
+        },
+        first.shape.name(),
         first.scale,
         first.memory * 100.0
     )?;
@@ -72,7 +77,9 @@ pub fn tables(results: &[CriteoResult]) -> Result<String, std::fmt::Error> {
         writeln!(text, "  {} samples × {}, {:.1} % in GPU memory: {stages}", it.batch, it.hot, it.hbm * 100.0)?;
     }
     let checked: u64 = results.iter().map(|it| it.checked).sum();
-    writeln!(text, "{checked} rows and sums compared, all of every answer.\n")?;
+    writeln!(text, "{checked} rows and sums compared, all of every answer.")?;
+    results.iter().filter_map(CriteoResult::words).try_for_each(|words| writeln!(text, "{words}"))?;
+    writeln!(text)?;
     Ok(text)
 }
 

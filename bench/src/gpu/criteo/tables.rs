@@ -1,4 +1,4 @@
-//! Batches over all 26 tables, on all three tiers.
+//! Batches over all tables of a shape, on all three tiers.
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
@@ -8,6 +8,7 @@ use warprow_soft_controller::Profile;
 use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling, Stage};
 use warprow_workload::{Content, Oracle, median, mix_all};
 
+use super::Shape as Tables;
 use super::rivals::{Everything, HostSide};
 use crate::beds::{Bed, BedTable, Media};
 use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
@@ -23,6 +24,8 @@ pub(super) const DIM: u32 = 128;
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct CriteoSetup {
+    /// Whose tables.
+    pub shape: Tables,
     /// Tables have their published rows divided by this.
     pub scale: u64,
     /// The share of rows that is in memory, in GPU memory or DRAM: the hottest.
@@ -57,6 +60,8 @@ pub struct HostTimes {
 /// One batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct CriteoResult {
+    /// Whose tables.
+    pub shape: Tables,
     /// The published rows were divided by this.
     pub scale: u64,
     /// Share of rows in GPU memory.
@@ -105,6 +110,13 @@ pub struct CriteoResult {
     pub checked: u64,
 }
 
+impl CriteoResult {
+    /// What its peer publishes of the shape, and where its way is the better one.
+    pub fn words(&self) -> Option<String> {
+        self.shape.words(self.ids_hbm / self.ids as f64)
+    }
+}
+
 fn tables(setup: &CriteoSetup) -> Vec<BedTable> {
     let table = |(index, rows): (u64, u64)| {
         let rows = (rows / setup.scale.max(1)).max(3);
@@ -112,7 +124,7 @@ fn tables(setup: &CriteoSetup) -> Vec<BedTable> {
         let hot_rows = (rows as f64 * setup.memory).ceil() as u64;
         BedTable { hot_rows: hot_rows.min(rows), ..BedTable::new(format!("cat{index}"), content) }
     };
-    (0..).zip(CARDINALITIES).map(table).collect()
+    (0..).zip(setup.shape.rows()).map(table).collect()
 }
 
 pub(super) fn features(tables: &[BedTable], hot: u64) -> Vec<Feature> {
@@ -132,7 +144,8 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let most = setup.batches.iter().copied().max().context("no batches")?;
     let rows: u64 = tables.iter().map(|table| table.content.rows()).sum();
     let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
-    note(&format!("26 tables, {rows} rows, {} MiB, of which {} MiB in memory", (rows * 512) >> 20, hot_bytes >> 20));
+    let (count, size) = (tables.len() as u64, (rows * 512) >> 20);
+    note(&format!("{count} tables, {rows} rows, {size} MiB, of which {} MiB in memory", hot_bytes >> 20));
     let bed = Bed { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
     let store = bed.store(&tables, None)?;
     let everything = Everything::new(&tables)?;
@@ -141,7 +154,6 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     }
     let drawn =
         tables.iter().map(|table| Drawn::new(table.content, setup.alpha)).collect::<anyhow::Result<Vec<_>>>()?;
-    let count = tables.len() as u64;
     let mut results = Vec::new();
     for &hot in &setup.hot {
         let pooled = hot > 1;
@@ -153,7 +165,9 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
         for &hbm in &setup.hbm {
             // As much in both together, whatever the GPU has of it.
             let hbm_bytes = (hot_bytes as f64 * hbm / setup.memory.max(f64::MIN_POSITIVE)) as u64;
-            let options = GpuOptions::default().with_hbm_bytes(hbm_bytes).with_dram_bytes(hot_bytes - hbm_bytes);
+            // Of shares that are rounded a row would be left for the drives.
+            let dram_bytes = if setup.memory < 1.0 { hot_bytes - hbm_bytes } else { u64::MAX / 2 };
+            let options = GpuOptions::default().with_hbm_bytes(hbm_bytes).with_dram_bytes(dram_bytes);
             let executor = store.attach_gpu(stream.gpu().clone(), options)?;
             let plan = executor.plan(&features(&tables, hot), plan_options.clone())?;
             for &batch in &setup.batches {
@@ -190,7 +204,10 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                         cpu.extend((run > 0).then(|| us(took)));
                     }
                     if run > 0 {
-                        let rate = report.commands as f64 / report.fetch.as_secs_f64();
+                        let rate = match report.commands {
+                            0 => 0.0,
+                            commands => commands as f64 / report.fetch.as_secs_f64(),
+                        };
                         let counts =
                             [report.ids_hbm, report.ids_dram, report.ids_ssd, report.commands].map(|it| it as f64);
                         let parts = [took, seen, report.prepare, report.fetch, report.expand].map(us);
@@ -203,6 +220,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                 let cpu_us = Some(median(cpu)).filter(|time| time.is_finite());
                 let host = HostTimes { all: median(by_host_us), stages: stages.map(median) };
                 results.push(CriteoResult {
+                    shape: setup.shape,
                     scale: setup.scale,
                     hbm,
                     memory: setup.memory,
@@ -245,6 +263,7 @@ mod tests {
     #[test]
     fn tables_are_scaled_and_never_empty() {
         let setup = CriteoSetup {
+            shape: Tables::Criteo,
             scale: 1000,
             memory: 0.05,
             hbm: vec![0.0],

@@ -6,7 +6,8 @@ use warprow_workload::{median, mix_all};
 
 use super::presets::runs_of;
 use super::rivals::{BatchCopy, BatchRefused, gather_and_copy};
-use super::{Asked, DramSetup, Field, MOST_COPIES, TorchLine, store, torch};
+use super::{DramSetup, Field, MOST_COPIES, TorchLine, store, torch};
+use crate::gpu::python::taking_part;
 use crate::gpu::{Drawn, Gather, Looker, Request, Shape, Stream, us};
 
 /// Bytes of output that are measured, at most.
@@ -197,25 +198,8 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
 }
 
 fn ask_torch(setup: &DramSetup, lines: &[(f64, u64)], note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<TorchLine>> {
-    if setup.torch == Asked::No {
-        return Ok(Vec::new());
-    }
-    match torch::measure(setup.rows(), setup.row_bytes / 4, setup.runs.min(7), setup.seed, lines) {
-        Ok(Ok(torch)) => {
-            note(&format!("PyTorch {} took part", torch.version));
-            Ok(torch.lines)
-        }
-        Err(failed) if setup.torch == Asked::Yes => Err(failed),
-        Err(failed) => {
-            note(&format!("PyTorch does not take part: {failed:#}"));
-            Ok(Vec::new())
-        }
-        Ok(Err(missing)) if setup.torch == Asked::Yes => anyhow::bail!("PyTorch was asked for: {missing}"),
-        Ok(Err(missing)) => {
-            note(&format!("PyTorch does not take part: {missing}"));
-            Ok(Vec::new())
-        }
-    }
+    let measure = || torch::measure(setup.rows(), setup.row_bytes / 4, setup.runs.min(7), setup.seed, lines);
+    Ok(taking_part(setup.torch, measure, |torch| &torch.version, note)?.map_or_else(Vec::new, |torch| torch.lines))
 }
 
 fn result(

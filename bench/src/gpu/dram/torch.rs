@@ -1,11 +1,11 @@
 //! PyTorch as a rival, in a process of its own.
 
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
 use serde::Deserialize;
+use serde_json::json;
+
+use crate::gpu::python::ask;
 
 const SCRIPT: &str = include_str!("torch.py");
 /// How long the process may take.
@@ -14,13 +14,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// What it measured.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Torch {
-    /// Why it could not.
-    missing: Option<String>,
     /// PyTorch's version.
-    #[serde(default)]
     pub version: String,
     /// A line for each number of ids and exponent.
-    #[serde(default)]
     pub lines: Vec<TorchLine>,
 }
 
@@ -47,42 +43,9 @@ pub(super) fn measure(
     seed: u64,
     lines: &[(f64, u64)],
 ) -> anyhow::Result<Result<Torch, String>> {
-    let lines: Vec<_> = lines.iter().map(|(alpha, ids)| serde_json::json!({ "alpha": alpha, "ids": ids })).collect();
-    let asked =
-        serde_json::json!({ "rows": rows, "dim": dim, "runs": runs, "seed": seed & 0xffff_ffff, "lines": lines });
-    let mut command = Command::new("python3");
-    command.arg("-").arg(asked.to_string());
-    let mut child = match command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(error) => return Ok(Err(format!("python3 cannot be run: {error}"))),
-    };
-    if let Some(mut stdin) = child.stdin.take() {
-        // One that ends early says why below.
-        let _ = stdin.write_all(SCRIPT.as_bytes());
-    }
-    let began = Instant::now();
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if began.elapsed() > LIMIT => {
-                child.kill()?;
-                child.wait()?;
-                bail!("PyTorch has not ended within {LIMIT:?}");
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    let (mut said, mut complaint) = (String::new(), String::new());
-    child.stdout.take().map(|mut out| out.read_to_string(&mut said)).transpose()?;
-    child.stderr.take().map(|mut err| err.read_to_string(&mut complaint)).transpose()?;
-    if !status.success() {
-        bail!("PyTorch has failed: {}", complaint.trim().lines().last().unwrap_or("it does not say why"));
-    }
-    let torch: Torch = serde_json::from_str(&said).with_context(|| format!("PyTorch's answer: {said}"))?;
-    Ok(match &torch.missing {
-        Some(missing) => Err(missing.clone()),
-        None => Ok(torch),
-    })
+    let lines: Vec<_> = lines.iter().map(|(alpha, ids)| json!({ "alpha": alpha, "ids": ids })).collect();
+    let asked = json!({ "rows": rows, "dim": dim, "runs": runs, "seed": seed & 0xffff_ffff, "lines": lines });
+    ask(SCRIPT, &asked, LIMIT)
 }
 
 #[cfg(test)]

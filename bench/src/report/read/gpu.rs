@@ -8,7 +8,7 @@ use super::{Section, bytes, times};
 use crate::report::chart::{binary, grouped};
 use crate::report::{Bar, Bars, Chart, Group, Lines, Series, Unit};
 
-const COMMANDS: Unit = Unit::PerSecond("commands/s");
+pub(super) const COMMANDS: Unit = Unit::PerSecond("commands/s");
 const DRIVES: &str = "The drives: software controllers, one thread of the processor each; rings in pinned memory (rung C). The GPU is real.";
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ struct RingPoint {
     checked: u64,
 }
 
-fn line(name: &str, points: impl Iterator<Item = (f64, f64)>) -> Series {
+pub(super) fn line(name: &str, points: impl Iterator<Item = (f64, f64)>) -> Series {
     Series { name: name.to_owned(), points: points.filter(|&(x, y)| x > 0.0 && y > 0.0).collect() }
 }
 
@@ -267,6 +267,8 @@ struct Call {
 
 #[derive(Deserialize)]
 struct Batch {
+    #[serde(default)]
+    shape: Option<String>,
     hbm: f64,
     memory: f64,
     batch: u64,
@@ -282,6 +284,16 @@ struct Batch {
     ratio_host: f64,
     ratio_cpu: Option<f64>,
     checked: u64,
+}
+
+impl Batch {
+    fn whose(&self) -> &'static str {
+        match self.shape.as_deref() {
+            Some("dynamicemb") => "DynamicEmb's",
+            Some("nve") => "NVE's",
+            _ => "Criteo's",
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -301,7 +313,7 @@ pub(super) fn lookup(it: Lookup) -> Section {
     let mut section = Section {
         title: "Look-ups by a GPU".to_owned(),
         about: format!(
-            "Whole look-ups on one {}: small ones, one table and 26, what calls cost, and tables shaped like Criteo's.",
+            "Whole look-ups on one {}: small ones, one table and 26, what calls cost, and tables shaped as others have them.",
             it.gpu
         ),
         emulated: vec![format!("Where rows lie on drives: {DRIVES}")],
@@ -339,14 +351,15 @@ pub(super) fn lookup(it: Lookup) -> Section {
         let all = "all cores, all in DRAM, and a copy";
         bars.extend(table.cpu_us.map(|cpu| Bar::rival(all, cpu, table.ratio_cpu)));
         let summed = if table.hot > 1 { format!(" × {} summed", table.hot) } else { String::new() };
-        let hbm = table.hbm * 100.0;
-        Group { label: format!("{} samples{summed}, {hbm:.1} % of rows in GPU memory", grouped(table.batch)), bars }
+        let (whose, hbm) = (table.whose(), table.hbm * 100.0);
+        let label = format!("{whose}: {} samples{summed}, {hbm:.1} % of rows in GPU memory", grouped(table.batch));
+        Group { label, bars }
     });
-    bars("26 tables like Criteo's; shorter is better", Unit::Micros, tables.collect());
+    bars("Tables as others have them; shorter is better", Unit::Micros, tables.collect());
     let stages = it.tables.iter().map(|table| {
         let bars = [("deduplication", table.prepare_us), ("rows", table.fetch_us), ("output", table.expand_us)];
-        let label =
-            format!("{} samples × {}, {:.1} % in GPU memory", grouped(table.batch), table.hot, table.hbm * 100.0);
+        let (samples, hbm) = (grouped(table.batch), table.hbm * 100.0);
+        let label = format!("{}: {samples} samples × {}, {hbm:.1} % in GPU memory", table.whose(), table.hot);
         Group { label, bars: bars.map(|(who, time)| Bar::ours(who, time)).to_vec() }
     });
     bars("Where Warprow's time goes, by the GPU", Unit::Micros, stages.collect());
@@ -370,12 +383,9 @@ pub(super) fn lookup(it: Lookup) -> Section {
     }
     if let Some(most) = it.tables.iter().max_by(|a, b| a.ids_per_second.total_cmp(&b.ids_per_second)) {
         let rate = Unit::PerSecond("ids/s").show(most.ids_per_second);
-        section.headlines.push(format!("Criteo-shaped: up to {rate}"));
-        let memory = most.memory * 100.0;
-        section.notes.push(format!(
-            "Criteo's rows (at most 40 M a table) divided by {}, {memory:.0} % of them in memory.",
-            most.scale
-        ));
+        section.headlines.push(format!("tables like {}: up to {rate}", most.whose()));
+        let (whose, memory) = (most.whose(), most.memory * 100.0);
+        section.notes.push(format!("{whose} rows divided by {}, {memory:.0} % of them in memory.", most.scale));
     }
     let checked = it.small.iter().map(|it| it.checked).chain(it.split.iter().map(|it| it.checked));
     let checked = checked.chain(it.calls.iter().map(|it| it.checked)).chain(it.tables.iter().map(|it| it.checked));

@@ -1,7 +1,12 @@
 //! What each program's result means: from JSON to plots.
 
 mod gpu;
+mod hbm;
 mod host;
+mod passes;
+mod resident;
+mod ssd;
+mod switch;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -33,7 +38,14 @@ pub struct Section {
 pub fn read(value: &Value) -> Result<Section, String> {
     let has = |key: &str| value.get(key).is_some();
     let is_submitter = |who: &str| value.get("submitter").and_then(Value::as_str) == Some(who);
-    let mut section = if is_submitter("gpu") {
+    let benchmark = value.get("benchmark").and_then(Value::as_str);
+    let mut section = if benchmark == Some("ssd") {
+        ssd::ssd(typed(value)?)
+    } else if benchmark == Some("hbm") {
+        hbm::hbm(typed(value)?)
+    } else if is_submitter("gpu") && (has("controller") || has("emulated")) {
+        resident::resident(typed(value)?)
+    } else if is_submitter("gpu") {
         gpu::ring(typed(value)?)
     } else if is_submitter("host") && has("on") {
         host::ring_on(typed(value)?)
@@ -51,6 +63,10 @@ pub fn read(value: &Value) -> Result<Section, String> {
         gpu::dram(typed(value)?)
     } else if has("split") {
         gpu::lookup(typed(value)?)
+    } else if has("calm") {
+        switch::switch(typed(value)?)
+    } else if value.pointer("/result/ways").is_some() {
+        passes::passes(typed(value)?)
     } else {
         return Err("no program of this version prints such a result".to_owned());
     };

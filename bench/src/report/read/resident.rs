@@ -1,0 +1,82 @@
+//! What `ring --gpu --controller gpu` and `--controller peer` print.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::gpu::{COMMANDS, line};
+use super::{Section, bytes};
+use crate::report::{Chart, Lines, Unit};
+
+#[derive(Deserialize)]
+pub(super) struct Resident {
+    controller: String,
+    gpu: String,
+    block: u64,
+    size: u64,
+    emulated: String,
+    results: Vec<Point>,
+}
+
+#[derive(Deserialize)]
+struct Point {
+    queues: u32,
+    batch: u32,
+    depth: u32,
+    data: bool,
+    profile: String,
+    commands_per_second: f64,
+    bytes_per_second: f64,
+    checked: u64,
+    late: u64,
+}
+
+impl Point {
+    fn name(&self) -> String {
+        let data = if self.data { "with data" } else { "no data" };
+        let profile = if self.profile == "none" { String::new() } else { format!(", timing of {}", self.profile) };
+        format!("{data}, batches of {}, rings of {}{profile}", self.batch, self.depth)
+    }
+}
+
+pub(super) fn resident(it: Resident) -> Section {
+    let mut section = Section {
+        title: format!("Queues that a GPU drives, answered by {}", it.controller),
+        about: format!(
+            "Random reads of {} B by the ring code of look-ups on one {}: a thread block a queue submits, one answers it, out of an image of {}. \
+             Completions are permuted, one in 10⁴ is late, identifiers are checked for reuse.",
+            it.block,
+            it.gpu,
+            bytes(it.size as f64)
+        ),
+        emulated: vec![format!("{}.", it.emulated)],
+        ..Section::default()
+    };
+    let mut kinds: BTreeMap<String, Vec<&Point>> = BTreeMap::new();
+    for point in &it.results {
+        kinds.entry(point.name()).or_default().push(point);
+    }
+    let lines = |what: fn(&Point) -> f64| {
+        let of = |points: &[&Point]| points.iter().map(|it| (f64::from(it.queues), what(it))).collect::<Vec<_>>();
+        kinds.iter().map(|(name, points)| line(name, of(points).into_iter())).collect::<Vec<_>>()
+    };
+    for (title, unit, series) in [
+        ("Commands a second", COMMANDS, lines(|it| it.commands_per_second)),
+        ("Bytes a second", Unit::PerSecond("B/s"), lines(|it| it.bytes_per_second)),
+    ] {
+        let series: Vec<_> = series.into_iter().filter(|series| !series.points.is_empty()).collect();
+        if !series.is_empty() {
+            section.charts.push(Chart::Lines(Lines { title: title.to_owned(), x: "queues", unit, log: true, series }));
+        }
+    }
+    for (name, points) in &kinds {
+        if let Some(most) = points.iter().max_by(|a, b| a.commands_per_second.total_cmp(&b.commands_per_second)) {
+            let rate = COMMANDS.show(most.commands_per_second);
+            section.headlines.push(format!("{name}: {rate} on {} queues", most.queues));
+        }
+    }
+    let late: u64 = it.results.iter().map(|point| point.late).sum();
+    section.notes.push(format!("{late} completions were late, on purpose."));
+    section.checked = it.results.iter().map(|point| point.checked).sum();
+    section
+}

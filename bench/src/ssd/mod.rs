@@ -1,0 +1,366 @@
+//! Rows on drives: look-ups that the GPU drives and look-ups that processors drive, on one and the same controllers.
+//!
+//! What a look-up costs beside its drives is its time less that from the first doorbell to the last completion by the controllers' clocks.
+
+mod drives;
+mod host;
+mod medium;
+mod result;
+mod team;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use warprow_layout::DType;
+use warprow_soft_controller::Profile;
+use warprow_store::Store;
+use warprow_workload::rival::{Equal, RivalError, Target};
+use warprow_workload::{Oracle, median};
+
+use drives::Drives;
+pub use host::HostGround;
+pub use medium::Medium;
+use medium::{Laid, lay};
+pub use result::{Measured, SsdResult, show};
+pub use team::Crew;
+pub(crate) use team::{Landing, Team};
+
+/// The table's name.
+pub(crate) const TABLE: &str = "table";
+/// Fewest repetitions of a look-up.
+const FEWEST: usize = 3;
+/// Most of them.
+const MOST: usize = 1000;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct SsdSetup {
+    /// Bytes of rows, all of them on drives.
+    pub size: u64,
+    /// Elements (f32) of a row.
+    pub dim: u32,
+    /// What drives are made of.
+    pub medium: Medium,
+    /// Whose timing they have, in turn; of files none.
+    pub profiles: Vec<Profile>,
+    /// Numbers of drives.
+    pub drives: Vec<u32>,
+    /// Numbers of ids.
+    pub counts: Vec<u64>,
+    /// Numbers of threads that drive look-ups.
+    pub threads: Vec<u32>,
+    /// Numbers of queue sets by which a GPU does.
+    pub sets: Vec<u32>,
+    /// For each of those, each number of ids, drives and each timing.
+    pub time: Duration,
+    /// After this nothing more is begun.
+    pub limit: Duration,
+    /// Of contents and ids.
+    pub seed: u64,
+}
+
+impl SsdSetup {
+    /// Refuses what cannot be measured; no GPU is needed for that.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!((1..=2048).contains(&self.dim), "rows of {} elements: 1 to 2048 are possible", self.dim);
+        ensure!(self.rows() > 0, "{} bytes are not a row of {} elements", self.size, self.dim);
+        let most = self.rows().min(1 << 24);
+        let bad = self.counts.iter().find(|count| !(1..=most).contains(count));
+        ensure!(bad.is_none(), "{} ids of {} rows: 1 to {most} are possible", bad.unwrap_or(&0), self.rows());
+        let within = |numbers: &[u32], most| numbers.iter().all(|number| (1..=most).contains(number));
+        ensure!(within(&self.drives, 64), "1 to 64 drives are possible");
+        ensure!(within(&self.threads, 64), "1 to 64 threads are possible");
+        ensure!(within(&self.sets, 32), "1 to 32 queue sets are possible");
+        if let Medium::Files(_, directory) = &self.medium {
+            ensure!(directory.is_dir(), "{} is no directory; choose another with --dir", directory.display());
+        }
+        let timed = self.profiles.iter().any(|profile| *profile != Profile::None);
+        ensure!(
+            !timed || matches!(self.medium, Medium::Emulated(_)),
+            "files take the time that they take: --profile none"
+        );
+        let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
+        ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
+        Ok(())
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.size / (u64::from(self.dim) * 4)
+    }
+
+    pub(crate) fn content(&self) -> Oracle {
+        Oracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
+    }
+}
+
+/// One look-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// From the call until its caller has seen that all rows are where they belong.
+    pub seen: Duration,
+    /// Processor time that this took of the calling thread: of a look-up by a GPU the call alone.
+    pub caller: Duration,
+    /// Read commands.
+    pub commands: u64,
+}
+
+/// Someone who answers look-ups of a number of ids.
+pub trait Contender {
+    /// Fresh ids, and nothing of an answer.
+    fn prepare(&mut self) -> anyhow::Result<()>;
+
+    /// The look-up, which is timed.
+    fn look_up(&mut self) -> anyhow::Result<Taken>;
+
+    /// Compares all rows of the answer: how many.
+    fn check(&mut self) -> anyhow::Result<u64>;
+}
+
+/// Where look-ups are measured: with a GPU, or on processors alone.
+pub trait Ground {
+    /// Who they are by whom a GPU drives look-ups of `count` ids: `by` queue sets. `None`: there is no GPU.
+    fn by_gpu<'a>(
+        &'a mut self,
+        setup: &'a SsdSetup,
+        store: &'a Store,
+        count: u64,
+        by: u32,
+    ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
+
+    /// The same by `by` threads of a crew, whose rows end up where a GPU's would.
+    fn by_threads<'a>(
+        &'a mut self,
+        setup: &'a SsdSetup,
+        crew: Crew<'_>,
+        count: u64,
+        by: u32,
+    ) -> anyhow::Result<Box<dyn Contender + 'a>>;
+}
+
+/// Measures everything of `setup`. `note` is told where it is, and what is left out.
+pub fn run(
+    ground: &mut dyn Ground,
+    setup: &SsdSetup,
+    note: &mut dyn FnMut(&str, bool),
+) -> anyhow::Result<Vec<SsdResult>> {
+    setup.check()?;
+    let (began, mut results) = (Instant::now(), Vec::new());
+    let beds = setup.profiles.iter().flat_map(|&profile| setup.drives.iter().map(move |&drives| (profile, drives)));
+    for (profile, number) in beds {
+        let name = format!("drives with the timing of {}: {number}", profile_name(profile));
+        let mut counts = setup.counts.iter();
+        if began.elapsed() < setup.limit {
+            note(&name, false);
+            let mut laid = lay(setup, profile, number)?;
+            if !laid.pinned {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                note(
+                    &format!("{number} drives take a core each, and there are {cores} for all: do not trust these"),
+                    true,
+                );
+            }
+            if let Some(missing) = laid.target.as_ref().and_then(without_uring) {
+                note(&format!("io_uring does not take part: {missing}"), true);
+                laid.target = None;
+            }
+            while began.elapsed() < setup.limit
+                && let Some(&count) = counts.next()
+            {
+                let line = line(ground, setup, &laid, (profile, number, count));
+                results.push(line.with_context(|| format!("{name}, {count} ids"))?);
+            }
+        }
+        let left: Vec<String> = counts.map(u64::to_string).collect();
+        if !left.is_empty() {
+            note(&format!("left out, for the time is over: {name}, {} ids", left.join(", ")), true);
+        }
+    }
+    Ok(results)
+}
+
+/// Why there is no io_uring, if there is none.
+fn without_uring(target: &Target) -> Option<RivalError> {
+    Equal::uring(target.clone(), 1, 8).err()
+}
+
+fn line(
+    ground: &mut dyn Ground,
+    setup: &SsdSetup,
+    laid: &Laid,
+    (profile, number, count): (Profile, u32, u64),
+) -> anyhow::Result<SsdResult> {
+    let drives = Some(&laid.drives);
+    let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
+    for &by in &setup.sets {
+        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, by)? {
+            gpu.push(measure(&mut *contender, drives, setup, count, by)?);
+        }
+    }
+    for &by in &setup.threads {
+        let mut contender = ground.by_threads(setup, Crew::Host(&laid.store), count, by)?;
+        cpu.push(measure(&mut *contender, drives, setup, count, by)?);
+    }
+    for (&by, target) in setup.threads.iter().flat_map(|by| laid.target.iter().map(move |target| (by, target))) {
+        let mut contender = ground.by_threads(setup, Crew::Uring(target), count, by)?;
+        uring.push(measure(&mut *contender, None, setup, count, by)?);
+    }
+    Ok(SsdResult::new(profile_name(profile), number, count, [gpu, cpu, uring]))
+}
+
+/// Repeats a look-up with fresh ids for the setup's time. `drives`: those that are asked.
+fn measure(
+    contender: &mut dyn Contender,
+    drives: Option<&Drives>,
+    setup: &SsdSetup,
+    count: u64,
+    by: u32,
+) -> anyhow::Result<Measured> {
+    let mut samples: [Vec<f64>; 4] = Default::default();
+    let (mut commands, mut checked) = (0, 0);
+    let mut began = Instant::now();
+    // The first is for warming up.
+    for run in 0..=MOST {
+        contender.prepare()?;
+        if let Some(drives) = drives {
+            drives.begin();
+        }
+        let taken = contender.look_up()?;
+        let window = drives.map(Drives::end).transpose()?;
+        if let Some(window) = window {
+            let (sent, done) = (taken.commands, window.completions);
+            ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
+        }
+        checked += contender.check()?;
+        if run == 0 {
+            began = Instant::now();
+            continue;
+        }
+        commands += taken.commands;
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
+        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy)];
+        samples.iter_mut().zip(all).for_each(|(all, sample)| all.extend(sample));
+        if run >= FEWEST && began.elapsed() >= setup.time {
+            break;
+        }
+    }
+    let runs = samples[0].len() as u64;
+    let [seen_us, caller_us, drives_us, overhead_us] = samples.map(median);
+    let asked = |time: f64| drives.map(|_| time);
+    Ok(Measured {
+        by,
+        seen_us,
+        drives_us: asked(drives_us),
+        overhead_us: asked(overhead_us),
+        caller_us,
+        ids_per_second: count as f64 / seen_us * 1e6,
+        commands: commands / runs.max(1),
+        runs,
+        checked,
+    })
+}
+
+/// As it is written on command lines.
+fn profile_name(profile: Profile) -> &'static str {
+    match profile {
+        Profile::None => "none",
+        Profile::P5800x => "p5800x",
+        Profile::Gen5Tlc => "gen5-tlc",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warprow_workload::rival::Caching;
+
+    use super::*;
+    use crate::beds::Media;
+
+    fn small() -> SsdSetup {
+        SsdSetup {
+            size: 1 << 20,
+            dim: 128,
+            medium: Medium::Emulated(Media::Computed),
+            profiles: vec![Profile::None, Profile::P5800x],
+            drives: vec![1, 3],
+            counts: vec![1, 700],
+            threads: vec![1, 3],
+            sets: vec![1],
+            time: Duration::ZERO,
+            limit: Duration::MAX,
+            seed: 5,
+        }
+    }
+
+    #[test]
+    fn threads_look_up_and_drives_tell_when_they_were_busy() {
+        let setup = small();
+        let results = run(&mut HostGround::new(&setup), &setup, &mut |_, _| {}).unwrap();
+        assert_eq!(results.len(), 8);
+        for it in results {
+            assert!(it.gpu.is_empty() && it.cpu.len() == 2 && it.overhead_met.is_none(), "{it:?}");
+            for measured in &it.cpu {
+                assert_eq!(measured.runs, 3);
+                assert_eq!(measured.checked, 4 * it.ids);
+                assert!(measured.commands >= 1 && measured.commands <= it.ids, "{measured:?}");
+                assert!(measured.seen_us > 0.0 && measured.drives_us.is_some(), "{measured:?}");
+            }
+            let p5800x = it.profile == "p5800x";
+            assert!(!p5800x || it.cpu[0].drives_us >= Some(5.0), "a read takes 5 us: {it:?}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_by_io_uring_too() {
+        let folder = tempfile::tempdir().unwrap();
+        for caching in [Caching::Cached, Caching::Direct] {
+            let medium = Medium::Files(caching, folder.path().to_owned());
+            let setup = SsdSetup { medium, profiles: vec![Profile::None], drives: vec![2], ..small() };
+            let mut notes = Vec::new();
+            let note = &mut |text: &str, kept: bool| notes.extend(kept.then(|| text.to_owned()));
+            let results = match run(&mut HostGround::new(&setup), &setup, note) {
+                Err(error) if caching == Caching::Direct => {
+                    eprintln!("skipped: {error:#}");
+                    continue;
+                }
+                results => results.unwrap(),
+            };
+            assert_eq!(results.len(), 2);
+            if notes.iter().any(|note| note.contains("io_uring")) {
+                eprintln!("skipped: {notes:?}");
+                continue;
+            }
+            for it in results {
+                assert_eq!((it.cpu.len(), it.uring.len()), (2, 2));
+                let read = |it: &&Measured| it.drives_us.is_none() && it.checked > 0 && it.seen_us > 0.0;
+                assert!(it.uring.iter().filter(read).all(|one| one.checked == 4 * it.ids), "{it:?}");
+                assert!(it.uring_ratio.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_begun_ends_with_the_time() {
+        let setup = SsdSetup { limit: Duration::ZERO, ..small() };
+        let mut left_out = 0;
+        let note = &mut |text: &str, kept: bool| left_out += u32::from(kept && text.contains("the time is over"));
+        assert!(run(&mut HostGround::new(&setup), &setup, note).unwrap().is_empty());
+        assert_eq!(left_out, 4, "a line for each kind of drives");
+    }
+
+    #[test]
+    fn impossible_setups_are_refused() {
+        for bad in [
+            SsdSetup { dim: 0, ..small() },
+            SsdSetup { size: 100, ..small() },
+            SsdSetup { counts: vec![2049], ..small() },
+            SsdSetup { counts: vec![0], ..small() },
+            SsdSetup { drives: vec![65], ..small() },
+            SsdSetup { threads: vec![], ..small() },
+            SsdSetup { sets: vec![0], ..small() },
+            SsdSetup { medium: Medium::Files(Caching::Cached, "/".into()), ..small() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}
