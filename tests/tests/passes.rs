@@ -12,6 +12,7 @@ use warprow_keys::{KeyIndex, Options as KeyOptions};
 use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
 use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
 use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::{DrivenDrive, VirtualClock};
 
@@ -165,19 +166,54 @@ fn stored(store: &Store) -> Result<Model> {
     Ok(found)
 }
 
-/// Cuts the power at each `step`th command of drive `on`, with each fate; how many cuts were checked. The table is always that of a
-/// whole pass, and goes on from there.
-fn cuts(way: Way, drives: usize, on: usize, step: usize, seeds: u64) -> Result<usize> {
+/// What a cut left that it must not leave.
+#[derive(Debug)]
+struct Violation(String);
+
+/// Where the power is cut: on all drives, when drive `on` is about to carry out its I/O command number `first`, or any `step`th from there
+/// up to `last`.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    drives: usize,
+    on: usize,
+    first: u64,
+    last: u64,
+    step: usize,
+    /// Fates drawn for each moment, beside all that was not flushed being lost, and being kept.
+    seeds: u64,
+}
+
+impl Moments {
+    fn of(drives: usize, on: usize) -> Self {
+        Self { drives, on, first: 1, last: u64::MAX, step: 3, seeds: 2 }
+    }
+}
+
+/// A table on drives that acknowledge the Flushes of these numbers, from now on, and do not carry them out: as good as if they were not
+/// in the code.
+fn lying(drives: usize, lies: &[u64]) -> Result<Rig> {
+    let rig = Rig::new(drives)?;
+    rig.load()?;
+    for drive in &rig.drives {
+        for &flush in lies {
+            drive.faults().inject(Rule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH).nth(flush));
+        }
+    }
+    Ok(rig)
+}
+
+/// Cuts the power at each moment, with each fate. The table has to be that of a whole pass, and to go on from there: the first violation
+/// of that, or how many cuts were checked.
+fn cuts(way: Way, moments: Moments, lies: &[u64]) -> Result<Result<usize, Violation>> {
     let mut checked = 0;
-    for command in (1u64..).step_by(step) {
+    let Moments { drives, on, first, last, step, seeds } = moments;
+    for command in (first..=last).step_by(step) {
         let mut happened = false;
         let fates = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random));
         for fate in fates {
             let what = || format!("{way:?}, command {command} of drive {on}, {fate:?}");
-            let rig = Rig::new(drives)?;
-            rig.load()?;
-            let faults = rig.drives[on].faults();
-            let rule = faults.inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
+            let rig = lying(drives, lies)?;
+            let rule = rig.drives[on].faults().inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
             let (durable, went) = rig.train(way, 1);
             let cut = rig.drives[on].faults().fired(rule) == 1;
             ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
@@ -189,48 +225,99 @@ fn cuts(way: Way, drives: usize, on: usize, step: usize, seeds: u64) -> Result<u
                     other => other,
                 })?;
             }
-            let found = stored(&rig.store().with_context(what)?).with_context(what)?;
-            let whole = (durable..=PASSES).find(|&passes| model(way, passes) == found);
-            let whole = whole.with_context(|| format!("{}: no whole pass, {durable} were durable", what()))?;
-            // One commit was under way, which has two passes at most.
-            ensure!(whole <= durable + 2, "{}: pass {whole} though {durable} was the last", what());
-            // It goes on.
-            let (_, went) = rig.train(way, whole + 1);
-            went.with_context(what)?;
-            ensure!(stored(&rig.store()?)? == model(way, PASSES), "{}: what came later differs", what());
+            if let Err(error) = survived(&rig, way, durable) {
+                return Ok(Err(Violation(format!("{}: {error:#}", what()))));
+            }
             checked += 1;
         }
         if !happened {
             break;
         }
     }
-    Ok(checked)
+    Ok(Ok(checked))
+}
+
+/// What must hold after any cut, when it was said of pass `durable` that it is durable.
+fn survived(rig: &Rig, way: Way, durable: u64) -> Result<()> {
+    let found = stored(&rig.store()?)?;
+    let whole = (durable..=PASSES).find(|&passes| model(way, passes) == found);
+    let whole = whole.with_context(|| format!("no whole pass, {durable} were durable"))?;
+    // One commit was under way, which has two passes at most.
+    ensure!(whole <= durable + 2, "pass {whole} though {durable} was the last");
+    // It goes on.
+    rig.train(way, whole + 1).1?;
+    ensure!(stored(&rig.store()?)? == model(way, PASSES), "what came later differs");
+    Ok(())
+}
+
+/// None may be violated.
+fn none_violated(way: Way, moments: Moments) -> Result<usize> {
+    cuts(way, moments, &[])?.map_err(|Violation(what)| anyhow::anyhow!(what))
 }
 
 #[test]
 fn rows_that_are_staged() -> Result<()> {
-    let checked = cuts(Way::Staged, 1, 0, 3, 2)?;
+    let checked = none_violated(Way::Staged, Moments::of(1, 0))?;
     ensure!(checked > 40, "{checked} cuts");
     Ok(())
 }
 
 #[test]
 fn rows_that_are_cached_on_two_drives() -> Result<()> {
-    let checked = cuts(Way::Cached, 2, 0, 3, 2)? + cuts(Way::Cached, 2, 1, 3, 2)?;
+    let checked = none_violated(Way::Cached, Moments::of(2, 0))? + none_violated(Way::Cached, Moments::of(2, 1))?;
     ensure!(checked > 60, "{checked} cuts");
     Ok(())
 }
 
 #[test]
 fn keys_that_are_created() -> Result<()> {
-    let checked = cuts(Way::Creating, 1, 0, 3, 2)?;
+    let checked = none_violated(Way::Creating, Moments::of(1, 0))?;
     ensure!(checked > 40, "{checked} cuts");
     Ok(())
 }
 
 #[test]
 fn passes_that_are_durable_together() -> Result<()> {
-    let checked = cuts(Way::EveryOther, 1, 0, 3, 2)?;
+    let checked = none_violated(Way::EveryOther, Moments::of(1, 0))?;
     ensure!(checked > 20, "{checked} cuts");
+    Ok(())
+}
+
+/// The numbers of drive `on`'s I/O commands that are Flushes, when all goes well.
+fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    loop {
+        let rig = lying(drives, &[])?;
+        let faults = rig.drives[on].faults();
+        let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(found.len() as u64 + 1));
+        let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(Queues::Io).always());
+        let (_, went) = rig.train(way, 1);
+        let faults = rig.drives[on].faults();
+        ensure!(went.is_err() == (faults.fired(last) == 1), "{went:?}");
+        match faults.fired(last) {
+            0 => return Ok(found),
+            _ => found.push(faults.fired(counted) + 1),
+        }
+    }
+}
+
+#[test]
+fn explore() -> Result<()> {
+    for (way, drives, on) in [(Way::Staged, 1, 0), (Way::Cached, 2, 1), (Way::Creating, 1, 0), (Way::EveryOther, 1, 0)] {
+        let commands = flushes(way, drives, on)?;
+        eprintln!("{way:?} {drives} {on}: {commands:?}");
+    }
+    for (way, drives, on) in [(Way::Staged, 1, 0), (Way::Cached, 2, 1), (Way::Creating, 1, 0), (Way::EveryOther, 1, 0)] {
+        let commands = flushes(way, drives, on)?;
+        for (flush, command) in (1..).zip(&commands).skip(1) {
+            for lies in [&[flush][..], &[flush, flush + 1]] {
+            let began = std::time::Instant::now();
+            let last = commands.get(flush as usize + lies.len() - 1).copied().unwrap_or(u64::MAX);
+            let moments = Moments { first: command + 1, last, step: 1, seeds: 4, ..Moments::of(drives, on) };
+            let found = cuts(way, moments, lies)?;
+            eprintln!("{way:?} {lies:?}: {found:?} {:?}", began.elapsed());
+            }
+        }
+    }
     Ok(())
 }
