@@ -2,11 +2,11 @@
 //! what it was after a whole pass: the last one that was acknowledged, or the next, by content, key by key.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use warprow_driver::Options;
 use warprow_keys::{KeyIndex, Options as KeyOptions};
 use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
@@ -35,6 +35,10 @@ enum Way {
     Creating,
     /// Durable after every other pass.
     EveryOther,
+    /// A flaw: that, and each is said to be durable.
+    Early,
+    /// A flaw: a commit for each half of a pass.
+    Halves,
 }
 
 struct Rig {
@@ -133,7 +137,8 @@ impl Rig {
                 Way::Staged => PassOptions::staged(1 << 20),
                 Way::Cached => PassOptions::cached(80 * u64::from(DIM) * 4, cache),
                 Way::Creating => PassOptions::cached(1 << 20, cache).with_new_keys(|key, row| fill(key, 77, row)),
-                Way::EveryOther => PassOptions::cached(1 << 20, cache).with_commit_every(2),
+                Way::EveryOther | Way::Early => PassOptions::cached(1 << 20, cache).with_commit_every(2),
+                Way::Halves => return Self::halves(&store, first, &mut durable),
             };
             let mut passes = Passes::open(&store, NAME, options.with_threads(1))?;
             for number in first..=PASSES {
@@ -150,6 +155,21 @@ impl Rig {
         };
         let went = train();
         (durable, went)
+    }
+
+    /// Passes that become durable by halves.
+    fn halves(store: &Store, first: u64, durable: &mut u64) -> Result<()> {
+        let (generation, stored) = (store.generation(NAME)?.0.id, store.keys(NAME)?.context("no keys are stored")?);
+        for number in first..=PASSES {
+            let wanted = keys(Way::Halves, number);
+            let ranks: Vec<u64> = (0..).zip(&stored).filter(|(_, key)| wanted.contains(key)).map(|it| it.0).collect();
+            for half in ranks.chunks(ranks.len().div_ceil(2)) {
+                let fill = |position: usize, to: &mut [u8]| fill(stored[half[position] as usize], number, to);
+                store.replace_rows(generation, NAME, half, &fill)?;
+            }
+            *durable = number;
+        }
+        Ok(())
     }
 }
 
@@ -191,12 +211,14 @@ impl Moments {
 
 /// A table on drives that acknowledge the Flushes of these numbers, from now on, and do not carry them out: as good as if they were not
 /// in the code.
-fn lying(drives: usize, lies: &[u64]) -> Result<Rig> {
+fn lying(drives: usize, lies: Range<u64>) -> Result<Rig> {
     let rig = Rig::new(drives)?;
     rig.load()?;
-    for drive in &rig.drives {
-        for &flush in lies {
-            drive.faults().inject(Rule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH).nth(flush));
+    if !lies.is_empty() {
+        let lie = Rule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH);
+        let lie = lie.nth(lies.start).times(lies.end - lies.start);
+        for drive in &rig.drives {
+            drive.faults().inject(lie.clone());
         }
     }
     Ok(rig)
@@ -204,7 +226,7 @@ fn lying(drives: usize, lies: &[u64]) -> Result<Rig> {
 
 /// Cuts the power at each moment, with each fate. The table has to be that of a whole pass, and to go on from there: the first violation
 /// of that, or how many cuts were checked.
-fn cuts(way: Way, moments: Moments, lies: &[u64]) -> Result<Result<usize, Violation>> {
+fn cuts(way: Way, moments: Moments, lies: Range<u64>) -> Result<Result<usize, Violation>> {
     let mut checked = 0;
     let Moments { drives, on, first, last, step, seeds } = moments;
     for command in (first..=last).step_by(step) {
@@ -212,7 +234,7 @@ fn cuts(way: Way, moments: Moments, lies: &[u64]) -> Result<Result<usize, Violat
         let fates = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random));
         for fate in fates {
             let what = || format!("{way:?}, command {command} of drive {on}, {fate:?}");
-            let rig = lying(drives, lies)?;
+            let rig = lying(drives, lies.clone())?;
             let rule = rig.drives[on].faults().inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
             let (durable, went) = rig.train(way, 1);
             let cut = rig.drives[on].faults().fired(rule) == 1;
@@ -252,7 +274,7 @@ fn survived(rig: &Rig, way: Way, durable: u64) -> Result<()> {
 
 /// None may be violated.
 fn none_violated(way: Way, moments: Moments) -> Result<usize> {
-    cuts(way, moments, &[])?.map_err(|Violation(what)| anyhow::anyhow!(what))
+    cuts(way, moments, 0..0)?.map_err(|Violation(what)| anyhow::anyhow!(what))
 }
 
 #[test]
@@ -287,7 +309,7 @@ fn passes_that_are_durable_together() -> Result<()> {
 fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     loop {
-        let rig = lying(drives, &[])?;
+        let rig = lying(drives, 0..0)?;
         let faults = rig.drives[on].faults();
         let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(found.len() as u64 + 1));
         let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(Queues::Io).always());
@@ -301,23 +323,65 @@ fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
     }
 }
 
-#[test]
-fn explore() -> Result<()> {
-    for (way, drives, on) in [(Way::Staged, 1, 0), (Way::Cached, 2, 1), (Way::Creating, 1, 0), (Way::EveryOther, 1, 0)] {
+/// What goes wrong with these flaws, which has to be something.
+fn violated(way: Way, moments: Moments, lies: Range<u64>) -> Result<String> {
+    let found = cuts(way, moments, lies.clone())?;
+    let Err(Violation(what)) = found else { bail!("{way:?} without Flushes {lies:?}, {moments:?}: nothing goes wrong") };
+    Ok(what)
+}
+
+/// A pass is made durable by four Flushes on every drive: of its rows, of the catalogue that knows of them, of the superblocks at the start that
+/// know of that, and of those at the tail. One that is not carried out, or two, must show.
+///
+/// By the first alone nothing is lost, as the second makes rows durable as well before anything knows of them; nor by the third or fourth,
+/// as superblocks are there twice. What these are for (a catalogue that describes what is not there, torn superblocks) is cut through in
+/// `power_cut.rs`: the same code commits.
+fn flushes_are_needed(way: Way, drives: usize, commits: u64) -> Result<()> {
+    for on in 0..drives {
         let commands = flushes(way, drives, on)?;
-        eprintln!("{way:?} {drives} {on}: {commands:?}");
-    }
-    for (way, drives, on) in [(Way::Staged, 1, 0), (Way::Cached, 2, 1), (Way::Creating, 1, 0), (Way::EveryOther, 1, 0)] {
-        let commands = flushes(way, drives, on)?;
-        for (flush, command) in (1..).zip(&commands).skip(1) {
-            for lies in [&[flush][..], &[flush, flush + 1]] {
-            let began = std::time::Instant::now();
-            let last = commands.get(flush as usize + lies.len() - 1).copied().unwrap_or(u64::MAX);
-            let moments = Moments { first: command + 1, last, step: 1, seeds: 4, ..Moments::of(drives, on) };
-            let found = cuts(way, moments, lies)?;
-            eprintln!("{way:?} {lies:?}: {found:?} {:?}", began.elapsed());
+        // One when the store is opened.
+        ensure!(commands.len() as u64 == 1 + 4 * commits, "{commands:?}");
+        for first in (0..commits).map(|commit| 2 + 4 * commit) {
+            // The catalogue's; the rows' and the catalogue's; all superblocks'.
+            for lies in [first + 1..first + 2, first..first + 2, first + 2..first + 4] {
+                let command = |flush: u64| commands.get(flush as usize - 1).copied();
+                let from = command(lies.start).context("no such Flush")? + 1;
+                // The next one that is carried out makes up for it.
+                let last = command(lies.end).unwrap_or(u64::MAX);
+                let moments = Moments { first: from, last, step: 1, seeds: 12, ..Moments::of(drives, on) };
+                violated(way, moments, lies)?;
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn flushes_are_needed_of_rows_that_are_staged() -> Result<()> {
+    flushes_are_needed(Way::Staged, 1, PASSES)
+}
+
+#[test]
+fn flushes_are_needed_of_rows_that_are_cached_on_two_drives() -> Result<()> {
+    flushes_are_needed(Way::Cached, 2, PASSES)
+}
+
+#[test]
+fn flushes_are_needed_of_keys_that_are_created() -> Result<()> {
+    flushes_are_needed(Way::Creating, 1, PASSES)
+}
+
+#[test]
+fn flushes_are_needed_of_passes_that_are_durable_together() -> Result<()> {
+    flushes_are_needed(Way::EveryOther, 1, PASSES.div_ceil(2))
+}
+
+/// Flaws of the code around commits.
+#[test]
+fn passes_that_are_not_whole_and_those_that_were_promised_early_are_seen() -> Result<()> {
+    for way in [Way::Halves, Way::Early] {
+        let what = violated(way, Moments { step: 1, ..Moments::of(1, 0) }, 0..0)?;
+        ensure!(what.contains("no whole pass"), "{way:?}: {what}");
     }
     Ok(())
 }
