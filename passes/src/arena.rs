@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were_put() {
         let mut random = fastrand::Rng::with_seed(7);
-        for row_bytes in [4, 100, 4096] {
+        for row_bytes in [4, 64, 80, 100, 512, 4096, 8192] {
             let slots = (80 << 20) / row_bytes;
             let arena = Arena::new(slots, row_bytes).unwrap();
             assert!(arena.slabs.len() > 2);

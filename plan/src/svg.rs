@@ -109,7 +109,8 @@ fn tables(plan: &Plan, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift
         let mut end = 0u64;
         for (rows, colour) in rows.into_iter().zip(parts) {
             let x = |rows: u64| 180 + (rows as f64 / it.rows.max(1) as f64 * 400.0).round() as i32;
-            let begin = std::mem::replace(&mut end, end + rows);
+            let begin = end;
+            end += rows;
             area.draw(&Rectangle::new([(x(begin), top), (x(end), top + BAR as i32 - 6)], colour.filled()))?;
         }
         let [hbm, dram, drives] = rows.map(|rows| short(rows as f64));
