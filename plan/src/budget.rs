@@ -38,14 +38,10 @@ impl<'a> Heat<'a> {
     pub fn new(order: &'a Order, row_bytes: u64) -> Self {
         Self { classes: order.classes(), rows: order.rows(), row_bytes }
     }
-
-    fn seen(&self) -> u64 {
-        self.classes.last().map_or(0, |class| class.end)
-    }
 }
 
-/// Gives memory to the rows that are looked up most for each byte that they take: GPU memory first, DRAM to the next. What is left when all that
-/// were looked up have a place goes to the others in proportion to their bytes.
+/// Gives memory to the rows that are looked up most for each byte that they take: GPU memory first, DRAM to the next. What is left when none of those that
+/// were looked up fits goes to the others in proportion to their bytes.
 ///
 /// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_store::GpuOptions::hbm_rows)), and both as its hint, the
 /// executors place the same.
@@ -90,8 +86,9 @@ fn fill(tables: &[Heat<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u6
         (*full, *hot, left) = (*full || class.rows > 0, *hot + fits, left - fits * table.row_bytes);
     }
     let bytes = |rows: u64, table: &Heat<'_>| u128::from(rows) * u128::from(table.row_bytes);
-    // Until nothing fits: an executor would share out what is left, too.
-    while tables.iter().zip(&*hot).all(|(table, &hot)| hot >= table.seen()) {
+    // To rows that were not looked up, until nothing fits: an executor shares out what is left, too. Of a table of which a row did not fit,
+    // none does.
+    loop {
         let others: u128 = tables.iter().zip(&*hot).map(|(table, &hot)| bytes(table.rows - hot, table)).sum();
         let shared = left;
         for (table, hot) in tables.iter().zip(&mut *hot) {

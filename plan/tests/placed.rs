@@ -65,7 +65,9 @@ fn loaded(planned: &Planned) -> Store {
 #[test]
 fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
     // Some hold a few rows, some all that were looked up, some everything; of a short trace not all rows are known.
-    for (hbm, dram, queries) in [
+    let mut random = fastrand::Rng::with_seed(11);
+    let drawn = (0..12).map(|_| (random.u64(1000..400_000), random.u64(1000..400_000), QUERIES));
+    let given = [
         (1000, 700, QUERIES),
         (20_000, 50_000, QUERIES),
         (64_123, 0, QUERIES),
@@ -75,7 +77,8 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         (1 << 20, 1 << 20, QUERIES),
         (200_000, 400_000, 40),
         (300_000, 0, 40),
-    ] {
+    ];
+    for (hbm, dram, queries) in given.into_iter().chain(drawn) {
         let budgets = Budgets { hbm, dram };
         let planned = planned(budgets, queries);
         let store = loaded(&planned);
