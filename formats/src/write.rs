@@ -68,8 +68,7 @@ impl TableWriter {
             let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
             return Err(FormatError::new(Kind::Name, path, what, remedy));
         }
-        let head =
-            safetensors_head(name, rows, dim, dtype, Some(signed)).ok_or_else(|| does_not_fit(path, dtype))?;
+        let head = safetensors_head(name, rows, dim, dtype, Some(signed)).ok_or_else(|| does_not_fit(path, dtype))?;
         Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from))
     }
 
@@ -83,14 +82,7 @@ impl TableWriter {
     }
 
     /// A file of `head`, so many keys, and rows behind them.
-    fn begin(
-        path: &Path,
-        force: bool,
-        head: &[u8],
-        keys: u64,
-        rows: u64,
-        row_bytes: u64,
-    ) -> Result<Self, FormatError> {
+    fn begin(path: &Path, force: bool, head: &[u8], keys: u64, rows: u64, row_bytes: u64) -> Result<Self, FormatError> {
         let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
         let shown = path;
         let path = &followed(path);
@@ -105,7 +97,8 @@ impl TableWriter {
         let keys_at = head.len() as u64;
         let at = keys.checked_mul(8).and_then(|bytes| bytes.checked_add(keys_at));
         let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
-        let (at, size) = end.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
+        let (at, size) =
+            end.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let temp = tempfile::Builder::new()
             .prefix(".warprow-")
             .permissions(Permissions::from_mode(0o666))
@@ -256,7 +249,10 @@ mod tests {
             let bytes = std::fs::read(&path).unwrap();
             let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
             let (whose, content) = (theirs.tensor("emb.keys").unwrap(), theirs.tensor("emb").unwrap());
-            assert_eq!((whose.dtype(), whose.shape()), (if signed { Dtype::I64 } else { Dtype::U64 }, &[rows as usize][..]));
+            assert_eq!(
+                (whose.dtype(), whose.shape()),
+                (if signed { Dtype::I64 } else { Dtype::U64 }, &[rows as usize][..])
+            );
             assert_eq!(whose.data(), keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>());
             assert_eq!((content.shape(), content.data()), (&[rows as usize, 3][..], &data[..]));
         }

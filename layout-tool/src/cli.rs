@@ -3,8 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, plan, repair, scrub,
-    serve, update, verify,
+    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, plan,
+    repair, scrub, serve, update, verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id

@@ -28,7 +28,9 @@ pub enum PassError {
     #[error(transparent)]
     Gpu(#[from] warprow_gpu_queues::GpuError),
     /// GPU memory that the rows of a pass are not as many as.
-    #[error("the pass has {rows} rows, {bytes} bytes, and the GPU memory {room} from there on: give more, or less before")]
+    #[error(
+        "the pass has {rows} rows, {bytes} bytes, and the GPU memory {room} from there on: give more, or less before"
+    )]
     GpuRoom {
         /// Rows.
         rows: usize,

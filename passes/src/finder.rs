@@ -131,7 +131,8 @@ impl Finder {
             (found, others.into_iter().map(join).collect::<Vec<_>>())
         });
         if others.iter().any(|it| !it.new.is_empty()) {
-            let all = std::mem::take(&mut found.new).into_iter().chain(others.iter().flat_map(|it| it.new.iter().copied()));
+            let all =
+                std::mem::take(&mut found.new).into_iter().chain(others.iter().flat_map(|it| it.new.iter().copied()));
             let mut once = HashSet::new();
             found.new = all.filter(|&key| once.insert(key)).collect();
         }

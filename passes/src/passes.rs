@@ -208,8 +208,9 @@ impl Passes {
         }
         let wanted = found.ranks;
         let created = report.created as usize;
-        let same =
-            |it: &Prefetch| it.found.ranks.len() + created == wanted.len() && it.found.ranks.iter().all(|rank| wanted.has(rank));
+        let same = |it: &Prefetch| {
+            it.found.ranks.len() + created == wanted.len() && it.found.ranks.iter().all(|rank| wanted.has(rank))
+        };
         // What was read ahead for another pass may make way for this one, whose number is higher.
         let (pass, before) = match ahead {
             Ok(Some(ahead)) if same(&ahead) => (ahead.number, Some(ahead.planned)),

@@ -341,7 +341,10 @@ fn rows_are_handed_on_in_parts() {
         Ok(())
     };
     pass.read_parts(put).unwrap();
-    assert!(parts == rows && sizes.len() == 3 && sizes.iter().all(|size| size % 1200 == 0 && *size <= 1 << 20), "{sizes:?}");
+    assert!(
+        parts == rows && sizes.len() == 3 && sizes.iter().all(|size| size % 1200 == 0 && *size <= 1 << 20),
+        "{sizes:?}"
+    );
     for (key, row) in pass.keys().iter().zip(parts.chunks_exact(1200)) {
         assert!(rig.model[key] == row, "key {key}");
     }

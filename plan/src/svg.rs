@@ -93,7 +93,10 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
 }
 
 /// A bar for each table: the shares of its rows in GPU memory, in DRAM and on drives, and how many these are.
-fn tables(plan: &Plan, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<(), Box<dyn std::error::Error>> {
+fn tables(
+    plan: &Plan,
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+) -> Result<(), Box<dyn std::error::Error>> {
     let font = ("sans-serif", 13);
     let mut tables: Vec<_> = plan.tables.iter().collect();
     tables.sort_by_key(|it| std::cmp::Reverse(it.rows.saturating_mul(it.row_bytes.into())));
@@ -115,8 +118,12 @@ fn tables(plan: &Plan, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift
         }
         let [hbm, dram, drives] = rows.map(|rows| short(rows as f64));
         let bytes = |bytes: u64| memory(bytes as f64 / f64::from(1 << 20));
-        let text =
-            format!("{hbm} ({}), {dram} ({}), {drives} of {}", bytes(it.hbm_bytes), bytes(it.dram_bytes), short(it.rows as f64));
+        let text = format!(
+            "{hbm} ({}), {dram} ({}), {drives} of {}",
+            bytes(it.hbm_bytes),
+            bytes(it.dram_bytes),
+            short(it.rows as f64)
+        );
         area.draw(&Text::new(text, (592, top), font.into_font()))?;
     }
     Ok(())

@@ -326,7 +326,9 @@ fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
 /// What goes wrong with these flaws, which has to be something.
 fn violated(way: Way, moments: Moments, lies: Range<u64>) -> Result<String> {
     let found = cuts(way, moments, lies.clone())?;
-    let Err(Violation(what)) = found else { bail!("{way:?} without Flushes {lies:?}, {moments:?}: nothing goes wrong") };
+    let Err(Violation(what)) = found else {
+        bail!("{way:?} without Flushes {lies:?}, {moments:?}: nothing goes wrong")
+    };
     Ok(what)
 }
 

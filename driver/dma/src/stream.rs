@@ -64,7 +64,9 @@ mod tests {
     #[test]
     fn copies_are_equal_wherever_they_begin() {
         let from: Vec<u8> = (0..2000u32).map(|at| (at * 7 % 251) as u8).collect();
-        for (begin, len) in (0..70).flat_map(|begin| [0, 1, 16, 63, 64, 80, 128, 500, 512, 1024].map(|len| (begin, len))) {
+        for (begin, len) in
+            (0..70).flat_map(|begin| [0, 1, 16, 63, 64, 80, 128, 500, 512, 1024].map(|len| (begin, len)))
+        {
             let mut to = vec![0xee; 1200];
             let source = &from[begin * 3..][..len];
             expect(source);

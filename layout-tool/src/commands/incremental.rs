@@ -66,9 +66,10 @@ impl From<PassError> for Failure {
             PassError::Changed { table, .. } => Self::new(Class::Refused, table, message),
             PassError::NewKeys { table, .. } | PassError::Uncreatable { table, .. } => Self::input(table, message),
             PassError::NotDurable { .. } => Self::new(Class::Drive, "", message),
-            PassError::TooLarge { .. } | PassError::GpuRoom { .. } | PassError::Thread(_) | PassError::Allocate { .. } => {
-                Self::new(Class::Resources, "", message)
-            }
+            PassError::TooLarge { .. }
+            | PassError::GpuRoom { .. }
+            | PassError::Thread(_)
+            | PassError::Allocate { .. } => Self::new(Class::Resources, "", message),
             _ => Self::new(Class::Bug, "", message),
         }
     }

@@ -84,11 +84,21 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
     assert_eq!((&done["rows"], &done["dim"], &done["last_pass"]), (&last(1, 3).len().into(), &4.into(), &3.into()));
     assert!(read(&rig, "d.safetensors", VECTOR) == expected(last(1, 3), VECTOR));
     let updated = rig.ok(&[
-        "update", "items", "-d", &served, "--rows", "d.safetensors", "--tensor", "items", "--keys", "items=items.keys",
+        "update",
+        "items",
+        "-d",
+        &served,
+        "--rows",
+        "d.safetensors",
+        "--tensor",
+        "items",
+        "--keys",
+        "items=items.keys",
     ]);
     assert_eq!(updated["rows"], last(1, 3).len());
     let ids: Vec<String> = (0..ROWS).map(|row| key(row).to_string()).collect();
-    let all = rig.ok(&["lookup", "-d", &served, "--table", "items", &format!("--ids={}", ids.join(",")), "--check-keys"]);
+    let all =
+        rig.ok(&["lookup", "-d", &served, "--table", "items", &format!("--ids={}", ids.join(",")), "--check-keys"]);
     let touched = last(1, 3);
     for row in 0..ROWS {
         for c in 0..VECTOR {
