@@ -122,7 +122,7 @@ impl Arena {
                 if let Some(next) = run.get(at + ahead).filter(|_| foreseen).and_then(|&slot| row(slot)) {
                     stream::expect(next.get(..AHEAD).unwrap_or(next));
                 }
-                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(self.row_bytes) else { return };
+                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(self.row_bytes) else { break };
                 if let Some(row) = row(slot) {
                     put(now, row, past);
                 }
@@ -137,7 +137,7 @@ impl Arena {
         for (slab, run) in self.runs(slots) {
             let Some(mut slab) = self.writing(slab) else { continue };
             for &slot in run {
-                let Some((now, later)) = rows.split_at_checked(self.row_bytes) else { return };
+                let Some((now, later)) = rows.split_at_checked(self.row_bytes) else { break };
                 let begin = self.place(slot).1;
                 if let Some(place) = slab.get_mut(begin..begin + self.row_bytes) {
                     put(place, now, past);

@@ -62,7 +62,7 @@ impl Passes {
     ) -> Result<Incremental, PassError> {
         self.commit()?;
         let refuse = |what| Err(PassError::Options { what });
-        let Some(journal) = &mut self.journal else {
+        let Some(journal) = &self.journal else {
             return refuse("no journal was kept: what single passes touched is not known".into());
         };
         if pass < journal.mark() {
@@ -124,6 +124,7 @@ impl Passes {
     /// From now on other rows are touched: what was exported is safe. Rows of passes that were finished and are not durable yet count
     /// as touched still.
     pub fn mark(&mut self) -> Result<(), PassError> {
+        self.settle_failing();
         if let Some(journal) = &mut self.journal {
             journal.clear()?;
         }

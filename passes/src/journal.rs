@@ -1,7 +1,7 @@
 //! A file that remembers which keys were touched since a mark.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -25,6 +25,8 @@ const KEYS: usize = 1 << 16;
 pub(crate) struct Journal {
     file: File,
     path: String,
+    /// Where the last whole record ends.
+    end: u64,
     /// Passes up to this one are not here any more.
     mark: u64,
     /// The last pass that is.
@@ -69,17 +71,15 @@ impl Journal {
             None if head(&begin, 0).starts_with(&bytes) => {}
             _ => return Err(unused("it is no journal of this version, or another table's")),
         }
-        let mut settle = || {
-            file.seek(SeekFrom::Start(0))?;
-            file.write_all(&head(&begin, mark))?;
+        let settle = || {
+            file.write_all_at(&head(&begin, mark), 0)?;
             file.set_len(valid as u64)?;
-            file.seek(SeekFrom::End(0))?;
             file.sync_all()?;
             File::open(directory(path))?.sync_all()
         };
         settle().map_err(failed("cannot be written"))?;
         let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
-        Ok((Self { file, path: name, mark, last }, records))
+        Ok((Self { file, path: name, end: valid as u64, mark, last }, records))
     }
 
     /// Passes up to this one are not here any more.
@@ -95,24 +95,22 @@ impl Journal {
     /// Adds keys that passes up to number `pass` touched; they are durable when this returns.
     pub(crate) fn append(&mut self, pass: u64, keys: impl Iterator<Item = u64>) -> Result<(), PassError> {
         let mut keys = keys.peekable();
+        // What failed half-way is written over.
+        let mut end = self.end;
         let mut write = || {
-            // What failed half-way is written over.
-            let end = self.file.stream_position()?;
-            let mut append = || {
-                while keys.peek().is_some() {
-                    let keys = keys.by_ref().take(KEYS).flat_map(u64::to_le_bytes);
-                    let rest: Vec<u8> = pass.to_le_bytes().into_iter().chain(keys).collect();
-                    let count = ((rest.len() as u32 - 8) / 8).to_le_bytes();
-                    let crc = crc32c::crc32c_append(crc32c::crc32c(&count), &rest);
-                    self.file.write_all(&[&count[..], &crc.to_le_bytes(), &rest].concat())?;
-                }
-                self.file.sync_data()
-            };
-            append().inspect_err(|_| {
-                let _ = self.file.seek(SeekFrom::Start(end));
-            })
+            while keys.peek().is_some() {
+                let keys = keys.by_ref().take(KEYS).flat_map(u64::to_le_bytes);
+                let rest: Vec<u8> = pass.to_le_bytes().into_iter().chain(keys).collect();
+                let count = ((rest.len() as u32 - 8) / 8).to_le_bytes();
+                let crc = crc32c::crc32c_append(crc32c::crc32c(&count), &rest);
+                let record = [&count[..], &crc.to_le_bytes(), &rest].concat();
+                self.file.write_all_at(&record, end)?;
+                end += record.len() as u64;
+            }
+            self.file.sync_data()
         };
         write().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
+        self.end = end;
         self.last = self.last.max(pass);
         Ok(())
     }
@@ -120,27 +118,23 @@ impl Journal {
     /// Forgets all keys, not the number of the last pass.
     pub(crate) fn clear(&mut self) -> Result<(), PassError> {
         let mark = self.last;
-        let mut clear = || {
+        let clear = || {
             // First: numbers must not be given twice.
             self.file.write_all_at(&numbered(mark), MARK as u64)?;
             self.file.sync_all()?;
             self.file.set_len(HEAD as u64)?;
-            self.file.seek(SeekFrom::End(0))?;
             self.file.sync_all()
         };
         clear().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
-        self.mark = mark;
+        (self.mark, self.end) = (mark, HEAD as u64);
         Ok(())
     }
 
     /// The keys of passes behind number `pass`, read anew.
-    pub(crate) fn since(&mut self, pass: u64) -> Result<Vec<u64>, PassError> {
-        let mut bytes = Vec::new();
-        let mut read = || {
-            self.file.seek(SeekFrom::Start(HEAD as u64))?;
-            self.file.read_to_end(&mut bytes)
-        };
-        read().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be read", source })?;
+    pub(crate) fn since(&self, pass: u64) -> Result<Vec<u64>, PassError> {
+        let mut bytes = vec![0; (self.end as usize).saturating_sub(HEAD)];
+        let read = self.file.read_exact_at(&mut bytes, HEAD as u64);
+        read.map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be read", source })?;
         let (mut keys, mut at) = (Vec::new(), 0);
         while let Some(more) = record(bytes.get(at..).unwrap_or_default()) {
             at += RECORD + more.keys.len() * 8;

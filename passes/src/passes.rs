@@ -538,7 +538,7 @@ impl Passes {
     }
 
     /// Waits for the rows that are becoming durable. What failed is tried again with the next.
-    fn settle_failing(&mut self) {
+    pub(crate) fn settle_failing(&mut self) {
         if let Some(error) = self.settle_leaving(true) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
         }
