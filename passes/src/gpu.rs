@@ -9,7 +9,7 @@ impl Pass {
     /// copied, if they do not fit.
     pub fn read_to_gpu(&self, to: &DeviceMemory, offset: u64) -> Result<(), PassError> {
         self.check_device(to, offset)?;
-        self.read_parts(&mut |at, rows| Ok(to.write(offset + at, rows)?))
+        self.read_parts(|at, rows| Ok(to.write(offset + at, rows)?))
     }
 
     fn check_device(&self, memory: &DeviceMemory, offset: u64) -> Result<(), PassError> {

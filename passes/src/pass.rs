@@ -139,7 +139,7 @@ impl Pass {
 
     /// Gives all rows to `put`, in parts that stay in a core's cache: the byte at which each begins, and whole rows. For a trainer whose
     /// memory is not this process's. The first error ends it.
-    pub fn read_parts(&self, put: &mut dyn FnMut(u64, &[u8]) -> Result<(), PassError>) -> Result<(), PassError> {
+    pub fn read_parts<E: From<PassError>>(&self, mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
         let part = (PART / self.row_bytes).max(1);
         let mut buffer = vec![0; part.min(self.len()) * self.row_bytes];
         for first in (0..self.len()).step_by(part) {

@@ -334,11 +334,11 @@ fn rows_are_handed_on_in_parts() {
     let pass = passes.stage(&rig.keyset((0..3000).filter(|key| key % 5 != 0).collect())).unwrap();
     let (mut rows, mut parts, mut sizes) = (vec![0; pass.bytes()], Vec::new(), Vec::new());
     pass.read(&mut rows).unwrap();
-    let put = &mut |at: u64, part: &[u8]| {
+    let put = |at: u64, part: &[u8]| {
         assert_eq!(at, parts.len() as u64);
         parts.extend_from_slice(part);
         sizes.push(part.len());
-        Ok(())
+        Ok::<_, PassError>(())
     };
     pass.read_parts(put).unwrap();
     assert!(
@@ -350,7 +350,7 @@ fn rows_are_handed_on_in_parts() {
     }
     // The first that does not want more ends it.
     let mut calls = 0;
-    let refused = pass.read_parts(&mut |_, _| {
+    let refused = pass.read_parts(|_, _| {
         calls += 1;
         if calls == 2 { Err(PassError::PassOpen) } else { Ok(()) }
     });
