@@ -238,11 +238,14 @@ impl Bench {
             let pass = passes.stage(keyset)?;
             let staged = began.elapsed();
             pass.read(&mut rows)?;
-            let read = began.elapsed();
+            let mut read = began.elapsed();
             copies.push(rows.len() as f64 / (read - staged).as_secs_f64());
             parts.push(self.parts(&pass, &rows)?);
             if way.ahead && turn + 1 < PASSES * ITERATIONS {
+                let began = Instant::now();
                 passes.prefetch(self.keysets.get((turn + 1) % PASSES).context("no such pass")?)?;
+                // The trainer waits for that, too.
+                read += began.elapsed();
             }
             let trained = Instant::now();
             for (&id, row) in pass.keys().iter().zip(rows.chunks_exact_mut(row_bytes)) {

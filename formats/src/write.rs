@@ -21,6 +21,8 @@ pub struct TableWriter {
     path: PathBuf,
     temp: NamedTempFile,
     force: bool,
+    /// Where the keys begin, in the same file.
+    keys_at: u64,
     at: u64,
     row_bytes: u64,
 }
@@ -44,17 +46,30 @@ impl TableWriter {
             })?;
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
-            safetensors_head(name, rows, dim, dtype).ok_or_else(|| {
-                refuse(
-                    Kind::Unsupported,
-                    &format!("a table of {dtype} does not fit into a safetensors file"),
-                    "write it in parts",
-                )
-            })?
+            safetensors_head(name, rows, dim, dtype, None).ok_or_else(|| does_not_fit(path, dtype))?
         } else {
             return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
         };
-        Self::begin(path, force, &head, rows, dtype.row_bytes(dim).map_or(0, u64::from))
+        Self::begin(path, force, &head, 0, rows, dtype.row_bytes(dim).map_or(0, u64::from))
+    }
+
+    /// Begins `path`, `.safetensors`, for `rows` rows of `dim` elements called `name`, and the keys of 64 bits that say whose they are, in the
+    /// same order, called `name.keys`. An existing file is refused, unless `force` says to replace it.
+    pub fn create_keyed(
+        path: &Path,
+        force: bool,
+        name: &str,
+        rows: u64,
+        dim: u32,
+        dtype: DType,
+        signed: bool,
+    ) -> Result<Self, FormatError> {
+        if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
+            let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
+            return Err(FormatError::new(Kind::Name, path, what, remedy));
+        }
+        let head = safetensors_head(name, rows, dim, dtype, Some(signed)).ok_or_else(|| does_not_fit(path, dtype))?;
+        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from))
     }
 
     /// Begins `path`, `.npy`, for a list of `count` keys of 64 bits, each of which is a row.
@@ -63,10 +78,11 @@ impl TableWriter {
             return Err(FormatError::new(Kind::Name, path, "keys are written to a .npy file", "end its name in .npy"));
         }
         let head = npy::head_of_list(if signed { "<i8" } else { "<u8" }, count);
-        Self::begin(path, force, &head, count, 8)
+        Self::begin(path, force, &head, 0, count, 8)
     }
 
-    fn begin(path: &Path, force: bool, head: &[u8], rows: u64, row_bytes: u64) -> Result<Self, FormatError> {
+    /// A file of `head`, so many keys, and rows behind them.
+    fn begin(path: &Path, force: bool, head: &[u8], keys: u64, rows: u64, row_bytes: u64) -> Result<Self, FormatError> {
         let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
         let shown = path;
         let path = &followed(path);
@@ -78,8 +94,11 @@ impl TableWriter {
             }
         }
         let cannot = |error: io::Error| FormatError::io(shown, "cannot be written", error);
-        let size = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(head.len() as u64));
-        let size = size.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
+        let keys_at = head.len() as u64;
+        let at = keys.checked_mul(8).and_then(|bytes| bytes.checked_add(keys_at));
+        let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
+        let (at, size) =
+            end.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let temp = tempfile::Builder::new()
             .prefix(".warprow-")
             .permissions(Permissions::from_mode(0o666))
@@ -87,13 +106,19 @@ impl TableWriter {
             .map_err(cannot)?;
         temp.as_file().set_len(size).map_err(cannot)?;
         temp.as_file().write_all_at(head, 0).map_err(cannot)?;
-        Ok(Self { path: path.to_owned(), temp, force, at: head.len() as u64, row_bytes })
+        Ok(Self { path: path.to_owned(), temp, force, keys_at, at, row_bytes })
     }
 
     /// Writes the rows from row `first` on. Every row must be written once, in any order.
     pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
         let at = self.at + first * self.row_bytes;
         self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(error))
+    }
+
+    /// Writes keys of a file that has some, from that of row `first` on. Every one must be written once, in any order.
+    pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FormatError> {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        self.temp.as_file().write_all_at(&bytes, self.keys_at + first * 8).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
@@ -134,8 +159,13 @@ pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The head of a safetensors file of one tensor: everything before its data.
-fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec<u8>> {
+fn does_not_fit(path: &Path, dtype: DType) -> FormatError {
+    let what = format!("a table of {dtype} does not fit into a safetensors file");
+    FormatError::new(Kind::Unsupported, path, what, "write it in parts")
+}
+
+/// The head of a safetensors file of a table: everything before its data. With `signed` the table's keys come before its rows.
+fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType, signed: Option<bool>) -> Option<Vec<u8>> {
     let dtype = match dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -149,9 +179,16 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Vec
     };
     let shape = vec![usize::try_from(rows).ok()?, dim as usize];
     let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
-    let info = TensorInfo { dtype, shape, data_offsets: (0, bytes) };
+    let keys = signed.map(|signed| if signed { Dtype::I64 } else { Dtype::U64 });
+    let at = if keys.is_some() { usize::try_from(rows).ok()?.checked_mul(8)? } else { 0 };
+    let whose = |dtype| {
+        let info = TensorInfo { dtype, shape: vec![at / 8], data_offsets: (0, at) };
+        (format!("{name}.keys"), info)
+    };
+    let info = TensorInfo { dtype, shape, data_offsets: (at, at.checked_add(bytes)?) };
+    let tensors: Vec<_> = keys.map(whose).into_iter().chain([(name.to_owned(), info)]).collect();
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]).into_iter().collect();
-    let metadata = Metadata::new(Some(metadata), vec![(name.to_owned(), info)]).ok()?;
+    let metadata = Metadata::new(Some(metadata), tensors).ok()?;
     let mut text = serde_json::to_vec(&metadata).ok()?;
     // As the reference does: the data begin at a multiple of 8.
     text.resize(text.len().next_multiple_of(8), b' ');
@@ -194,6 +231,33 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "no temporary file is left");
+    }
+
+    #[test]
+    fn rows_and_keys_in_one_file_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for (signed, rows) in [(true, 5u64), (false, 5), (true, 0)] {
+            let path = dir.path().join("delta.safetensors");
+            let writer = TableWriter::create_keyed(&path, true, "emb", rows, 3, DType::F16, signed).unwrap();
+            let (keys, data): (Vec<u64>, Vec<u8>) =
+                ((0..rows).map(|row| u64::MAX - row).collect(), (0..rows as u8 * 6).collect());
+            for row in (0..rows as usize).rev() {
+                writer.write_keys(row as u64, &keys[row..row + 1]).unwrap();
+                writer.write(row as u64, &data[row * 6..][..6]).unwrap();
+            }
+            writer.finish().unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let (whose, content) = (theirs.tensor("emb.keys").unwrap(), theirs.tensor("emb").unwrap());
+            assert_eq!(
+                (whose.dtype(), whose.shape()),
+                (if signed { Dtype::I64 } else { Dtype::U64 }, &[rows as usize][..])
+            );
+            assert_eq!(whose.data(), keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>());
+            assert_eq!((content.shape(), content.data()), (&[rows as usize, 3][..], &data[..]));
+        }
+        let npy = TableWriter::create_keyed(&dir.path().join("t.npy"), false, "t", 1, 1, DType::F32, true);
+        assert_eq!(npy.unwrap_err().kind, Kind::Name);
     }
 
     #[test]

@@ -185,8 +185,12 @@ impl Kernels {
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
+        // Of bags two fit at once, and twice as many share the work better.
+        let direct_per_sm = if pooled == 0 { 5 } else { 4 };
         let steps = match kind {
-            Kind::Direct => [Some(step("the kernel `direct`", direct, by_rows(if pooled == 0 { 5 } else { 4 }))), None, None, None, None, None, None],
+            Kind::Direct => {
+                [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), None, None, None, None, None, None]
+            }
             Kind::Small => [
                 Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) }),
                 Some(fetch),

@@ -3,8 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, inspect, load, lookup, membership, plan, repair, scrub,
-    serve, update, verify,
+    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, plan,
+    repair, scrub, serve, update, verify,
 };
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
@@ -38,6 +38,7 @@ pub enum Command {
     Scrub(scrub::ScrubArgs),
     Repair(repair::RepairArgs),
     Export(export::ExportArgs),
+    Incremental(incremental::IncrementalArgs),
     Lookup(lookup::LookupArgs),
     Generations(generations::GenerationsArgs),
     Update(update::UpdateArgs),
@@ -77,6 +78,7 @@ impl Command {
             Self::Scrub(_) => "scrub",
             Self::Repair(_) => "repair",
             Self::Export(_) => "export",
+            Self::Incremental(_) => "incremental",
             Self::Lookup(_) => "lookup",
             Self::Generations(_) => "generations",
             Self::Update(_) => "update",

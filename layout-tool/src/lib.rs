@@ -72,6 +72,7 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
         Command::Scrub(args) => commands::scrub::run(args, &context),
         Command::Repair(args) => commands::repair::run(args, &context),
         Command::Export(args) => commands::export::run(args, &context),
+        Command::Incremental(args) => commands::incremental::run(args, &context),
         Command::Lookup(args) => commands::lookup::run(args, &context),
         Command::Generations(args) => commands::generations::list(args),
         Command::Update(args) => commands::update::run(args, &context),

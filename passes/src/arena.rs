@@ -3,6 +3,7 @@
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use memmap2::MmapMut;
+use warprow_dma::stream;
 
 use crate::PassError;
 
@@ -12,6 +13,12 @@ const SLAB: usize = 32 << 20;
 const SLABS: usize = 4096;
 /// Bytes that are copied by one thread rather than several.
 const ALONE: usize = 4 << 20;
+/// Bytes of a copy that no cache of a core holds: written past them.
+const PAST: usize = 4 << 20;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Bytes of rows that are on their way while one is copied: scattered rows are no pattern that a processor would foresee.
+const AHEAD: usize = 4 << 10;
 
 /// Slots for rows. Memory that no row was put into costs nothing.
 #[derive(Debug)]
@@ -86,14 +93,17 @@ impl Arena {
     pub(crate) fn gather(&self, slots: &[u32], out: &mut [u8], threads: usize) {
         let share = self.share(slots.len(), threads);
         let parts = slots.chunks(share).zip(out.chunks_mut(share * self.row_bytes));
-        at_once(parts.map(|(slots, out)| move || self.gather_part(slots, out)));
+        let past = slots.len() * self.row_bytes >= PAST;
+        at_once(parts.map(|(slots, out)| move || self.gather_part(slots, out, past)));
     }
 
     /// The other way round.
     pub(crate) fn scatter(&self, slots: &[u32], rows: &[u8], threads: usize) {
         let share = self.share(slots.len(), threads);
         let parts = slots.chunks(share).zip(rows.chunks(share * self.row_bytes));
-        at_once(parts.map(|(slots, rows)| move || self.scatter_part(slots, rows)));
+        // Lines of which others have a part would be read all the same.
+        let past = slots.len() * self.row_bytes >= PAST && self.row_bytes.is_multiple_of(LINE);
+        at_once(parts.map(|(slots, rows)| move || self.scatter_part(slots, rows, past)));
     }
 
     /// Slots for each of so many threads.
@@ -102,29 +112,40 @@ impl Arena {
         slots.div_ceil(threads.max(1)).max(1)
     }
 
-    fn gather_part(&self, slots: &[u32], mut out: &mut [u8]) {
+    fn gather_part(&self, slots: &[u32], out: &mut [u8], past: bool) {
+        let mut out = out;
+        let (ahead, foreseen) = ((AHEAD / self.row_bytes).max(1), self.row_bytes >= LINE);
         for (slab, run) in self.runs(slots) {
             let Some(slab) = self.reading(slab) else { continue };
-            for (begin, bytes) in self.stretches(run) {
-                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(bytes) else { return };
-                if let Some(rows) = slab.get(begin..begin + bytes) {
-                    now.copy_from_slice(rows);
+            let row = |slot: u32| slab.get(self.place(slot).1..).and_then(|rows| rows.get(..self.row_bytes));
+            for (at, &slot) in run.iter().enumerate() {
+                if let Some(next) = run.get(at + ahead).filter(|_| foreseen).and_then(|&slot| row(slot)) {
+                    stream::expect(next.get(..AHEAD).unwrap_or(next));
+                }
+                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(self.row_bytes) else { break };
+                if let Some(row) = row(slot) {
+                    put(now, row, past);
                 }
                 out = later;
             }
         }
+        stream::settle();
     }
 
-    fn scatter_part(&self, slots: &[u32], mut rows: &[u8]) {
+    fn scatter_part(&self, slots: &[u32], rows: &[u8], past: bool) {
+        let mut rows = rows;
         for (slab, run) in self.runs(slots) {
             let Some(mut slab) = self.writing(slab) else { continue };
-            for (begin, bytes) in self.stretches(run) {
-                let Some((now, later)) = rows.split_at_checked(bytes) else { return };
-                if let Some(place) = slab.get_mut(begin..begin + bytes) {
-                    place.copy_from_slice(now);
+            for &slot in run {
+                let Some((now, later)) = rows.split_at_checked(self.row_bytes) else { break };
+                let begin = self.place(slot).1;
+                if let Some(place) = slab.get_mut(begin..begin + self.row_bytes) {
+                    put(place, now, past);
                 }
                 rows = later;
             }
+            // Before the lock is given back.
+            stream::settle();
         }
     }
 
@@ -135,11 +156,14 @@ impl Arena {
             .chunk_by(move |a, b| *a as usize / rows == *b as usize / rows)
             .filter_map(move |run| Some((*run.first()? as usize / rows, run)))
     }
+}
 
-    /// Slots of one slab as stretches without a gap: where they begin, and their bytes.
-    fn stretches(&self, run: &[u32]) -> impl Iterator<Item = (usize, usize)> {
-        run.chunk_by(|a, b| a.wrapping_add(1) == *b)
-            .filter_map(|stretch| Some((self.place(*stretch.first()?).1, stretch.len() * self.row_bytes)))
+/// Copies a row: past the caches if nobody reads it soon.
+fn put(to: &mut [u8], from: &[u8], past: bool) {
+    if past {
+        stream::copy(to, from);
+    } else {
+        to.copy_from_slice(from);
     }
 }
 
@@ -163,7 +187,7 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were_put() {
         let mut random = fastrand::Rng::with_seed(7);
-        for row_bytes in [4, 100, 4096] {
+        for row_bytes in [4, 64, 80, 100, 512, 4096, 8192] {
             let slots = (80 << 20) / row_bytes;
             let arena = Arena::new(slots, row_bytes).unwrap();
             assert!(arena.slabs.len() > 2);

@@ -45,6 +45,12 @@ impl Bits {
         new
     }
 
+    /// Adds all of `other`, a set below the same bound.
+    pub(crate) fn unite(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, more)| *word |= more);
+        self.len = self.words.iter().map(|word| word.count_ones() as usize).sum();
+    }
+
     #[inline]
     pub(crate) fn remove(&mut self, number: u32) {
         if self.has(number)

@@ -109,7 +109,7 @@ impl Cache {
     pub(crate) fn plan(&mut self, wanted: &Bits, pass: u32, since: u32, pinned: &Bits) -> Planned {
         let mut planned = Planned::default();
         if self.options.num_blocks == 0 {
-            planned.evicted += self.evict(usize::MAX, since, pinned, |block| block == TRANSIENT);
+            planned.evicted += self.evict_transient(since, pinned);
         }
         let (mut hits, mut missing) = (Vec::new(), Vec::new());
         for rank in wanted.iter() {
@@ -140,7 +140,7 @@ impl Cache {
             hits.iter().for_each(|&slot| self.move_to(slot, pass));
         }
         // Of the passes before, what is no block's.
-        planned.evicted += self.evict(usize::MAX, since, pinned, |block| block == TRANSIENT);
+        planned.evicted += self.evict_transient(since, pinned);
         let short = |cache: &Self| missing.len().saturating_sub(cache.free.len());
         while short(self) > 0 {
             let Some(oldest) = self.blocks.keys().copied().find(|&block| block != pass) else { break };
@@ -194,6 +194,14 @@ impl Cache {
         }
         if block != TRANSIENT {
             *self.blocks.entry(block).or_default() += 1;
+        }
+    }
+
+    /// Lets rows go that are no block's.
+    fn evict_transient(&mut self, since: u32, pinned: &Bits) -> u64 {
+        match self.resident() > self.blocks.values().sum() {
+            true => self.evict(usize::MAX, since, pinned, |block| block == TRANSIENT),
+            false => 0,
         }
     }
 

@@ -24,6 +24,21 @@ pub enum PassError {
         #[source]
         source: std::io::Error,
     },
+    /// A GPU.
+    #[error(transparent)]
+    Gpu(#[from] warprow_gpu_queues::GpuError),
+    /// GPU memory that the rows of a pass are not as many as.
+    #[error(
+        "the pass has {rows} rows, {bytes} bytes, and the GPU memory {room} from there on: give more, or less before"
+    )]
+    GpuRoom {
+        /// Rows.
+        rows: usize,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes of the memory behind the offset.
+        room: u64,
+    },
     /// Options that make no sense.
     #[error("{what}")]
     Options {

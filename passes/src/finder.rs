@@ -1,6 +1,6 @@
 //! Keys to ranks, and back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use warprow_layout::{Ranks, Table};
@@ -33,7 +33,7 @@ enum Known {
 }
 
 /// The rows of a keyset.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub ranks: Bits,
     /// Keys that came before.
@@ -44,6 +44,8 @@ pub(crate) struct Found {
 
 /// Keys looked for at once.
 const BLOCK: usize = 1024;
+/// Keys that a thread more is worth.
+const ALONE: usize = 1 << 15;
 
 impl Finder {
     pub(crate) fn of(store: &Store, table: &Table) -> Result<Self, PassError> {
@@ -113,20 +115,44 @@ impl Finder {
         }
     }
 
-    /// Finds the rows of all keys.
-    pub(crate) fn find(&self, keyset: &Keyset) -> Found {
+    /// Finds the rows of all keys, by so many threads.
+    pub(crate) fn find(&self, keyset: &Keyset, threads: usize) -> Found {
+        let threads = threads.min(keyset.len() / ALONE).max(1);
+        let share = keyset.len().div_ceil(threads).max(1);
+        let mut parts = keyset.keys().chunks(share);
+        let first = parts.next().unwrap_or_default();
+        let (mut found, others) = std::thread::scope(|scope| {
+            let others: Vec<_> =
+                parts.map(|keys| scope.spawn(move || self.find_part(keys, keyset.is_signed()))).collect();
+            let found = self.find_part(first, keyset.is_signed());
+            let join = |it: std::thread::ScopedJoinHandle<'_, Found>| {
+                it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            (found, others.into_iter().map(join).collect::<Vec<_>>())
+        });
+        if others.iter().any(|it| !it.new.is_empty()) {
+            let all =
+                std::mem::take(&mut found.new).into_iter().chain(others.iter().flat_map(|it| it.new.iter().copied()));
+            let mut once = HashSet::new();
+            found.new = all.filter(|&key| once.insert(key)).collect();
+        }
+        others.iter().for_each(|it| found.ranks.unite(&it.ranks));
+        found.duplicates = (keyset.len() - found.ranks.len() - found.new.len()) as u64;
+        found
+    }
+
+    fn find_part(&self, keys: &[u64], signed: bool) -> Found {
         let mut found = Found { ranks: Bits::new(self.rows() as usize), duplicates: 0, new: Vec::new() };
-        let mut new = std::collections::HashSet::new();
-        let mut slots = [0; BLOCK];
-        for keys in keyset.keys().chunks(BLOCK) {
+        let (mut new, mut slots) = (HashSet::new(), [0; BLOCK]);
+        for keys in keys.chunks(BLOCK) {
             if let Known::Keys { index, .. } = &self.known {
                 index.slots(keys, slots.get_mut(..keys.len()).unwrap_or_default());
             }
             for (&key, &slot) in keys.iter().zip(&slots) {
-                match self.rank(key, slot, keyset.is_signed()) {
-                    Some(rank) => found.duplicates += u64::from(!found.ranks.insert(rank)),
+                match self.rank(key, slot, signed) {
+                    Some(rank) => found.ranks.add(rank),
                     None if new.insert(key) => found.new.push(key),
-                    None => found.duplicates += 1,
+                    None => {}
                 }
             }
         }

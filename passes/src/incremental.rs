@@ -37,10 +37,57 @@ impl Passes {
     }
 
     /// Writes the rows that were changed since the mark to `rows`, `.safetensors` or `.npy`, and whose they are, in the same order, to
-    /// `keys`, `.npy`. Everything that was finished is made durable before. Each file appears when it is whole; first the
-    /// keys. Existing files are refused, unless `force`.
-    pub fn incremental(&mut self, rows: &Path, keys: &Path, part: Part, force: bool) -> Result<Incremental, PassError> {
+    /// `keys`, `.npy`; without that, into `rows` too, which is a `.safetensors` file then, as a tensor called as the table and `.keys`. Everything that was
+    /// finished is made durable before. Each file appears when it is whole; first the keys. Existing files are refused, unless `force`.
+    pub fn incremental(
+        &mut self,
+        rows: &Path,
+        keys: Option<&Path>,
+        part: Part,
+        force: bool,
+    ) -> Result<Incremental, PassError> {
         self.commit()?;
+        self.export(&self.touched.clone(), rows, keys, part, force)
+    }
+
+    /// As [`incremental`](Self::incremental), the rows that passes behind number `pass` changed, by the journal: of passes that became
+    /// durable together all, if any is behind.
+    pub fn incremental_since(
+        &mut self,
+        pass: u64,
+        rows: &Path,
+        keys: Option<&Path>,
+        part: Part,
+        force: bool,
+    ) -> Result<Incremental, PassError> {
+        self.commit()?;
+        let refuse = |what| Err(PassError::Options { what });
+        let Some(journal) = &self.journal else {
+            return refuse("no journal was kept: what single passes touched is not known".into());
+        };
+        if pass < journal.mark() {
+            return refuse(format!(
+                "the mark forgot passes up to {}: what pass {} touched is not known",
+                journal.mark(),
+                pass + 1
+            ));
+        }
+        if pass > self.finished {
+            return refuse(format!("the last pass was number {}: there is no pass {pass}", self.finished));
+        }
+        let found = journal.since(pass)?;
+        let ranks = self.finder.find(&self.finder.keyset(found), self.threads()).ranks;
+        self.export(&ranks, rows, keys, part, force)
+    }
+
+    fn export(
+        &mut self,
+        touched: &Bits,
+        rows: &Path,
+        keys: Option<&Path>,
+        part: Part,
+        force: bool,
+    ) -> Result<Incremental, PassError> {
         self.await_prefetch();
         let table = &self.table;
         let dim = match part {
@@ -48,21 +95,28 @@ impl Passes {
             Part::Whole => table.dim,
         };
         let bytes = table.dtype.row_bytes(dim).unwrap_or(table.row_bytes()) as usize;
-        let count = self.touched.len() as u64;
+        let count = touched.len() as u64;
         let signed = self.finder.kind() == Some(KeyKind::I64);
-        let key_file = TableWriter::create_keys(keys, force, count, signed)?;
-        let row_file = TableWriter::create(rows, force, &table.name, count, dim, table.dtype)?;
-        let ranks: Vec<u32> = self.touched.iter().collect();
+        let (name, dtype) = (&table.name, table.dtype);
+        let key_file = keys.map(|keys| TableWriter::create_keys(keys, force, count, signed)).transpose()?;
+        let row_file = match key_file {
+            Some(_) => TableWriter::create(rows, force, name, count, dim, dtype)?,
+            None => TableWriter::create_keyed(rows, force, name, count, dim, dtype, signed)?,
+        };
+        let ranks: Vec<u32> = touched.iter().collect();
         let mut buffer = Vec::new();
         for (first, ranks) in (0..).step_by(WINDOW).zip(ranks.chunks(WINDOW)) {
-            let keys: Vec<u8> = ranks.iter().flat_map(|&rank| self.finder.key(rank).to_le_bytes()).collect();
-            key_file.write(first, &keys)?;
+            let keys: Vec<u64> = ranks.iter().map(|&rank| self.finder.key(rank)).collect();
+            match &key_file {
+                Some(file) => file.write(first, &keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>())?,
+                None => row_file.write_keys(first, &keys)?,
+            }
             let whole = self.rows_of(ranks)?;
             buffer.clear();
             whole.chunks_exact(self.row_bytes()).for_each(|row| buffer.extend(row.iter().take(bytes)));
             row_file.write(first, &buffer)?;
         }
-        key_file.finish()?;
+        key_file.map_or(Ok(()), TableWriter::finish)?;
         row_file.finish()?;
         Ok(Incremental { rows: count, dim })
     }
@@ -70,6 +124,7 @@ impl Passes {
     /// From now on other rows are touched: what was exported is safe. Rows of passes that were finished and are not durable yet count
     /// as touched still.
     pub fn mark(&mut self) -> Result<(), PassError> {
+        self.settle_failing();
         if let Some(journal) = &mut self.journal {
             journal.clear()?;
         }

@@ -1,7 +1,8 @@
 //! A file that remembers which keys were touched since a mark.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use warprow_formats::{directory, refuse_special};
@@ -9,25 +10,40 @@ use warprow_formats::{directory, refuse_special};
 use crate::PassError;
 
 const MAGIC: [u8; 8] = *b"\x89WRPASS\n";
-const VERSION: u32 = 1;
-/// Magic, version, CRC32C of the table's name.
-const HEAD: usize = 16;
-/// Count and CRC32C of the count and the keys.
-const RECORD: usize = 8;
+const VERSION: u32 = 2;
+/// Magic, version, CRC32C of the table's name; the number of the last pass before the mark, CRC32C of that, nothing.
+const HEAD: usize = 32;
+/// Where that number stands.
+const MARK: usize = 16;
+/// Count, CRC32C of all of the record but itself, number of the pass; then keys.
+const RECORD: usize = 16;
 /// Keys of a record, at most.
 const KEYS: usize = 1 << 16;
 
-/// Keys that were touched: records are appended, each with its checksum, and durable before the commit that they speak of.
+/// Keys that were touched, and by which pass: records are appended, each with its checksum, and durable before the commit that they speak of.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
     path: String,
+    /// Where the last whole record ends.
+    end: u64,
+    /// Passes up to this one are not here any more.
+    mark: u64,
+    /// The last pass that is.
+    last: u64,
+}
+
+/// Keys that were touched by passes up to one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub pass: u64,
+    pub keys: Vec<u64>,
 }
 
 impl Journal {
-    /// Opens it, or makes it, with the keys that it has. What a power cut tore at its end is cut off: the commit that it was for did
+    /// Opens it, or makes it, with what it has. What a power cut tore at its end is cut off: the commit that it was for did
     /// not come about.
-    pub(crate) fn open(path: &Path, table: &str) -> Result<(Self, Vec<u64>), PassError> {
+    pub(crate) fn open(path: &Path, table: &str) -> Result<(Self, Vec<Record>), PassError> {
         let name = path.display().to_string();
         let failed = |what| {
             let path = name.clone();
@@ -40,93 +56,153 @@ impl Journal {
         let mut file = opened.map_err(failed("cannot be opened"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("cannot be read"))?;
-        let head = [&MAGIC[..], &VERSION.to_le_bytes(), &crc32c::crc32c(table.as_bytes()).to_le_bytes()].concat();
-        let (mut keys, mut valid) = (Vec::new(), HEAD);
+        let begin = [&MAGIC[..], &VERSION.to_le_bytes(), &crc32c::crc32c(table.as_bytes()).to_le_bytes()].concat();
+        let unused = |what| failed("cannot be used")(io::Error::new(ErrorKind::InvalidData, what));
+        let (mut records, mut valid, mut mark) = (Vec::new(), HEAD, 0);
         match bytes.get(..HEAD) {
-            Some(found) if found == head => {
+            Some(found) if found.starts_with(&begin) => {
+                mark = marked(found).ok_or_else(|| unused("its head is damaged"))?;
                 while let Some(more) = record(bytes.get(valid..).unwrap_or_default()) {
-                    valid += RECORD + more.len() * 8;
-                    keys.extend(more);
+                    valid += RECORD + more.keys.len() * 8;
+                    records.push(more);
                 }
             }
             // It was made, and not written yet.
-            None if head.starts_with(&bytes) => {}
-            _ => {
-                let other = io::Error::new(ErrorKind::InvalidData, "it is no journal, or another table's");
-                return Err(failed("cannot be used")(other));
-            }
+            None if head(&begin, 0).starts_with(&bytes) => {}
+            _ => return Err(unused("it is no journal of this version, or another table's")),
         }
-        let mut begin = || {
-            file.seek(SeekFrom::Start(0))?;
-            file.write_all(&head)?;
+        let settle = || {
+            file.write_all_at(&head(&begin, mark), 0)?;
             file.set_len(valid as u64)?;
-            file.seek(SeekFrom::End(0))?;
             file.sync_all()?;
             File::open(directory(path))?.sync_all()
         };
-        begin().map_err(failed("cannot be written"))?;
-        Ok((Self { file, path: name }, keys))
+        settle().map_err(failed("cannot be written"))?;
+        let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
+        Ok((Self { file, path: name, end: valid as u64, mark, last }, records))
     }
 
-    /// Adds keys; they are durable when this returns.
-    pub(crate) fn append(&mut self, keys: impl Iterator<Item = u64>) -> Result<(), PassError> {
+    /// Passes up to this one are not here any more.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// The number of the last pass that is or was here.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Adds keys that passes up to number `pass` touched; they are durable when this returns.
+    pub(crate) fn append(&mut self, pass: u64, keys: impl Iterator<Item = u64>) -> Result<(), PassError> {
         let mut keys = keys.peekable();
+        // What failed half-way is written over.
+        let mut end = self.end;
         let mut write = || {
-            // What failed half-way is written over.
-            let end = self.file.stream_position()?;
-            let mut append = || {
-                while keys.peek().is_some() {
-                    let bytes: Vec<u8> = keys.by_ref().take(KEYS).flat_map(u64::to_le_bytes).collect();
-                    let count = (bytes.len() as u32 / 8).to_le_bytes();
-                    let crc = crc32c::crc32c_append(crc32c::crc32c(&count), &bytes);
-                    self.file.write_all(&[&count[..], &crc.to_le_bytes(), &bytes].concat())?;
-                }
-                self.file.sync_data()
-            };
-            append().inspect_err(|_| {
-                let _ = self.file.seek(SeekFrom::Start(end));
-            })
+            while keys.peek().is_some() {
+                let keys = keys.by_ref().take(KEYS).flat_map(u64::to_le_bytes);
+                let rest: Vec<u8> = pass.to_le_bytes().into_iter().chain(keys).collect();
+                let count = ((rest.len() as u32 - 8) / 8).to_le_bytes();
+                let crc = crc32c::crc32c_append(crc32c::crc32c(&count), &rest);
+                let record = [&count[..], &crc.to_le_bytes(), &rest].concat();
+                self.file.write_all_at(&record, end)?;
+                end += record.len() as u64;
+            }
+            self.file.sync_data()
         };
-        write().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })
+        write().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
+        self.end = end;
+        self.last = self.last.max(pass);
+        Ok(())
     }
 
-    /// Forgets all keys.
+    /// Forgets all keys, not the number of the last pass.
     pub(crate) fn clear(&mut self) -> Result<(), PassError> {
-        let mut clear = || {
+        let mark = self.last;
+        let clear = || {
+            // First: numbers must not be given twice.
+            self.file.write_all_at(&numbered(mark), MARK as u64)?;
+            self.file.sync_all()?;
             self.file.set_len(HEAD as u64)?;
-            self.file.seek(SeekFrom::End(0))?;
             self.file.sync_all()
         };
-        clear().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })
+        clear().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
+        (self.mark, self.end) = (mark, HEAD as u64);
+        Ok(())
+    }
+
+    /// The keys of passes behind number `pass`, read anew.
+    pub(crate) fn since(&self, pass: u64) -> Result<Vec<u64>, PassError> {
+        let mut bytes = vec![0; (self.end as usize).saturating_sub(HEAD)];
+        let read = self.file.read_exact_at(&mut bytes, HEAD as u64);
+        read.map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be read", source })?;
+        let (mut keys, mut at) = (Vec::new(), 0);
+        while let Some(more) = record(bytes.get(at..).unwrap_or_default()) {
+            at += RECORD + more.keys.len() * 8;
+            if more.pass > pass {
+                keys.extend(more.keys);
+            }
+        }
+        match at == bytes.len() {
+            true => Ok(keys),
+            false => {
+                let source = io::Error::new(ErrorKind::InvalidData, "a record is damaged");
+                Err(PassError::Journal { path: self.path.clone(), what: "cannot be read", source })
+            }
+        }
     }
 }
 
-/// The keys of the record that `bytes` begin with; `None`: there is no whole one.
-fn record(bytes: &[u8]) -> Option<Vec<u64>> {
+/// A number with its checksum.
+fn numbered(number: u64) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &crc32c::crc32c(&number.to_le_bytes()).to_le_bytes()].concat()
+}
+
+fn head(begin: &[u8], mark: u64) -> Vec<u8> {
+    let mut head = [begin, &numbered(mark)].concat();
+    head.resize(HEAD, 0);
+    head
+}
+
+/// The number of the last pass before the mark.
+fn marked(head: &[u8]) -> Option<u64> {
+    let (number, rest) = head.get(MARK..)?.split_first_chunk::<8>()?;
+    let crc = rest.first_chunk::<4>()?;
+    (crc32c::crc32c(number) == u32::from_le_bytes(*crc)).then(|| u64::from_le_bytes(*number))
+}
+
+/// The record that `bytes` begin with; `None`: there is no whole one.
+fn record(bytes: &[u8]) -> Option<Record> {
     let (count, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;
     let length = (u32::from_le_bytes(*count) as usize).checked_mul(8).filter(|length| *length > 0)?;
-    let keys = rest.get(..length)?;
-    let found = crc32c::crc32c_append(crc32c::crc32c(count), keys);
-    (found == u32::from_le_bytes(*crc)).then(|| keys.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect())
+    let rest = rest.get(..length.checked_add(8)?)?;
+    let found = crc32c::crc32c_append(crc32c::crc32c(count), rest);
+    let (pass, keys) = rest.split_first_chunk::<8>()?;
+    let keys = keys.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key));
+    (found == u32::from_le_bytes(*crc)).then(|| Record { pass: u64::from_le_bytes(*pass), keys: keys.collect() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn keys(records: Vec<Record>) -> Vec<u64> {
+        records.into_iter().flat_map(|it| it.keys).collect()
+    }
+
     #[test]
     fn keys_come_back_as_far_as_they_are_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("touched");
-        let (mut journal, keys) = Journal::open(&path, "items").unwrap();
-        assert!(keys.is_empty());
-        journal.append(0..100_000).unwrap();
-        journal.append(std::iter::once(u64::MAX)).unwrap();
+        let open = || Journal::open(&path, "items").map(|(journal, found)| (journal, keys(found)));
+        let (mut journal, found) = open().unwrap();
+        assert!(found.is_empty());
+        journal.append(1, 0..100_000).unwrap();
+        journal.append(2, std::iter::once(u64::MAX)).unwrap();
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
         let all: Vec<u64> = (0..100_000).chain([u64::MAX]).collect();
-        assert_eq!(Journal::open(&path, "items").unwrap().1, all);
+        assert_eq!(open().unwrap().1, all);
         assert!(Journal::open(&path, "others").is_err());
         // Torn anywhere, and appended to.
         let mut random = fastrand::Rng::with_seed(5);
@@ -139,18 +215,40 @@ mod tests {
                 bytes[at] ^= 1;
             }
             std::fs::write(&path, &bytes).unwrap();
-            let (mut journal, keys) = Journal::open(&path, "items").unwrap();
-            assert!([0, 1 << 16, 100_000].contains(&keys.len()) && all.starts_with(&keys), "cut at {cut}");
-            journal.append([7, 8].into_iter()).unwrap();
+            let (mut journal, found) = open().unwrap();
+            assert!([0, 1 << 16, 100_000].contains(&found.len()) && all.starts_with(&found), "cut at {cut}");
+            journal.append(3, [7, 8].into_iter()).unwrap();
             drop(journal);
-            assert_eq!(Journal::open(&path, "items").unwrap().1, [&keys[..], &[7, 8]].concat());
+            assert_eq!(open().unwrap().1, [&found[..], &[7, 8]].concat());
         }
-        let (mut journal, _) = Journal::open(&path, "items").unwrap();
-        journal.clear().unwrap();
-        journal.append([9].into_iter()).unwrap();
-        drop(journal);
-        assert_eq!(Journal::open(&path, "items").unwrap().1, [9]);
         std::fs::write(&path, b"something of somebody else's").unwrap();
         assert!(Journal::open(&path, "items").unwrap_err().to_string().contains("no journal"));
+    }
+
+    #[test]
+    fn passes_keep_their_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("touched");
+        let (mut journal, _) = Journal::open(&path, "items").unwrap();
+        for pass in 1..=3 {
+            journal.append(pass, [pass, 10 * pass].into_iter()).unwrap();
+        }
+        assert_eq!([0, 1, 2, 3].map(|pass| journal.since(pass).unwrap().len()), [6, 4, 2, 0]);
+        assert_eq!(journal.since(2).unwrap(), [3, 30]);
+        journal.append(4, [4].into_iter()).unwrap();
+        drop(journal);
+        let (mut journal, found) = Journal::open(&path, "items").unwrap();
+        assert_eq!((journal.mark(), journal.last(), found.len()), (0, 4, 4));
+        assert_eq!(journal.since(2).unwrap(), [3, 30, 4]);
+        journal.clear().unwrap();
+        journal.append(5, [9].into_iter()).unwrap();
+        drop(journal);
+        let (journal, found) = Journal::open(&path, "items").unwrap();
+        assert_eq!((journal.mark(), journal.last(), keys(found)), (4, 5, vec![9]));
+        // A head that is not what was written.
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[MARK] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Journal::open(&path, "items").unwrap_err().to_string().contains("damaged"));
     }
 }

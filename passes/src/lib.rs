@@ -36,6 +36,7 @@ mod bits;
 mod cache;
 mod error;
 mod finder;
+mod gpu;
 mod grow;
 mod incremental;
 mod journal;

@@ -6,6 +6,9 @@ use std::sync::{Arc, Weak};
 use crate::PassError;
 use crate::arena::Arena;
 
+/// Bytes of rows that are handed on at once.
+const PART: usize = 1 << 20;
+
 /// The rows of a keyset, in memory, for a trainer: each once, in an order that [`keys`](Self::keys) has.
 ///
 /// The trainer copies them out, to memory of its own or the GPU's, and gives all of them back to
@@ -132,5 +135,19 @@ impl Pass {
             }
             None => Err(PassError::Length { rows: self.len(), row_bytes: self.row_bytes, given: rows.len() }),
         }
+    }
+
+    /// Gives all rows to `put`, in parts that stay in a core's cache: the byte at which each begins, and whole rows. For a trainer whose
+    /// memory is not this process's. The first error ends it.
+    pub fn read_parts<E: From<PassError>>(&self, mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        let part = (PART / self.row_bytes).max(1);
+        let mut buffer = vec![0; part.min(self.len()) * self.row_bytes];
+        for first in (0..self.len()).step_by(part) {
+            let bytes = part.min(self.len() - first) * self.row_bytes;
+            let rows = buffer.get_mut(..bytes).unwrap_or_default();
+            self.read_from(first, rows)?;
+            put((first * self.row_bytes) as u64, rows)?;
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use warprow_store::{Store, StoreError};
 use crate::arena::Arena;
 use crate::bits::Bits;
 use crate::cache::{Cache, Planned};
-use crate::finder::Finder;
+use crate::finder::{Finder, Found};
 use crate::journal::Journal;
 use crate::options::{CacheOptions, Mode, NewKeys, PassOptions};
 use crate::pass::{Pass, StageReport};
@@ -39,6 +39,8 @@ pub struct Passes {
     pinned: Bits,
     /// Passes that were finished since the last commit.
     uncommitted: u32,
+    /// The number of the last that was finished, with those that the journal knows of.
+    pub(crate) finished: u64,
     /// Rows that were changed since the mark.
     pub(crate) touched: Bits,
     pub(crate) journal: Option<Journal>,
@@ -49,7 +51,8 @@ pub struct Passes {
 #[derive(Debug)]
 struct Prefetch {
     number: u32,
-    ranks: Bits,
+    keyset: Keyset,
+    found: Found,
     planned: Planned,
     reading: Option<JoinHandle<Result<(), StoreError>>>,
 }
@@ -125,14 +128,14 @@ impl Passes {
         let journal = options.journal.as_deref().map(|path| Journal::open(path, &table.name)).transpose()?;
         let mut touched = Bits::new(rows);
         let journal = journal.map(|(journal, keys)| {
-            keys.into_iter().for_each(|key| {
-                // A key that is not there was created in a pass that did not come about.
-                let ranks = finder.find(&finder.keyset(vec![key])).ranks;
-                ranks.iter().for_each(|rank| touched.add(rank));
-            });
+            // A key that is not there was created in a pass that did not come about.
+            let keys = keys.into_iter().flat_map(|it| it.keys).collect();
+            touched = finder.find(&finder.keyset(keys), 1).ranks;
             journal
         });
+        let finished = journal.as_ref().map_or(0, Journal::last);
         let mut passes = Self {
+            finished,
             arena: Arc::new(Arena::new(slots, row_bytes)?),
             cache: Cache::new(cache, rows, slots),
             sequence: store.update_sequence(id)?,
@@ -184,7 +187,12 @@ impl Passes {
             return Err(PassError::PassOpen);
         }
         self.check_unchanged()?;
-        let mut found = self.find(keyset)?;
+        // What was found ahead is where it was; keys that are new may be there by now.
+        let ahead = self.next.as_ref().filter(|it| it.found.new.is_empty() && it.keyset == *keyset);
+        let mut found = match ahead.map(|it| it.found.clone()) {
+            Some(found) => found,
+            None => self.find(keyset)?,
+        };
         let mut report = StageReport { keys: keyset.len() as u64, duplicates: found.duplicates, ..Default::default() };
         // A row that could not be read is not there: those of the pass are read again.
         let ahead = self.settle_prefetch();
@@ -200,8 +208,9 @@ impl Passes {
         }
         let wanted = found.ranks;
         let created = report.created as usize;
-        let same =
-            |it: &Prefetch| it.ranks.len() + created == wanted.len() && it.ranks.iter().all(|rank| wanted.has(rank));
+        let same = |it: &Prefetch| {
+            it.found.ranks.len() + created == wanted.len() && it.found.ranks.iter().all(|rank| wanted.has(rank))
+        };
         // What was read ahead for another pass may make way for this one, whose number is higher.
         let (pass, before) = match ahead {
             Ok(Some(ahead)) if same(&ahead) => (ahead.number, Some(ahead.planned)),
@@ -213,11 +222,11 @@ impl Passes {
         };
         (self.number, self.planned) = (pass, pass);
         // What is missing now, in the way of it what is not durable.
-        let mut planned = self.cache.plan(&wanted, pass, pass, &self.pinned);
+        let mut planned = self.plan(&wanted, pass, pass);
         self.fill(&planned)?;
         if planned.without > 0 {
             self.commit()?;
-            let rest = self.cache.plan(&wanted, pass, pass, &self.pinned);
+            let rest = self.plan(&wanted, pass, pass);
             self.fill(&rest)?;
             planned.missing.extend(&rest.missing);
             planned.evicted += rest.evicted;
@@ -239,8 +248,10 @@ impl Passes {
         self.totals.read += report.read + report.prefetched;
         self.totals.evicted += report.evicted;
         // In the order of memory.
-        let slots = Bits::of(self.cache.slots_in_all(), wanted.iter().filter_map(|rank| self.cache.slot(rank)));
-        let slots: Vec<u32> = slots.iter().collect();
+        let mut slots: Vec<u32> = wanted.iter().filter_map(|rank| self.cache.slot(rank)).collect();
+        if !slots.is_sorted() {
+            slots = Bits::of(self.cache.slots_in_all(), slots).iter().collect();
+        }
         let keys = slots.iter().map(|&slot| self.finder.key(self.cache.rank(slot))).collect();
         let alive = Arc::new(());
         self.open = Arc::downgrade(&alive);
@@ -255,21 +266,33 @@ impl Passes {
             tracing::warn!(%error, "rows could not be read ahead");
         }
         self.check_unchanged()?;
-        let ranks = self.find(keyset)?.ranks;
+        let found = self.find(keyset)?;
         let number = self.planned + 1;
         let since = if self.open.strong_count() > 0 { self.number } else { number };
         self.planned = number;
         if let Some(error) = self.settle_leaving(false) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
         }
-        let planned = self.cache.plan(&ranks, number, since, &self.pinned);
-        let read = self.reading(&planned.missing);
-        let reading = Builder::new().name("passes-ahead".into()).spawn(read).map_err(|error| {
-            planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
-            PassError::Thread(error)
-        })?;
-        self.next = Some(Prefetch { number, ranks, planned, reading: Some(reading) });
+        let planned = self.plan(&found.ranks, number, since);
+        let mut reading = None;
+        if !planned.missing.is_empty() {
+            let read = self.reading(&planned.missing);
+            let thread = Builder::new().name("passes-ahead".into()).spawn(read).map_err(|error| {
+                planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
+                PassError::Thread(error)
+            })?;
+            reading = Some(thread);
+        }
+        self.next = Some(Prefetch { number, keyset: keyset.clone(), found, planned, reading });
         Ok(())
+    }
+
+    /// Finds slots for the rows `wanted`, as [`Cache::plan`] does. If all rows of the table have theirs for good there is nothing to plan.
+    fn plan(&mut self, wanted: &Bits, pass: u32, since: u32) -> Planned {
+        match self.options.mode == Mode::Staged && self.cache.resident() == self.finder.rows() as usize {
+            true => Planned { hits: wanted.len() as u64, ..Planned::default() },
+            false => self.cache.plan(wanted, pass, since, &self.pinned),
+        }
     }
 
     /// Takes the rows of a pass back, all of them, in its order: later passes have them. Then, or after as many passes as
@@ -290,7 +313,7 @@ impl Passes {
             [&mut self.dirty, &mut self.pinned, &mut self.touched].into_iter().for_each(|bits| bits.add(rank));
         }
         drop(pass);
-        self.uncommitted += 1;
+        (self.uncommitted, self.finished) = (self.uncommitted + 1, self.finished + 1);
         match self.options.commit_every {
             every if every > 0 && self.uncommitted >= every => self.begin_commit(self.options.behind),
             _ => Ok(()),
@@ -313,7 +336,7 @@ impl Passes {
         self.check_unchanged()?;
         if let Some(journal) = &mut self.journal {
             // Before the commit: a key that is there in vain does no harm.
-            journal.append(self.dirty.iter().map(|rank| self.finder.key(rank)))?;
+            journal.append(self.finished, self.dirty.iter().map(|rank| self.finder.key(rank)))?;
         }
         if self.finder.rows() > self.finder.stored() {
             self.await_prefetch();
@@ -343,6 +366,11 @@ impl Passes {
             None => Ok(()),
             Some(source) => Err(PassError::NotDurable { rows: self.dirty.len(), source }),
         }
+    }
+
+    /// The number of the last pass that was finished: from 1 on, with a journal from its first on.
+    pub fn finished(&self) -> u64 {
+        self.finished
     }
 
     /// What the passes came to so far.
@@ -402,7 +430,7 @@ impl Passes {
 
     /// The rows of a keyset, once it is clear that they can be staged.
     fn find(&self, keyset: &Keyset) -> Result<crate::finder::Found, PassError> {
-        let found = self.finder.find(keyset);
+        let found = self.finder.find(keyset, self.threads());
         if !found.new.is_empty() {
             match &self.options.new_keys {
                 NewKeys::Refuse => {
@@ -510,7 +538,7 @@ impl Passes {
     }
 
     /// Waits for the rows that are becoming durable. What failed is tried again with the next.
-    fn settle_failing(&mut self) {
+    pub(crate) fn settle_failing(&mut self) {
         if let Some(error) = self.settle_leaving(true) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
         }

@@ -61,6 +61,7 @@ fn it_has_what_was_touched_since_the_mark() {
         let options = options.with_vector(VECTOR).with_journal(path("touched"));
         let mut random = Rng::with_seed(11);
         let mut touched: BTreeSet<u64> = BTreeSet::new();
+        let mut late: BTreeSet<u64> = BTreeSet::new();
         let mut passes = Passes::open(&rig.store, rig::NAME, options.clone()).unwrap();
         for number in 0..7u64 {
             let keys: Vec<u64> = (0..200).map(|_| all[random.usize(..all.len())]).collect();
@@ -70,13 +71,15 @@ fn it_has_what_was_touched_since_the_mark() {
                 rig.model.extend(pass.keys().iter().map(|&key| (key, vec![0; DIM as usize * 4])));
                 passes.finish(pass, &zeros).unwrap();
                 // The first is exported, and the mark set.
-                let done = passes.incremental(&path("0.npy"), &path("0.keys.npy"), Part::Whole, false).unwrap();
+                let done = passes.incremental(&path("0.npy"), Some(&path("0.keys.npy")), Part::Whole, false).unwrap();
                 assert_eq!((done.rows as usize, done.dim), (passes.touched(), DIM));
                 passes.mark().unwrap();
                 assert_eq!(passes.touched(), 0);
                 continue;
             }
             touched.extend(pass.keys());
+            // Passes count from 1 on.
+            late.extend(pass.keys().iter().filter(|_| number + 1 > 4));
             let rows = train(&pass, number);
             let keys = pass.keys().to_vec();
             for key in &keys {
@@ -86,6 +89,7 @@ fn it_has_what_was_touched_since_the_mark() {
                 assert!(rig.model[key] == row, "the optimizer's state comes with the row");
             }
             passes.finish(pass, &rows).unwrap();
+            assert_eq!(passes.finished(), number + 1);
             if number == 3 {
                 // After a restart the journal knows what was touched.
                 drop(passes);
@@ -96,19 +100,42 @@ fn it_has_what_was_touched_since_the_mark() {
         }
         for (part, dim) in [(Part::Vector, VECTOR), (Part::Whole, DIM)] {
             let (rows, keys) = (path(&format!("{dim}.safetensors")), path(&format!("{dim}.npy")));
-            let done = passes.incremental(&rows, &keys, part, false).unwrap();
+            let done = passes.incremental(&rows, Some(&keys), part, false).unwrap();
             assert_eq!((done.rows as usize, done.dim), (touched.len(), dim));
             let found = load(&rows, &keys, dim as usize * 4);
             assert_eq!(found.len(), touched.len());
             for (key, row) in &found {
                 assert!(touched.contains(key) && rig.model[key][..dim as usize * 4] == row[..], "{kind:?}, key {key}");
             }
-            let again = passes.incremental(&rows, &keys, part, false).unwrap_err();
+            let again = passes.incremental(&rows, Some(&keys), part, false).unwrap_err();
             assert!(matches!(again, PassError::File(_)), "what exists stays: {again}");
-            passes.incremental(&rows, &keys, part, true).unwrap();
+            passes.incremental(&rows, Some(&keys), part, true).unwrap();
+        }
+        // Of some passes, with the keys in the same file.
+        let one = path("since.safetensors");
+        let done = passes.incremental_since(4, &one, None, Part::Whole, false).unwrap();
+        assert_eq!((done.rows as usize, done.dim), (late.len(), DIM));
+        let bytes = std::fs::read(&one).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let whose = tensors.tensor(&format!("{}.keys", rig::NAME)).unwrap();
+        let whose: Vec<u64> = whose.data().as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect();
+        assert!(whose.len() == late.len() && whose.iter().all(|key| late.contains(key)), "{kind:?}");
+        let content = tensors.tensor(rig::NAME).unwrap();
+        for (key, row) in whose.iter().zip(content.data().chunks_exact(DIM as usize * 4)) {
+            assert!(rig.model[key] == row, "{kind:?}, key {key}");
+        }
+        assert_eq!(passes.incremental_since(7, &one, None, Part::Whole, true).unwrap().rows, 0);
+        for (pass, says) in [(0, "forgot passes up to 1"), (8, "no pass 8")] {
+            let error = passes.incremental_since(pass, &one, None, Part::Whole, true).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
         }
         drop(passes);
         rig.reopen().check("after all");
+        // Nothing is known of single passes without a journal.
+        let rig = Rig::new(kind, 100, DIM, 512, 4);
+        let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(1 << 20)).unwrap();
+        let error = passes.incremental_since(0, &one, None, Part::Whole, true).unwrap_err().to_string();
+        assert!(error.contains("no journal"), "{error}");
     }
 }
 

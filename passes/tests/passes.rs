@@ -326,3 +326,65 @@ fn options_are_what_they_say() {
     assert!(matches!(options.mode, Mode::Staged) && matches!(options.new_keys, NewKeys::Refuse));
     assert_eq!((options.commit_every, options.behind, options.vector, options.threads), (3, true, Some(2), 4));
 }
+
+#[test]
+fn rows_are_handed_on_in_parts() {
+    let rig = Rig::new(Kind::Permuted, 3000, 300, 512, 6);
+    let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(4 << 20)).unwrap();
+    let pass = passes.stage(&rig.keyset((0..3000).filter(|key| key % 5 != 0).collect())).unwrap();
+    let (mut rows, mut parts, mut sizes) = (vec![0; pass.bytes()], Vec::new(), Vec::new());
+    pass.read(&mut rows).unwrap();
+    let put = |at: u64, part: &[u8]| {
+        assert_eq!(at, parts.len() as u64);
+        parts.extend_from_slice(part);
+        sizes.push(part.len());
+        Ok::<_, PassError>(())
+    };
+    pass.read_parts(put).unwrap();
+    assert!(
+        parts == rows && sizes.len() == 3 && sizes.iter().all(|size| size % 1200 == 0 && *size <= 1 << 20),
+        "{sizes:?}"
+    );
+    for (key, row) in pass.keys().iter().zip(parts.chunks_exact(1200)) {
+        assert!(rig.model[key] == row, "key {key}");
+    }
+    // The first that does not want more ends it.
+    let mut calls = 0;
+    let refused = pass.read_parts(|_, _| {
+        calls += 1;
+        if calls == 2 { Err(PassError::PassOpen) } else { Ok(()) }
+    });
+    assert!(matches!(refused, Err(PassError::PassOpen)) && calls == 2);
+}
+
+#[test]
+fn many_keys_are_found_by_several_threads() {
+    let rig = Rig::new(Kind::U64, 90_000, 4, 512, 2);
+    let all: Vec<u64> = rig.model.keys().copied().collect();
+    let mut random = Rng::with_seed(8);
+    let mut keys: Vec<u64> = all.iter().copied().filter(|_| random.u8(..) < 240).collect();
+    let different = keys.len() as u64;
+    keys.extend_from_within(..50_000);
+    random.shuffle(&mut keys);
+    for threads in [1, 2, 5] {
+        let options = PassOptions::staged(2 << 20).with_threads(threads);
+        let mut passes = Passes::open(&rig.store, rig::NAME, options).unwrap();
+        let pass = passes.stage(&rig.keyset(keys.clone())).unwrap();
+        assert_eq!((pass.report().rows, pass.report().duplicates), (different, 50_000), "{threads} threads");
+        read(&pass, &rig.model);
+        // What was found ahead is what is staged.
+        passes.prefetch(&rig.keyset(keys.clone())).unwrap();
+        drop(pass);
+        let pass = passes.stage(&rig.keyset(keys.clone())).unwrap();
+        assert_eq!((pass.report().rows, pass.report().duplicates, pass.report().read), (different, 50_000, 0));
+        read(&pass, &rig.model);
+        drop(pass);
+        // Those that are not there come in their order, each once.
+        let mut with_new = keys.clone();
+        let new = [1 << 62 | 9, 1 << 62 | 4, 1 << 62 | 9, 1 << 62 | 7];
+        [100, 40_000, 80_000, 130_000].into_iter().zip(new).for_each(|(at, key)| with_new.insert(at, key));
+        let refused = passes.stage(&rig.keyset(with_new)).unwrap_err();
+        let PassError::NewKeys { count, first, .. } = refused else { panic!("{refused}") };
+        assert_eq!((count, first), (3, [new[0], new[1], new[3]].map(|key| key.to_string()).to_vec()));
+    }
+}

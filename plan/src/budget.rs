@@ -38,53 +38,68 @@ impl<'a> Heat<'a> {
     pub fn new(order: &'a Order, row_bytes: u64) -> Self {
         Self { classes: order.classes(), rows: order.rows(), row_bytes }
     }
-
-    fn seen(&self) -> u64 {
-        self.classes.last().map_or(0, |class| class.end)
-    }
 }
 
-/// Gives memory to the rows that are looked up most for each byte that they take. What is left when all that were looked up have a place goes to the others in proportion to their bytes.
+/// Gives memory to the rows that are looked up most for each byte that they take: GPU memory first, DRAM to the next. What is left when none of those that
+/// were looked up fits goes to the others in proportion to their bytes.
 ///
-/// GPU memory takes the same share of what each table has in both, as [`warprow_store`] shares it out.
+/// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_store::GpuOptions::hbm_rows)), and both as its hint, the
+/// executors place the same.
 pub fn allocate(tables: &[Heat<'_>], budgets: Budgets) -> Allocation {
-    let both = budgets.hbm.saturating_add(budgets.dram);
-    let mut classes: Vec<(f64, usize, u64)> = Vec::new();
-    for (index, table) in tables.iter().enumerate() {
+    let mut classes: Vec<Wanted> = Vec::new();
+    for (table, it) in tables.iter().enumerate() {
         let mut begin = 0;
-        for class in table.classes {
-            classes.push((f64::from(class.count) / table.row_bytes as f64, index, class.end - begin));
+        for class in it.classes {
+            let density = f64::from(class.count) / it.row_bytes as f64;
+            classes.push(Wanted { density, table, rows: class.end - begin });
             begin = class.end;
         }
     }
     // Stable: classes of a table stay in their order, which is that of their density.
-    classes.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let (mut hot, mut left) = (vec![0u64; tables.len()], both);
-    let mut full = vec![false; tables.len()];
-    for (_, index, rows) in classes {
-        let (Some(table), Some(hot), Some(full)) = (tables.get(index), hot.get_mut(index), full.get_mut(index)) else {
+    classes.sort_by(|a, b| b.density.total_cmp(&a.density));
+    let mut hot = vec![0u64; tables.len()];
+    fill(tables, &mut classes, &mut hot, budgets.hbm);
+    let hbm = hot.clone();
+    fill(tables, &mut classes, &mut hot, budgets.dram);
+    Allocation { hbm, hot }
+}
+
+/// Rows of a table that were looked up equally often, and have no place yet.
+struct Wanted {
+    density: f64,
+    table: usize,
+    rows: u64,
+}
+
+/// Gives `budget` bytes to rows, the densest first, which count as `hot` then.
+fn fill(tables: &[Heat<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u64) {
+    let (mut left, mut full) = (budget, vec![false; tables.len()]);
+    for class in classes {
+        let (Some(table), Some(hot), Some(full)) =
+            (tables.get(class.table), hot.get_mut(class.table), full.get_mut(class.table))
+        else {
             continue;
         };
-        let row_bytes = table.row_bytes;
         // A table's rows lie in memory from the first rank on: one that does not fit ends it.
-        let fits = if *full { 0 } else { rows.min(left / row_bytes) };
-        (*full, *hot, left) = (*full || fits < rows, *hot + fits, left - fits * row_bytes);
+        let fits = if *full { 0 } else { class.rows.min(left / table.row_bytes) };
+        class.rows -= fits;
+        (*full, *hot, left) = (*full || class.rows > 0, *hot + fits, left - fits * table.row_bytes);
     }
     let bytes = |rows: u64, table: &Heat<'_>| u128::from(rows) * u128::from(table.row_bytes);
-    let others: u128 = tables.iter().zip(&hot).map(|(table, &hot)| bytes(table.rows - hot, table)).sum();
-    let all_seen = tables.iter().zip(&hot).all(|(table, &hot)| hot >= table.seen());
-    if all_seen && others > 0 {
-        for (table, hot) in tables.iter().zip(&mut hot) {
+    // To rows that were not looked up, until nothing fits: an executor shares out what is left, too. Of a table of which a row did not fit,
+    // none does.
+    loop {
+        let others: u128 = tables.iter().zip(&*hot).map(|(table, &hot)| bytes(table.rows - hot, table)).sum();
+        let shared = left;
+        for (table, hot) in tables.iter().zip(&mut *hot) {
             let rest = table.rows - *hot;
-            *hot += (u128::from(rest) * u128::from(left) / others).min(rest.into()) as u64;
+            let more = (u128::from(rest) * u128::from(shared) / others.max(1)).min(rest.into()) as u64;
+            (*hot, left) = (*hot + more, left - more * table.row_bytes);
+        }
+        if left == shared {
+            break;
         }
     }
-    let taken: u128 = tables.iter().zip(&hot).map(|(table, &hot)| bytes(hot, table)).sum();
-    let in_hbm = |&hot: &u64| match taken <= u128::from(budgets.hbm) {
-        true => hot,
-        false => (u128::from(hot) * u128::from(budgets.hbm) / taken.max(1)) as u64,
-    };
-    Allocation { hbm: hot.iter().map(in_hbm).collect(), hot }
 }
 
 #[cfg(test)]
@@ -106,7 +121,9 @@ mod tests {
         assert_eq!(hot(0, 100).hot, [1, 0]);
         assert_eq!(hot(0, 500).hot, [1, 1]);
         assert_eq!(hot(0, 700).hot, [3, 1]);
-        assert_eq!(hot(500, 200), Allocation { hbm: vec![2, 0], hot: vec![3, 1] });
+        // GPU memory to the densest of all, whatever their table; what does not fit there may fit into DRAM.
+        assert_eq!(hot(500, 200), Allocation { hbm: vec![1, 1], hot: vec![3, 1] });
+        assert_eq!(hot(300, 500), Allocation { hbm: vec![3, 0], hot: vec![3, 1] });
         assert_eq!(hot(0, 1 << 20), Allocation { hbm: vec![0, 0], hot: vec![4, 4] });
         assert_eq!(hot(1 << 20, 0), Allocation { hbm: vec![4, 4], hot: vec![4, 4] });
     }

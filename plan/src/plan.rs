@@ -1,6 +1,7 @@
 //! What a plan says.
 
 use serde::{Deserialize, Serialize};
+use warprow_store::GpuOptions;
 
 use crate::budget::Budgets;
 use crate::drives::Drives;
@@ -29,6 +30,16 @@ impl Plan {
         let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
         self.budgets.hbm.saturating_add(self.budgets.dram).saturating_sub(indices)
     }
+
+    /// What a GPU executor has to be attached with so that it keeps the plan's rows, of tables that were loaded by it. Indices of keys
+    /// take GPU memory besides.
+    pub fn gpu_options(&self) -> GpuOptions {
+        let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
+        let options = GpuOptions::default()
+            .with_hbm_bytes(self.budgets.hbm.saturating_sub(indices))
+            .with_dram_bytes(self.budgets.dram);
+        self.tables.iter().fold(options, |options, it| options.with_hbm_rows(&it.name, it.hbm_rows))
+    }
 }
 
 /// A table in a plan.
@@ -48,6 +59,12 @@ pub struct TablePlan {
     pub hbm_rows: u64,
     /// The next ones, which lie in DRAM.
     pub dram_rows: u64,
+    /// Bytes that they take in GPU memory, as an executor pads them.
+    #[serde(default)]
+    pub hbm_bytes: u64,
+    /// In DRAM.
+    #[serde(default)]
+    pub dram_bytes: u64,
     /// Rows that the trace speaks of, as far as counted.
     pub seen_rows: u64,
     /// By how much the count of a row may be too low: 0 where counting was exact.

@@ -197,6 +197,7 @@ impl<'a> Planner<'a> {
             .map(|(at, (((shape, order), &count_error), grouping))| {
                 let of = |rows: &[u64]| rows.get(at).copied().unwrap_or(0);
                 let (hbm_rows, hot) = (of(&final_allocation.hbm), of(&final_allocation.hot));
+                let (dram_rows, in_memory) = (hot - hbm_rows, of(&self.in_memory));
                 TablePlan {
                     name: shape.name.clone(),
                     rows: shape.rows,
@@ -204,7 +205,9 @@ impl<'a> Planner<'a> {
                     dtype: shape.dtype.name().to_owned(),
                     row_bytes: self.packings.get(at).map_or(0, RowPacking::row_bytes),
                     hbm_rows,
-                    dram_rows: hot - hbm_rows,
+                    dram_rows,
+                    hbm_bytes: hbm_rows * in_memory,
+                    dram_bytes: dram_rows * in_memory,
                     seen_rows: order.seen(),
                     count_error,
                     index_bytes: shape.index_bytes,

@@ -9,8 +9,14 @@ use crate::plan::{Plan, Point};
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0x1b, 0x6c, 0xa8), RGBColor(0xd3, 0x54, 0x00), RGBColor(0x2e, 0x7d, 0x32), RGBColor(0x7b, 0x1f, 0xa2)];
 
+/// Tables that are drawn.
+const TABLES: usize = 24;
+/// Height of the curves, and of a table.
+const CURVES: u32 = 420;
+const BAR: u32 = 22;
+
 /// The curves of `plan` as SVG: the share of ids in memory, and ids a second with several numbers of drives, over the memory for
-/// rows.
+/// rows. Below, of each table (those with most bytes, if they are many), what lies where.
 pub fn curves(plan: &Plan) -> Result<String, PlanError> {
     let mut svg = String::new();
     draw(plan, &mut svg).map_err(|error| PlanError::File { path: "SVG".to_owned(), reason: error.to_string() })?;
@@ -23,9 +29,11 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
     let (from, to) = (mib(first.bytes), mib(last.bytes).max(mib(first.bytes) * 1.01));
     let chosen = mib(plan.memory_for_rows());
-    let root = SVGBackend::with_string(svg, (960, 420)).into_drawing_area();
+    let shown = plan.tables.len().min(TABLES) as u32;
+    let root = SVGBackend::with_string(svg, (960, CURVES + BAR * (shown + 2))).into_drawing_area();
     root.fill(&WHITE)?;
-    let (left, right) = root.split_horizontally(480);
+    let (above, below) = root.split_vertically(CURVES);
+    let (left, right) = above.split_horizontally(480);
     let font = ("sans-serif", 14);
 
     let mut chart = ChartBuilder::on(&left);
@@ -78,8 +86,46 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
         chart.draw_series([Circle::new((chosen, rate), 5, COLOURS[1].filled())])?;
     }
     chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).border_style(BLACK).draw()?;
+    tables(plan, &below)?;
     root.present()?;
-    drop((left, right));
+    drop((left, right, above, below));
+    Ok(())
+}
+
+/// A bar for each table: the shares of its rows in GPU memory, in DRAM and on drives, and how many these are.
+fn tables(
+    plan: &Plan,
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let font = ("sans-serif", 13);
+    let mut tables: Vec<_> = plan.tables.iter().collect();
+    tables.sort_by_key(|it| std::cmp::Reverse(it.rows.saturating_mul(it.row_bytes.into())));
+    let left_out = tables.len().saturating_sub(TABLES);
+    let more = if left_out > 0 { format!(", and {left_out} smaller tables") } else { String::new() };
+    let caption = format!("rows in GPU memory, in DRAM, on drives{more}");
+    area.draw(&Text::new(caption, (12, 2), ("sans-serif", 14).into_font()))?;
+    let parts = [COLOURS[1], COLOURS[0], RGBColor(0xd0, 0xd0, 0xd0)];
+    for (at, it) in (1..).zip(tables.into_iter().take(TABLES)) {
+        let top = at * BAR as i32;
+        let rows = [it.hbm_rows, it.dram_rows, it.rows.saturating_sub(it.hbm_rows + it.dram_rows)];
+        area.draw(&Text::new(it.name.clone(), (12, top), font.into_font()))?;
+        let mut end = 0u64;
+        for (rows, colour) in rows.into_iter().zip(parts) {
+            let x = |rows: u64| 180 + (rows as f64 / it.rows.max(1) as f64 * 400.0).round() as i32;
+            let begin = end;
+            end += rows;
+            area.draw(&Rectangle::new([(x(begin), top), (x(end), top + BAR as i32 - 6)], colour.filled()))?;
+        }
+        let [hbm, dram, drives] = rows.map(|rows| short(rows as f64));
+        let bytes = |bytes: u64| memory(bytes as f64 / f64::from(1 << 20));
+        let text = format!(
+            "{hbm} ({}), {dram} ({}), {drives} of {}",
+            bytes(it.hbm_bytes),
+            bytes(it.dram_bytes),
+            short(it.rows as f64)
+        );
+        area.draw(&Text::new(text, (592, top), font.into_font()))?;
+    }
     Ok(())
 }
 

@@ -189,7 +189,8 @@ impl Store {
     ) -> Result<Arc<Attached>, StoreError> {
         self.shared.watch()?;
         let (located, overlays): (Vec<Located>, Vec<_>) = self.shared.with_overlays(located).into_iter().unzip();
-        let hot = share(located.iter().map(Located::table), options.dram_bytes, Table::row_bytes);
+        let parts: Vec<Part> = located.iter().map(|it| Part::of(it.table(), it.table().row_bytes())).collect();
+        let hot = share(&parts, options.dram_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
             let begin = bytes.next_multiple_of(ALIGN);
@@ -270,26 +271,42 @@ impl Host {
     }
 }
 
-/// How many rows of each table `budget` bytes hold: what the tables' hints ask for, cut in proportion if that is too much;
-/// what is left by the bytes of the other rows.
-///
-/// A row takes `row_bytes` of the budget.
-pub(crate) fn share<'a>(
-    tables: impl Iterator<Item = &'a Table> + Clone,
-    budget: u64,
-    row_bytes: fn(&Table) -> u32,
-) -> Vec<u64> {
-    let scaled = |rows: u64, part: u64, whole: u64| match whole <= part {
+/// Rows of a table that memory may be given to, from some rank on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub rows: u64,
+    /// How many of them the table's hint asks for.
+    pub hint: u64,
+    /// What one takes.
+    pub row_bytes: u64,
+}
+
+impl Part {
+    /// All rows of a table.
+    pub(crate) fn of(table: &Table, row_bytes: u32) -> Self {
+        Self { rows: table.rows, hint: table.hot_rows.min(table.rows), row_bytes: row_bytes.into() }
+    }
+
+    fn bytes(&self, rows: u64) -> u64 {
+        rows.saturating_mul(self.row_bytes)
+    }
+}
+
+/// How many rows of each part `budget` bytes hold: what the hints ask for, cut in proportion if that is too much; what is left by the
+/// bytes of the other rows.
+pub(crate) fn share(parts: &[Part], budget: u64) -> Vec<u64> {
+    let hinted = parts.iter().map(|it| it.bytes(it.hint)).fold(0, u64::saturating_add);
+    let left = budget.saturating_sub(hinted);
+    let others = parts.iter().map(|it| it.bytes(it.rows - it.hint)).fold(0, u64::saturating_add);
+    parts.iter().map(|it| scaled(it.hint, budget, hinted) + scaled(it.rows - it.hint, left, others)).collect()
+}
+
+/// Of `rows`, as many as `part` is of `whole`.
+pub(crate) fn scaled(rows: u64, part: u64, whole: u64) -> u64 {
+    match whole <= part {
         true => rows,
         false => (u128::from(rows) * u128::from(part) / u128::from(whole.max(1))) as u64,
-    };
-    let hint = |table: &Table| table.hot_rows.min(table.rows);
-    let bytes = |table: &Table, rows: u64| rows.saturating_mul(u64::from(row_bytes(table)));
-    let hinted = tables.clone().map(|table| bytes(table, hint(table))).fold(0, u64::saturating_add);
-    let left = budget.saturating_sub(hinted);
-    let others = tables.clone().map(|table| bytes(table, table.rows - hint(table))).fold(0, u64::saturating_add);
-    let rows = |table: &Table| scaled(hint(table), budget, hinted) + scaled(table.rows - hint(table), left, others);
-    tables.map(rows).collect()
+    }
 }
 
 #[cfg(test)]
@@ -316,7 +333,8 @@ mod tests {
     #[test]
     fn hints_come_first() {
         let tables = [table(1000, 128, 100), table(1000, 16, 0)];
-        let share = |budget| share(tables.iter(), budget, Table::row_bytes);
+        let parts: Vec<Part> = tables.iter().map(|it| Part::of(it, it.row_bytes())).collect();
+        let share = |budget| share(&parts, budget);
         assert_eq!(share(0), [0, 0]);
         assert_eq!(share(512 * 50), [50, 0]);
         assert_eq!(share(512 * 100), [100, 0]);

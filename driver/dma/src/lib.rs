@@ -16,6 +16,7 @@ pub mod pci;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod process_barrier;
 mod sigbus;
+pub mod stream;
 
 pub use clock::{Clock, SystemClock};
 pub use doorbell::{Doorbell, Ring, Wake};

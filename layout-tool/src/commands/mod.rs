@@ -18,6 +18,7 @@ pub mod doctor;
 pub mod export;
 pub mod format;
 pub mod generations;
+pub mod incremental;
 pub mod inspect;
 pub mod load;
 pub mod lookup;

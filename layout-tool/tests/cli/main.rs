@@ -6,6 +6,7 @@ mod demo;
 mod formats;
 mod generations;
 mod hotness;
+mod incremental;
 mod keys;
 mod machine;
 #[path = "../../../host/tests/machines/mod.rs"]

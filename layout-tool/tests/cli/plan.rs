@@ -41,6 +41,12 @@ fn a_plan_is_made_and_applied() {
     assert_eq!(curve.last().unwrap()["hit"], 1.0);
     let svg = fs::read_to_string(rig.path("p.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("8 drives"));
+    // GPU memory to the hottest of them, DRAM to the next; both are told, and drawn.
+    let on_gpu = rig.ok(&[&plan[..], &["--hbm", "16K", "--svg", "g.svg"]].concat());
+    let placed =
+        ["hbm_rows", "hbm_bytes", "dram_rows", "dram_bytes"].map(|it| on_gpu["plan"]["tables"][0][it].as_u64());
+    assert_eq!(placed, [128, 128 << 7, 512, 512 << 7].map(Some), "{on_gpu}");
+    assert!(fs::read_to_string(rig.path("g.svg")).unwrap().contains("128 (16 KiB), 512 (64 KiB), 4360 of 5000"));
     let text = rig.run(&plan);
     assert!(text.exit == 0 && text.stdout.contains("64.0 KiB *"), "{text:?}");
 

@@ -9,7 +9,7 @@ use warprow_layout::{Ranks, Table, VolumeError};
 
 use super::executor::GpuOptions;
 use super::view::GpuTable;
-use crate::host::share;
+use crate::host::{Part, scaled, share};
 use crate::store::Located;
 use crate::{Store, StoreError};
 
@@ -25,6 +25,30 @@ pub fn gpu_row_bytes(row_bytes: u32) -> u32 {
 
 fn stride_of(table: &Table) -> u32 {
     gpu_row_bytes(table.row_bytes())
+}
+
+/// What lies where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuPlacement {
+    /// Of each table in turn.
+    pub tables: Vec<TablePlacement>,
+    /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys, checksums.
+    pub gpu_bytes: u64,
+    /// Bytes of pinned DRAM.
+    pub dram_bytes: u64,
+}
+
+/// Rows of a table by where they lie; the others lie on drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TablePlacement {
+    /// Its name.
+    pub table: String,
+    /// The first ranks, in GPU memory.
+    pub hbm_rows: u64,
+    /// The next, in DRAM.
+    pub dram_rows: u64,
 }
 
 /// The places of all tables.
@@ -70,6 +94,18 @@ impl Store {
         Ok(Order { ranks: volume.read_ranks(generation, it.index)?, index, stored, crcs })
     }
 
+    /// What [`attach_gpu`](Self::attach_gpu) would keep where with these options. It needs no GPU, and reads what is read besides rows.
+    pub fn gpu_placement(&self, options: &GpuOptions) -> Result<GpuPlacement, StoreError> {
+        let arranged = self.arrange(&self.located(), options)?;
+        let place = |it: &GpuTable| TablePlacement {
+            table: it.located.table().name.clone(),
+            hbm_rows: it.hbm_rows,
+            dram_rows: it.dram_end - it.hbm_rows,
+        };
+        let tables = arranged.tables.iter().map(place).collect();
+        Ok(GpuPlacement { tables, gpu_bytes: arranged.bytes, dram_bytes: arranged.dram_bytes })
+    }
+
     /// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
     /// here: what was lost is the table's alone.
     pub(super) fn arrange(&self, located: &[Located], options: &GpuOptions) -> Result<Arrangement, StoreError> {
@@ -89,10 +125,8 @@ impl Store {
         let read = read.collect::<Result<Vec<_>, _>>()?;
         let sound: Vec<&Table> =
             located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it.table()).collect();
-        let mut in_hbm = share(sound.iter().copied(), options.hbm_bytes, stride_of).into_iter();
-        let both = options.hbm_bytes.saturating_add(options.dram_bytes);
-        let mut both = share(sound.iter().copied(), both, stride_of).into_iter();
-        let mut shares = || (in_hbm.next().unwrap_or(0), both.next().unwrap_or(0));
+        let mut shares = shares(&sound, options).into_iter();
+        let mut shares = || shares.next().unwrap_or_default();
 
         let mut all = Arrangement { tables: Vec::new(), orders: Vec::new(), bytes: 0, dram_bytes: 0 };
         for (located, read) in located.iter().cloned().zip(read) {
@@ -106,11 +140,40 @@ impl Store {
     }
 }
 
+/// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
+fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
+    let all: Vec<Part> = tables.iter().map(|it| Part::of(it, stride_of(it))).collect();
+    let asked: Vec<Option<u64>> =
+        tables.iter().map(|it| options.hbm_rows.get(&it.name).map(|rows| it.rows.min(*rows))).collect();
+    let bytes = |part: &Part, rows: u64| rows.saturating_mul(part.row_bytes);
+    let wanted = all.iter().zip(&asked).map(|(part, asked)| bytes(part, asked.unwrap_or(0)));
+    let wanted = wanted.fold(0, u64::saturating_add);
+    // Of tables that are named no others go there.
+    let others: Vec<Part> = all
+        .iter()
+        .zip(&asked)
+        .map(|(part, asked)| if asked.is_some() { Part { rows: 0, hint: 0, ..*part } } else { *part })
+        .collect();
+    let others = share(&others, options.hbm_bytes.saturating_sub(wanted));
+    let hbm: Vec<u64> = asked
+        .iter()
+        .zip(others)
+        .map(|(asked, others)| asked.map_or(others, |rows| scaled(rows, options.hbm_bytes, wanted)))
+        .collect();
+    let behind: Vec<Part> = all
+        .iter()
+        .zip(&hbm)
+        .map(|(part, hbm)| Part { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
+        .collect();
+    let dram = share(&behind, options.dram_bytes);
+    hbm.into_iter().zip(dram).collect()
+}
+
 impl Arrangement {
     fn place(
         &mut self,
         located: Located,
-        (hbm_rows, both): (u64, u64),
+        (hbm_rows, dram_rows): (u64, u64),
         order: Order,
         damage: Option<Arc<VolumeError>>,
     ) {
@@ -120,7 +183,7 @@ impl Arrangement {
             begin
         };
         let bytes = &mut self.bytes;
-        let (stride, dram_end) = (stride_of(located.table()), both.max(hbm_rows));
+        let (stride, dram_end) = (stride_of(located.table()), hbm_rows + dram_rows);
         let ranks = order.ranks.as_ref().map(|ranks| {
             let width = ranks.width().bytes();
             (place(bytes, ranks.len() * u64::from(width)), width)
@@ -230,6 +293,30 @@ mod tests {
         assert!(store.located().iter().all(|it| it.generation.id == second && is_updated(&it.generation)));
         store.compact(second).unwrap();
         assert!(!is_updated(&store.located()[0].generation));
+    }
+
+    #[test]
+    fn tables_have_the_rows_in_gpu_memory_that_are_asked_for() {
+        let store = store(&["a", "b", "c"]);
+        let rows = |options: &GpuOptions| {
+            let placed = store.gpu_placement(options).unwrap();
+            // Each table begins at a line.
+            assert!(placed.dram_bytes <= options.dram_bytes + 3 * LINE);
+            placed.tables.iter().map(|it| (it.hbm_rows, it.dram_rows)).collect::<Vec<_>>()
+        };
+        let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(90 * 64);
+        assert_eq!(rows(&options), [(33, 30); 3]);
+        // One that is named; those that are not share the rest.
+        let one = options.clone().with_hbm_rows("b", 60).with_hbm_rows("absent", 1 << 40);
+        assert_eq!(rows(&one)[1].0, 60);
+        assert_eq!((rows(&one)[0].0, rows(&one)[2].0), (20, 20));
+        let none = options.clone().with_hbm_rows("a", 0);
+        assert_eq!(rows(&none).iter().map(|it| it.0).collect::<Vec<_>>(), [0, 50, 50]);
+        // More than there is room for, and than there are.
+        let much = options.with_hbm_rows("a", 300).with_hbm_rows("c", 100);
+        assert_eq!(rows(&much).iter().map(|it| it.0).collect::<Vec<_>>(), [75, 0, 25]);
+        let all = GpuOptions::default().with_hbm_bytes(u64::MAX).with_hbm_rows("a", u64::MAX);
+        assert_eq!(rows(&all), [(ROWS, 0); 3]);
     }
 
     #[test]

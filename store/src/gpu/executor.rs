@@ -1,5 +1,6 @@
 //! The GPU executor on a store: its tables in GPU memory and DRAM.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub struct GpuOptions {
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the next hottest.
     pub dram_bytes: u64,
+    /// How many rows of tables, by name, to keep in GPU memory, cut in proportion where `hbm_bytes` hold fewer. Tables that are not named
+    /// share what is left, in proportion to what their hints ask for.
+    pub hbm_rows: BTreeMap<String, u64>,
     /// Queue pairs that a slot drives on every drive, each by a thread block of its own. Where one takes no more commands, until the
     /// next look-up that can start it anew, the others serve its rows.
     pub queue_sets: u32,
@@ -83,6 +87,7 @@ impl Default for GpuOptions {
         Self {
             hbm_bytes: 0,
             dram_bytes: 0,
+            hbm_rows: BTreeMap::new(),
             queue_sets: 1,
             depth: 768,
             gatherers: 0,
@@ -108,6 +113,13 @@ impl GpuOptions {
     #[must_use]
     pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
         Self { dram_bytes, ..self }
+    }
+
+    /// With so many rows of a table in GPU memory, if `hbm_bytes` hold them.
+    #[must_use]
+    pub fn with_hbm_rows(mut self, table: impl Into<String>, rows: u64) -> Self {
+        self.hbm_rows.insert(table.into(), rows);
+        self
     }
 
     /// With so many queue sets a slot.

@@ -15,7 +15,7 @@ mod slot;
 mod ticket;
 mod view;
 
-pub use arrange::gpu_row_bytes;
+pub use arrange::{GpuPlacement, TablePlacement, gpu_row_bytes};
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
 pub use error::{GpuError, QueueFault};

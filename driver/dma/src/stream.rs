@@ -1,0 +1,85 @@
+//! Copies of ordinary memory that nobody reads soon.
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Bytes that are stored at once.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const STORED: usize = 16;
+
+/// Copies `from` to `to`, as long, which nobody reads soon: past the caches, so that memory is not read before it is overwritten, where `to`
+/// begins at a multiple of 16 B and is as many long; else as any copy. It pays where whole lines of 64 B are written, by this copy or
+/// with the next ones. What was copied is there for whoever learns of it by any of the usual ways (a lock, a joined thread) after [`settle`] on
+/// this thread.
+///
+/// Panics if they differ in length.
+#[inline]
+pub fn copy(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len(), "a copy is as long as what is copied");
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if to.as_ptr().addr().is_multiple_of(STORED) && to.len().is_multiple_of(STORED) {
+        return past(to, from);
+    }
+    to.copy_from_slice(from);
+}
+
+/// SSE2, which every x86-64 has, is as fast as wider stores: memory is what is waited for.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+fn past(to: &mut [u8], from: &[u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    for (to, from) in to.chunks_exact_mut(STORED).zip(from.chunks_exact(STORED)) {
+        // SAFETY: each has 16 bytes; `copy` saw that the first of `to` is aligned to as many, so all are.
+        unsafe { _mm_stream_si128(to.as_mut_ptr().cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().cast())) };
+    }
+}
+
+/// Makes what [`copy`] wrote on this thread precede whatever this thread writes from here on.
+#[inline]
+pub fn settle() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// Says that `bytes` are read soon, so that they are on their way meanwhile.
+#[inline]
+pub fn expect(bytes: &[u8]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in bytes.chunks(LINE) {
+        // SAFETY: a hint, which reads nothing, about an address that is valid.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_equal_wherever_they_begin() {
+        let from: Vec<u8> = (0..2000u32).map(|at| (at * 7 % 251) as u8).collect();
+        for (begin, len) in
+            (0..70).flat_map(|begin| [0, 1, 16, 63, 64, 80, 128, 500, 512, 1024].map(|len| (begin, len)))
+        {
+            let mut to = vec![0xee; 1200];
+            let source = &from[begin * 3..][..len];
+            expect(source);
+            copy(&mut to[begin..begin + len], source);
+            settle();
+            assert!(to[begin..begin + len] == *source, "{len} bytes at {begin}");
+            assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&byte| byte == 0xee), "{len} bytes at {begin}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "as long")]
+    fn copies_of_other_lengths_are_refused() {
+        copy(&mut [0; 64], &[0; 63]);
+    }
+}
