@@ -269,9 +269,7 @@ template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void add_up(const Lookup&
     switch (element_bits(feature.table.element)) {
         case 32: return add_up_as<DIRECT, UPDATED, 32>(p, slot, feature, bag);
         case 16: return add_up_as<DIRECT, UPDATED, 16>(p, slot, feature, bag);
-        case 8:
-            if (RICH) add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
-            return;
+        case 8: return add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
         default:
             if (RICH) add_up_as<DIRECT, UPDATED, 4>(p, slot, feature, bag);
     }
