@@ -49,6 +49,7 @@ mod membership;
 mod memory;
 mod overlay;
 mod plan;
+mod prefetch;
 mod read;
 mod report;
 mod scrub;
