@@ -70,7 +70,7 @@ pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaC
 pub use generations::GenerationInfo;
 pub use gpu::{
     CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot,
-    GpuUpcoming, IdType, Len, QueueFault, Ticket, gpu_row_bytes,
+    GpuUpcoming, IdType, Len, Prefetched, QueueFault, Ticket, gpu_row_bytes,
 };
 pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};
