@@ -147,10 +147,11 @@ impl GpuSlot {
         let shape = plan.shape(ids, rows);
         let kinds = [Kind::Mask, Kind::Rest(prefetched.ahead)];
         prefetched.taken = true;
-        let launched = kinds.into_iter().filter(|&kind| kind != Kind::Mask || out.mask.is_some()).try_for_each(|kind| {
-            // SAFETY: as in `prefetch`.
-            unsafe { launch::launch(&plan.attached.kernels, None, stream, (kind, &lookup, &shape)) }
-        });
+        let launched =
+            kinds.into_iter().filter(|&kind| kind != Kind::Mask || out.mask.is_some()).try_for_each(|kind| {
+                // SAFETY: as in `prefetch`.
+                unsafe { launch::launch(&plan.attached.kernels, None, stream, (kind, &lookup, &shape)) }
+            });
         let launched = launched.map_err(GpuError::from).and_then(|()| side.used(stream));
         if launched.is_err() {
             // Whether the slot's lease is given back is not known.
