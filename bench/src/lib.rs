@@ -1,5 +1,6 @@
 //! Microbenchmarks against named rivals.
 
+pub mod ahead;
 pub mod beds;
 mod bytes;
 mod cores;

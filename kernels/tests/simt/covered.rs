@@ -21,7 +21,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 27] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 28] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("ids far apart", dedupe::far_apart, 12),
