@@ -25,7 +25,7 @@
 //!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
-// Denied by the workspace; `gpu/launch.rs` and the signature of `GpuSlot::lookup` are the exceptions.
+// Denied by the workspace; `gpu/launch.rs` and the signatures of `GpuSlot::lookup` and what takes addresses as it does are the exceptions.
 
 mod attach;
 mod batch;
