@@ -103,6 +103,6 @@ pub(crate) fn resting(shim: &mut Shim, seed: u64) -> Result<(), String> {
 fn rows_that_were_fetched_ahead_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };
     let told_of: u32 =
-        seeds(100).map(|seed| case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
-    assert!(told_of > 10, "{told_of}");
+        seeds(60).map(|seed| case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
+    assert!(told_of > 4, "{told_of}");
 }
