@@ -1,5 +1,6 @@
 //! Microbenchmarks against named rivals.
 
+pub mod ahead;
 pub mod arguments;
 pub mod beds;
 mod bytes;

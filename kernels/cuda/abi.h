@@ -142,6 +142,8 @@ struct SlotState {
     u32 admitted[16];
     u64 generation;   // the latest of those that the description is of
     u64 snapshot;     // Overlay.published as the launch took it; 0 between launches of many blocks without a first kernel
+    u64 missing_id;   // of a launch that rests: Ticket.missing_id
+    u64 unused;
 };
 
 // A launch, by value.
@@ -196,6 +198,7 @@ struct Lookup {
     u64 staging_stride;
     u64 slices;       // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
     u64 overlay;      // Overlay; 0: no row is ever updated. Else `follows` and `rich` are set
+    u64 kept;         // u8[max_ids]: the mask of a look-up whose rows were fetched ahead; 0: it is none. Else `ids` is not to be used
     Feature first;    // of features; a parameter takes no load
 };
 
@@ -242,9 +245,12 @@ struct Adoption {
     u64 timeout_ns;
 };
 
+// How `expand` runs: its last block ends the launch, and there is nothing to clear; rows were fetched ahead.
+enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2 };
+
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
-static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 416, "src/abi.rs");
-static_assert(sizeof(Lookup) == 528, "src/abi.rs");
+static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 432, "src/abi.rs");
+static_assert(sizeof(Lookup) == 536, "src/abi.rs");

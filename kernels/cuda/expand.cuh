@@ -355,7 +355,7 @@ template <bool RICH> DEVICE void report(const Lookup& p, const SlotState& slot, 
     else if (lane == TICKET_ENDED) word = now();
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
     else if (lane == TICKET_GENERATION) word = slot.generation;
-    else if (RICH && lane == TICKET_MISSING) word = missing_id(p, load_relaxed(&slot.counters.first_missing));
+    else if (RICH && lane == TICKET_MISSING) word = p.kept != 0 ? slot.missing_id : missing_id(p, load_relaxed(&slot.counters.first_missing));
     store_words(p, launches, word, times, false);
 }
 
@@ -391,30 +391,38 @@ DEVICE bool is_last(u32& count) {
 
 constexpr u32 EXPAND_THREADS = 256;
 
-// `ends`: there is nothing to clear, and the last block ends the launch.
-template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 ends, Scratch& scratch) {
+// Rows are there. What passed since they were fetched ahead is no part of the look-up's time.
+DEVICE void note_fetched(SlotState& slot, const bool ahead) {
+    const u64 at = now(), rest = ahead ? at - slot.fetched : 0;
+    slot.fetched = at;
+    slot.began += rest;
+    slot.prepared += rest;
+}
+
+// `how`: of Expansion.
+template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 how, Scratch& scratch) {
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
-    if (blockIdx.x == 0 && threadIdx.x == 0) slot.fetched = now();
+    if (blockIdx.x == 0 && threadIdx.x == 0) note_fetched(slot, how & EXPANSION_FETCHED);
     const Bags bags = bags_of(p, slot.size);
     Marked ignored{};
     if (POOLED) expand_bags<false, RICH, false>(p, slot, bags, scratch, ignored); else expand_rows<false, false, RICH, false>(p, slot, bags, scratch, ignored);
-    if (ends && is_last(slot.expand_left) && threadIdx.x < 32) release<RICH>(p);
+    if ((how & EXPANSION_ENDS) && is_last(slot.expand_left) && threadIdx.x < 32) release<RICH>(p);
 }
 
 // Kernels of their own, for the one needs more registers than the other. grid: by output.
-KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 ends) {
-    expand<false, false>(p, ends, scratch_of_block());
+KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 how) {
+    expand<false, false>(p, how, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_bags(const Lookup p, const u32 ends) {
-    expand<true, false>(p, ends, scratch_of_block());
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_bags(const Lookup p, const u32 how) {
+    expand<true, false>(p, how, scratch_of_block());
 }
 // Of RICH plans.
-KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 ends) {
-    expand<false, true>(p, ends, scratch_of_block());
+KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 how) {
+    expand<false, true>(p, how, scratch_of_block());
 }
-KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_rich_bags(const Lookup p, const u32 ends) {
-    expand<true, true>(p, ends, scratch_of_block());
+KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_rich_bags(const Lookup p, const u32 how) {
+    expand<true, true>(p, how, scratch_of_block());
 }
 
 // Clears what `mark` set. grid: by uniques.

@@ -2,4 +2,5 @@
 #include "prepare.cuh"
 #include "fetch.cuh"
 #include "expand.cuh"
+#include "prefetch.cuh"
 #include "adopt.cuh"

@@ -50,7 +50,7 @@ struct Options {
     u64 seed;
     u64 limit_ns;
     u32 shared_bytes;
-    u32 ends;
+    u32 how;
     // Blocks that run at once, as on a GPU that has room for no more: others begin, from any one on, when some have ended. 0: all.
     u32 resident;
     // Called now and then, and with `idle` when every lane waits. Gives the time.
@@ -432,16 +432,16 @@ struct Named {
 #define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
 static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
-    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish),
+    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish), NAMED(warprow_rest), NAMED(warprow_mask),
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},
-    {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->ends); }},
-    {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->ends); }},
-    {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->ends); }},
-    {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->ends); }},
+    {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->how); }},
 };
 
 // Runs a kernel to its end: 0, or 1 and a message that says what its lanes did wrong.

@@ -348,7 +348,7 @@ pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 416 {
+    SlotState, 432 {
         /// Launches that run, or blocks of one; [`LEASE_ADOPTING`] while tables are being replaced.
         lease: u32,
         /// Of the launch.
@@ -389,11 +389,23 @@ plain!(
         generation: u64,
         /// `Overlay::published` as the launch took it.
         snapshot: u64,
+        /// Of a launch that rests: [`Ticket::missing_id`].
+        missing_id: u64,
+        /// Zero.
+        unused: u64,
     }
 );
 
 /// The bit of [`SlotState::lease`] that keeps launches waiting.
 pub const LEASE_ADOPTING: u32 = 1 << 31;
+
+/// How `expand` runs.
+pub mod expansion {
+    /// Its last block ends the launch, and there is nothing to clear.
+    pub const ENDS: u32 = 1;
+    /// Rows were fetched ahead.
+    pub const FETCHED: u32 = 2;
+}
 
 /// What became of a state in an adoption.
 pub mod adopted {
@@ -496,7 +508,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 528 {
+    Lookup, 536 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -596,6 +608,8 @@ plain!(
         slices: u64,
         /// [`Overlay`]; 0: no row is ever updated. Else `follows` and `rich` are not zero.
         overlay: u64,
+        /// One u8 an id: the mask of a look-up whose rows were fetched ahead; 0: it is none. Else `ids` is not to be used.
+        kept: u64,
         /// The first of the features: a parameter takes no load.
         first: Feature,
     }

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 13] = [
+const HEADERS: [(&str, &str); 14] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -23,6 +23,7 @@ const HEADERS: [(&str, &str); 13] = [
     ("ring.cuh", include_str!("../cuda/ring.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
+    ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
     ("overlay.cuh", include_str!("../cuda/overlay.cuh")),
 ];

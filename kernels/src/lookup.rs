@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule,
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::{Adoption, Lookup, Update};
+use crate::abi::{Adoption, Lookup, Update, expansion};
 use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
@@ -37,6 +37,8 @@ pub struct Kernels {
     /// Plain, and rich.
     expand: [ByPooling; 2],
     finish: CUfunction,
+    rest: CUfunction,
+    mask: CUfunction,
     /// Plain, rich, and with updated rows.
     direct: [ByPooling; 3],
     /// Of one feature, not pooled: plain, and rich.
@@ -75,7 +77,7 @@ impl Shape {
     }
 }
 
-/// Which kernels a look-up consists of.
+/// Which kernels a look-up consists of, or the part of one that is launched by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One, of plans without rows on drives: each row is read where it lies.
@@ -83,6 +85,24 @@ pub enum Kind {
     /// Three, up to [`SMALL_IDS`] ids.
     Small,
     /// Seven.
+    Large,
+    /// Of a look-up that is prefetched: all of [`Small`](Self::Small) or [`Large`](Self::Large) before rows are expanded, and one that has the
+    /// slot rest.
+    Ahead(Ahead),
+    /// The mask, where the caller wants it.
+    Mask,
+    /// What is left: one kernel of a small one, two of a large one.
+    Rest(Ahead),
+    /// The end of one that is not wanted any more.
+    Forget,
+}
+
+/// A look-up that is prefetched: how its ids become unique keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ahead {
+    /// By one block, up to [`SMALL_IDS`] ids. Rows in DRAM stay there.
+    Small,
+    /// By four kernels. Rows in DRAM are fetched too.
     Large,
 }
 
@@ -94,14 +114,14 @@ pub(crate) struct Step {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
-    /// The second parameter of `expand`; the others have one.
-    ends: c_uint,
+    /// The second parameter of `expand`, of [`expansion`]; the others have one.
+    how: c_uint,
 }
 
 impl Step {
     /// Its parameters, to be read while both live.
     pub(crate) fn parameters(&self, lookup: &Lookup) -> [*mut c_void; 2] {
-        [ptr::from_ref(lookup).cast_mut().cast(), ptr::from_ref(&self.ends).cast_mut().cast()]
+        [ptr::from_ref(lookup).cast_mut().cast(), ptr::from_ref(&self.how).cast_mut().cast()]
     }
 }
 
@@ -148,6 +168,8 @@ impl Kernels {
                     [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
                 ],
                 finish: function(c"warprow_finish")?,
+                rest: function(c"warprow_rest")?,
+                mask: function(c"warprow_mask")?,
                 direct: [
                     [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
                     [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
@@ -166,7 +188,7 @@ impl Kernels {
 
     /// What a look-up of that kind and shape launches, in order.
     pub(crate) fn steps(&self, kind: Kind, lookup: &Lookup, shape: &Shape) -> impl Iterator<Item = Step> {
-        let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, ends: 0 };
+        let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, how: 0 };
         let lanes = 1u64 << lookup.lanes;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
         let (pooled, rich) = (usize::from(lookup.pooled != 0), usize::from(lookup.rich != 0));
@@ -187,28 +209,33 @@ impl Kernels {
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         // Of bags two fit at once, and twice as many share the work better.
         let direct_per_sm = if pooled == 0 { 5 } else { 4 };
+        let prepare = Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) };
+        let begin = Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) };
+        let mark = step("the kernel `mark`", self.mark[updated], by_ids);
+        let count = step("the kernel `count`", self.count, walkers);
+        let place = step("the kernel `place`", self.place, walkers);
+        let finish = step("the kernel `finish`", self.finish, by_ids);
+        let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
+        let expand = |how| Step { how, ..expand };
+        let none = None;
         let steps = match kind {
             Kind::Direct => {
-                [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), None, None, None, None, None, None]
+                [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none, none, none, none, none]
             }
-            Kind::Small => [
-                Some(Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) }),
-                Some(fetch),
-                Some(Step { ends: 1, ..expand }),
-                None,
-                None,
-                None,
-                None,
-            ],
-            Kind::Large => [
-                Some(Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) }),
-                Some(step("the kernel `mark`", self.mark[updated], by_ids)),
-                Some(step("the kernel `count`", self.count, walkers)),
-                Some(step("the kernel `place`", self.place, walkers)),
-                Some(fetch),
-                Some(expand),
-                Some(step("the kernel `finish`", self.finish, by_ids)),
-            ],
+            Kind::Small => [Some(prepare), Some(fetch), Some(expand(expansion::ENDS)), none, none, none, none],
+            Kind::Large => {
+                [Some(begin), Some(mark), Some(count), Some(place), Some(fetch), Some(expand(0)), Some(finish)]
+            }
+            Kind::Ahead(Ahead::Small) => [Some(prepare), Some(fetch), Some(rest), none, none, none, none],
+            Kind::Ahead(Ahead::Large) => {
+                [Some(begin), Some(mark), Some(count), Some(place), Some(fetch), Some(rest), none]
+            }
+            Kind::Mask => [Some(step("the kernel `mask`", self.mask, by_ids)), none, none, none, none, none, none],
+            Kind::Rest(Ahead::Small) => {
+                [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none, none, none, none, none]
+            }
+            Kind::Rest(Ahead::Large) => [Some(expand(expansion::FETCHED)), Some(finish), none, none, none, none, none],
+            Kind::Forget => [Some(finish), none, none, none, none, none, none],
         };
         steps.into_iter().flatten()
     }

@@ -5,14 +5,19 @@ use crate::error::InvalidBatch;
 use crate::plan::Prepared;
 use crate::stage::Id;
 
-/// Checks everything but the ids, and writes to `bags` where each bag begins, and where the last ends: F·B + 1 entries, which
-/// it returns.
-pub(crate) fn check<'b>(
+/// Checks everything but the ids, and writes to `bags` where each bag begins, and where the last ends: F·B + 1 entries.
+pub(crate) fn check(
     plan: &Prepared,
     batch: &Batch<'_>,
     out: &Output<'_>,
-    bags: &'b mut [u32],
-) -> Result<&'b [u32], InvalidBatch> {
+    bags: &mut [u32],
+) -> Result<(), InvalidBatch> {
+    check_batch(plan, batch, bags)?;
+    check_output(plan, (batch.ids.len(), batch.batch), out)
+}
+
+/// The same of the batch alone.
+pub(crate) fn check_batch(plan: &Prepared, batch: &Batch<'_>, bags: &mut [u32]) -> Result<(), InvalidBatch> {
     let (ids, features) = (batch.ids.len(), plan.features.len());
     if batch.batch > plan.options.max_batch {
         return Err(InvalidBatch::Batch { given: batch.batch, max: plan.options.max_batch });
@@ -56,14 +61,18 @@ pub(crate) fn check<'b>(
         (wanted, weights) if wanted != weights.is_some() => return Err(InvalidBatch::Weights { wanted }),
         _ => {}
     }
+    Ok(())
+}
 
+/// The same of the output alone, for that many ids and bags of a feature.
+pub(crate) fn check_output(plan: &Prepared, (ids, batch): (usize, u32), out: &Output<'_>) -> Result<(), InvalidBatch> {
     if out.rows.dtype() != plan.options.out {
         return Err(InvalidBatch::OutputType { given: out.rows.dtype(), planned: plan.options.out });
     }
     if out.row_stride < plan.width {
         return Err(InvalidBatch::Stride { given: out.row_stride, width: plan.width });
     }
-    let rows = if plan.pooled { batch.batch as usize } else { ids };
+    let rows = if plan.pooled { batch as usize } else { ids };
     let needed = match rows.checked_sub(1) {
         Some(before) => before.saturating_mul(out.row_stride).saturating_add(plan.width),
         None => 0,
@@ -73,7 +82,7 @@ pub(crate) fn check<'b>(
     }
     match &out.mask {
         Some(mask) if mask.len() < ids => Err(InvalidBatch::MaskLength { given: mask.len(), needed: ids }),
-        _ => Ok(bags),
+        _ => Ok(()),
     }
 }
 

@@ -331,6 +331,15 @@ pub enum LookupError {
     /// A drive's namespace is not what it was when the store was opened. The output is untouched.
     #[error(transparent)]
     NamespaceChanged(#[from] NamespaceChanged),
+    /// The slot holds a batch whose rows were fetched ahead.
+    #[error("the slot holds a batch that was prefetched: look that up, or forget it, or take another slot")]
+    QueueBusy,
+    /// The slot holds no batch whose rows were fetched ahead.
+    #[error("the slot holds no prefetched batch: prefetch one first")]
+    NothingPrefetched,
+    /// The slots of the plan have no room for rows that were fetched ahead.
+    #[error("the plan has no room for prefetched rows: plan with PlanOptions::with_prefetch")]
+    PrefetchNotPlanned,
 }
 
 /// Why a row could not be read.

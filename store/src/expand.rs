@@ -119,6 +119,29 @@ impl Routed<'_> {
         cold.iter().zip(self.inverse).filter(move |&(_, &unique)| failed(unique)).map(|(&id, _)| id as usize)
     }
 
+    /// Gives ids on drives the places of their rows.
+    pub(crate) fn settle(&mut self) {
+        for (&id, &unique) in self.cold.iter().zip(self.inverse) {
+            self.places[id as usize] = self.locations[unique as usize];
+        }
+    }
+
+    /// Copies the sound rows of a command to their places in `staging`, so many bytes apart.
+    fn stage(&mut self, (staging, stride): (&mut Memory, usize), index: usize, memory: &DmaMemory, place: usize) {
+        let command = self.commands[index];
+        for index in command.first..command.first + command.rows {
+            let read = self.reads[index as usize];
+            let at = row_at(&read, &command, place, self.lba_shift);
+            if !self.is_sound(&read, memory, at) {
+                continue;
+            }
+            let row_bytes = self.table_of(read.unique).row_bytes;
+            if let Some(staged) = self.locations[read.unique as usize].ssd_index() {
+                memory.read(at, &mut staging.bytes_mut()[staged as usize * stride..][..row_bytes]);
+            }
+        }
+    }
+
     /// The ids of a feature.
     fn ids_of(&self, feature: usize) -> Range<usize> {
         let begin = self.bags[feature * self.batch] as usize;
@@ -225,8 +248,23 @@ pub(crate) struct Unpooled<'a, O> {
     /// Chains of the cold ids that want the same row: for each unique row the last of them, for each the one before it.
     heads: &'a mut [u32],
     before: &'a mut [u32],
+    /// Rows from drives that were read before.
+    staged: StagedRows<'a>,
     feature: usize,
     next: usize,
+}
+
+/// Rows, so many bytes apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StagedRows<'a> {
+    pub bytes: &'a [u8],
+    pub stride: usize,
+}
+
+impl<'a> StagedRows<'a> {
+    fn get(&self, index: u32, bytes: usize) -> Option<&'a [u8]> {
+        self.bytes.get(index as usize * self.stride..)?.get(..bytes)
+    }
 }
 
 impl<'a, O: Out> Unpooled<'a, O> {
@@ -242,7 +280,12 @@ impl<'a, O: Out> Unpooled<'a, O> {
         for (cold, (&unique, before)) in routed.inverse.iter().zip(&mut *before).enumerate() {
             *before = std::mem::replace(&mut heads[unique as usize], cold as u32);
         }
-        Self { routed, rows, stride, heads, before, feature: 0, next: 0 }
+        Self { routed, rows, stride, heads, before, staged: StagedRows::default(), feature: 0, next: 0 }
+    }
+
+    /// With all rows from drives in `staged`, and [settled](Routed::settle): nothing will land.
+    pub(crate) fn of_staged(routed: Routed<'a>, rows: &'a mut [O], stride: usize, staged: StagedRows<'a>) -> Self {
+        Self { routed, rows, stride, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
     }
 
     /// Zeroes the rows of ids whose row failed, and hands their positions to `failed`. To be called last.
@@ -268,7 +311,10 @@ impl<'a, O: Out> Unpooled<'a, O> {
             };
             let stored = match byte {
                 Some(byte) => dram.get(byte..byte + row_bytes),
-                None => self.routed.updated(place),
+                None => match place.ssd_index() {
+                    Some(index) => self.staged.get(index, row_bytes),
+                    None => self.routed.updated(place),
+                },
             };
             let out = &mut self.rows[id * self.stride..][..width];
             let (row, tail) = out.split_at_mut(dim);
@@ -361,9 +407,7 @@ impl<'a, O: Out> Pooled<'a, O> {
 
     /// Pools the bags that waited, and hands the positions of ids whose row failed to `failed`. To be called last.
     pub(crate) fn finish(mut self, failed: impl FnMut(usize)) -> Option<Damaged> {
-        for (&id, &unique) in self.routed.cold.iter().zip(self.routed.inverse) {
-            self.routed.places[id as usize] = self.routed.locations[unique as usize];
-        }
+        self.routed.settle();
         let deferred = std::mem::take(self.deferred);
         deferred.iter().for_each(|&bag| self.pool(bag as usize));
         *self.deferred = deferred;
@@ -443,18 +487,30 @@ impl<O: Out> Meanwhile for Pooled<'_, O> {
 
     #[inline]
     fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
-        let command = self.routed.commands[index];
-        for index in command.first..command.first + command.rows {
-            let read = self.routed.reads[index as usize];
-            let at = row_at(&read, &command, place, self.routed.lba_shift);
-            if !self.routed.is_sound(&read, memory, at) {
-                continue;
-            }
-            let row_bytes = self.routed.table_of(read.unique).row_bytes;
-            if let Some(staged) = self.routed.locations[read.unique as usize].ssd_index() {
-                memory.read(at, &mut self.staging.bytes_mut()[staged as usize * self.staged_bytes..][..row_bytes]);
-            }
-        }
+        self.routed.stage((self.staging, self.staged_bytes), index, memory, place);
+    }
+
+    fn fail(&mut self, index: usize) {
+        self.routed.fail(index);
+    }
+}
+
+/// Nothing but reading: rows go to `staging`, to be expanded later.
+pub(crate) struct Staged<'a> {
+    pub routed: Routed<'a>,
+    pub staging: &'a mut Memory,
+    /// Bytes from one row in `staging` to the next.
+    pub staged_bytes: usize,
+}
+
+impl Meanwhile for Staged<'_> {
+    fn step(&mut self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
+        self.routed.stage((self.staging, self.staged_bytes), index, memory, place);
     }
 
     fn fail(&mut self, index: usize) {

@@ -134,6 +134,9 @@ pub struct PlanOptions {
     /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives. On a GPU:
     /// with twice as many rows in either tier, and elements as they are.
     pub growth: bool,
+    /// Room for batches whose rows are fetched ahead of their look-up (`prefetch`), one in each slot: memory for every row on drives
+    /// that there can be in a batch.
+    pub prefetch: bool,
 }
 
 impl Default for PlanOptions {
@@ -147,6 +150,7 @@ impl Default for PlanOptions {
             bounds: Bounds::Count,
             slots: 1,
             growth: false,
+            prefetch: false,
         }
     }
 }
@@ -180,6 +184,12 @@ impl PlanOptions {
     #[must_use]
     pub fn with_growth(self) -> Self {
         Self { growth: true, ..self }
+    }
+
+    /// With room for batches whose rows are fetched ahead of their look-up.
+    #[must_use]
+    pub fn with_prefetch(self) -> Self {
+        Self { prefetch: true, ..self }
     }
 
     /// With `slots` slots.

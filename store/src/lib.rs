@@ -25,7 +25,7 @@
 //!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
-// Denied by the workspace; `gpu/launch.rs` and the signature of `GpuSlot::lookup` are the exceptions.
+// Denied by the workspace; `gpu/launch.rs` and the signatures of `GpuSlot::lookup` and what takes addresses as it does are the exceptions.
 
 mod attach;
 mod batch;
@@ -49,6 +49,7 @@ mod membership;
 mod memory;
 mod overlay;
 mod plan;
+mod prefetch;
 mod read;
 mod report;
 mod scrub;
@@ -68,8 +69,8 @@ pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use gpu::{
-    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot,
-    GpuPlacement, GpuUpcoming, IdType, Len, QueueFault, TablePlacement, Ticket, gpu_row_bytes,
+    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlacement, GpuPlan, GpuReport,
+    GpuSlot, GpuUpcoming, IdType, Len, Prefetched, QueueFault, TablePlacement, Ticket, gpu_row_bytes,
 };
 pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};

@@ -1,5 +1,6 @@
 //! A look-up, stage by stage.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::feature::{Bounds, Missing, MissingId};
 use crate::memory::Memory;
 use crate::overlay::Snapshot;
 use crate::plan::{Planned, Prepared, Room, queue_error};
+use crate::prefetch::{Holding, Kept};
 use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
@@ -27,9 +29,8 @@ const MAX_LANDING: usize = 8 << 20;
 /// The right to one look-up at a time: a queue pair on every drive, and the buffers. Dropping it gives it back to its plan.
 #[derive(Debug)]
 pub struct Slot {
-    plan: Arc<Planned>,
-    /// There until the slot is dropped.
-    state: Option<State>,
+    pub(crate) plan: Arc<Planned>,
+    pub(crate) holding: Holding,
 }
 
 /// What a slot owns.
@@ -38,7 +39,7 @@ pub(crate) struct State {
     lanes: Vec<Lane>,
     landings: Landings,
     table: KeyTable,
-    bags: Vec<u32>,
+    pub(crate) bags: Vec<u32>,
     keys: Vec<u64>,
     /// By id.
     places: Vec<Location>,
@@ -61,7 +62,9 @@ pub(crate) struct State {
     deferred: Vec<u32>,
     scratch: Vec<u8>,
     /// Updated rows that the look-up under way reads, by overlay.
-    snapshots: Vec<Option<Snapshot>>,
+    pub(crate) snapshots: Vec<Option<Snapshot>>,
+    /// Of a batch whose rows are fetched ahead.
+    pub(crate) kept: Kept,
 }
 
 impl State {
@@ -72,7 +75,8 @@ impl State {
         let bags = plan.options.max_batch as usize * plan.features.len();
         let Room { row_bytes, cold } = room;
         let staged_bytes = row_bytes.next_multiple_of(64);
-        let staged = if plan.pooled { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
+        let prefetch = plan.options.prefetch;
+        let staged = if plan.pooled || prefetch { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
 
         let options = &plan.host.options;
         let lba = store.volume.geometry().lba_size() as usize;
@@ -117,6 +121,7 @@ impl State {
             scratch: vec![0; row_bytes],
             // At most as many as tables, and these as features.
             snapshots: Vec::with_capacity(plan.features.len()),
+            kept: Kept::new(if prefetch { ids } else { 0 }, prefetch && plan.weighted),
         })
     }
 }
@@ -133,9 +138,23 @@ macro_rules! with_ids {
     };
 }
 
+/// Calls a function generic over the type of elements.
+macro_rules! with_rows {
+    ($rows:expr, $slice:ident => $body:expr) => {
+        match $rows {
+            Rows::F32($slice) => $body,
+            Rows::F16($slice) => $body,
+            Rows::Bf16($slice) => $body,
+            Rows::I8($slice) => $body,
+            Rows::U8($slice) => $body,
+        }
+    };
+}
+pub(crate) use with_rows;
+
 impl Slot {
     pub(crate) fn new(plan: Arc<Planned>, state: State) -> Self {
-        Self { plan, state: Some(state) }
+        Self { plan, holding: Holding::new(state) }
     }
 
     /// Looks up one batch. It allocates nothing, unless it fails.
@@ -143,7 +162,7 @@ impl Slot {
     /// A failed read never looks like a row: see [`LookupError`]. The drive that failed is brought back, if it can be, by the
     /// next look-up.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
-        let state = self.state.as_mut().expect("a slot has its state until it is dropped");
+        let state = self.holding.idle()?;
         // Read once: what is adopted meanwhile is for the next look-up.
         let prepared = self.plan.current();
         let mut snapshots = std::mem::take(&mut state.snapshots);
@@ -151,35 +170,64 @@ impl Slot {
         let result = state.lookup(&prepared, &snapshots, batch, out);
         snapshots.clear();
         state.snapshots = snapshots;
-        let totals = &prepared.host.store.totals;
-        match &result {
-            Ok(report) => totals.add(report),
-            Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),
-            Err(_) => {}
-        }
+        count(&prepared, &result);
         result
+    }
+}
+
+/// Adds what a look-up did to the store's totals.
+pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
+    let totals = &plan.host.store.totals;
+    match result {
+        Ok(report) => totals.add(report),
+        Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),
+        Err(_) => {}
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
+        if let Some(state) = self.holding.take() {
             self.plan.give_back(state);
         }
     }
 }
 
 /// Takes the time of one stage after another.
-struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     clock: &'a dyn warprow_dma::Clock,
-    last: Duration,
+    pub(crate) last: Duration,
 }
 
-impl Watch<'_> {
-    fn lap(&mut self) -> Duration {
+impl<'a> Watch<'a> {
+    pub(crate) fn new(plan: &'a Prepared) -> Self {
+        let clock = &*plan.host.store.driving.clock;
+        Self { clock, last: clock.now() }
+    }
+
+    pub(crate) fn lap(&mut self) -> Duration {
         let now = self.clock.now();
         now.saturating_sub(std::mem::replace(&mut self.last, now))
     }
+}
+
+/// What became of a batch's ids before anything was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sorted {
+    /// Ids in DRAM, and ids on drives.
+    hot_ids: usize,
+    cold_ids: usize,
+    /// Different rows on drives, and those of them that are to be read.
+    unique: usize,
+    reads: usize,
+    commands: usize,
+    /// Rows lie on drives that are missing.
+    pub failed: bool,
+}
+
+/// The ids of feature number `feature`, of which each has `batch` bags.
+fn ids_of(bags: &[u32], batch: usize, feature: usize) -> Range<usize> {
+    bags[feature * batch] as usize..bags[(feature + 1) * batch] as usize
 }
 
 impl State {
@@ -190,10 +238,24 @@ impl State {
         batch: &Batch<'_>,
         out: &mut Output<'_>,
     ) -> Result<Report, LookupError> {
-        let clock = &*plan.host.store.driving.clock;
-        let mut watch = Watch { clock, last: clock.now() };
-        let bags = check(plan, batch, out, &mut self.bags)?;
-        // Bringing one back may reset the controller under others.
+        let mut watch = Watch::new(plan);
+        check(plan, batch, out, &mut self.bags)?;
+        self.ready(&watch)?;
+        let mut report = self.find(plan, batch, &mut watch)?;
+        let sorted = self.sort(plan, snapshots, batch.batch, &mut report, &mut watch);
+        if let Some(mask) = &mut out.mask {
+            self.mask(plan, batch, mask);
+        }
+        let (routed, buffers) = self.split(plan, snapshots, batch.batch, &sorted);
+        let routed = Routed { weights: batch.weights, ..routed };
+        let done = with_rows!(&mut out.rows, rows => expand(routed, buffers, rows, out.row_stride));
+        let read = done.reading.time + done.counting;
+        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(read);
+        done.report(plan, &sorted, report, out.mask.as_deref_mut())
+    }
+
+    /// Brings queues back that failed. That may reset the controller under others.
+    pub(crate) fn ready(&mut self, watch: &Watch<'_>) -> Result<(), LookupError> {
         for _ in 0..=self.lanes.len() {
             let mut revived = false;
             for lane in &mut self.lanes {
@@ -203,11 +265,20 @@ impl State {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Ids to keys; what is known of them by then.
+    pub(crate) fn find(
+        &mut self,
+        plan: &Prepared,
+        batch: &Batch<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Report, LookupError> {
         let ids = batch.ids.len();
         let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
-
         let per_feature = batch.batch as usize;
-        let ids_of = |feature: usize| bags[feature * per_feature] as usize..bags[(feature + 1) * per_feature] as usize;
+        let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
         let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
         let (mut counts, mut refused) = (KeyCounts::default(), false);
@@ -241,8 +312,20 @@ impl State {
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
         report.stages[Stage::Dedupe as usize] = watch.lap();
+        Ok(report)
+    }
 
-        let places = &mut self.places[..ids];
+    /// Keys to commands.
+    pub(crate) fn sort(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: u32,
+        report: &mut Report,
+        watch: &mut Watch<'_>,
+    ) -> Sorted {
+        let ids = report.ids as usize;
+        let (all_keys, places) = (&mut self.keys[..ids], &mut self.places[..ids]);
         let mut sieved = Sieved {
             cold: &mut self.cold,
             cold_keys: &mut self.cold_keys,
@@ -250,7 +333,8 @@ impl State {
             hot_keys: &mut self.hot_keys,
             hot_count: 0,
         };
-        for (feature, range) in features() {
+        for (number, feature) in plan.features.iter().enumerate() {
+            let range = ids_of(&self.bags, batch as usize, number);
             let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
             let (overlay, index) = plan.table(feature.table).overlay;
             if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
@@ -262,10 +346,9 @@ impl State {
         let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
         report.stages[Stage::Route as usize] = watch.lap();
 
-        let (inverse, inverse_scratch) = self.inverse[..ids].split_at_mut(cold_ids);
+        let inverse = &mut self.inverse[..cold_ids];
         let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
-        let (unique, unique_scratch) = self.unique.split_at_mut(unique);
-        let unique = &*unique;
+        let unique = &self.unique[..unique];
         report.stages[Stage::Dedupe as usize] += watch.lap();
 
         let locations = &mut self.locations[..unique.len()];
@@ -283,40 +366,58 @@ impl State {
         report.merges = (routed.ssd - count) as u64;
         report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
         report.stages[Stage::Merge as usize] = watch.lap();
+        let (unique, reads, failed) = (unique.len(), routed.ssd, routed.lost > 0);
+        Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
+    }
 
-        if let Some(mask_out) = &mut out.mask {
-            for (feature, range) in features() {
-                let rows = plan.table(feature.table).rows;
-                let (mask_out, keys) = (&mut mask_out[range.clone()], &all_keys[range.clone()]);
-                with_ids!(batch.ids, ids => match plan.sparse[usize::from(feature.table)] {
-                    None => mask(&ids[range], rows, feature.padding, mask_out),
-                    Some(_) => sparse_mask(&ids[range], keys, feature.padding, mask_out),
-                });
-            }
+    /// 1 for each id that its table has and that is no padding.
+    pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
+        for (number, feature) in plan.features.iter().enumerate() {
+            let range = ids_of(&self.bags, batch.batch as usize, number);
+            let (out, keys) = (&mut out[range.clone()], &self.keys[range.clone()]);
+            with_ids!(batch.ids, ids => match plan.sparse[usize::from(feature.table)] {
+                None => mask(&ids[range], plan.table(feature.table).rows, feature.padding, out),
+                Some(_) => sparse_mask(&ids[range], keys, feature.padding, out),
+            });
         }
-        let routed_rows = Routed {
+    }
+
+    /// What is known of the rows, without weights, and what they are read and expanded with.
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        plan: &'a Prepared,
+        snapshots: &'a [Option<Snapshot>],
+        batch: u32,
+        sorted: &Sorted,
+    ) -> (Routed<'a>, Buffers<'a>) {
+        let batch = batch as usize;
+        let bags = &self.bags[..=plan.features.len() * batch];
+        let ids = bags.last().map_or(0, |&end| end as usize);
+        let (inverse, inverse_scratch) = self.inverse[..ids].split_at_mut(sorted.cold_ids);
+        let (unique, unique_scratch) = self.unique.split_at_mut(sorted.unique);
+        let routed = Routed {
             plan,
             snapshots,
             bags,
-            batch: per_feature,
-            places,
-            cold: &self.cold[..cold_ids],
+            batch,
+            places: &mut self.places[..ids],
+            cold: &self.cold[..sorted.cold_ids],
             inverse,
             unique,
-            locations,
-            reads,
-            commands: &self.commands[..count],
-            weights: batch.weights,
+            locations: &mut self.locations[..sorted.unique],
+            reads: &self.reads[..sorted.reads],
+            commands: &self.commands[..sorted.commands],
+            weights: None,
             scratch: &mut self.scratch,
             lba_shift: plan.host.store.volume.geometry().lba_size().trailing_zeros(),
-            failed: routed.lost > 0,
+            failed: sorted.failed,
             damaged: None,
         };
         let buffers = Buffers {
             lanes: &mut self.lanes,
             landings: &mut self.landings,
             table: &mut self.table,
-            hot_keys: &self.hot_keys[..hot_ids],
+            hot_keys: &self.hot_keys[..sorted.hot_ids],
             unique: unique_scratch,
             inverse: inverse_scratch,
             heads: &mut self.heads,
@@ -327,27 +428,68 @@ impl State {
             deferred: &mut self.deferred,
             positions: Vec::new(),
         };
-        let done = match &mut out.rows {
-            Rows::F32(rows) => expand(routed_rows, buffers, rows, out.row_stride),
-            Rows::F16(rows) => expand(routed_rows, buffers, rows, out.row_stride),
-            Rows::Bf16(rows) => expand(routed_rows, buffers, rows, out.row_stride),
-            Rows::I8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
-            Rows::U8(rows) => expand(routed_rows, buffers, rows, out.row_stride),
-        };
-        let Done { reading, hot_rows, counting, damaged, positions } = done;
+        (routed, buffers)
+    }
+}
+
+fn drive_name(plan: &Prepared, drive: u16) -> String {
+    let member = plan.host.store.members.get(usize::from(drive)).and_then(Option::as_ref);
+    member.map_or_else(|| format!("{drive}"), |member| member.name().to_owned())
+}
+
+/// What reading and expansion use.
+pub(crate) struct Buffers<'a> {
+    pub lanes: &'a mut [Lane],
+    pub landings: &'a mut Landings,
+    /// For counting the different rows in DRAM: their keys, and where to.
+    pub table: &'a mut KeyTable,
+    pub hot_keys: &'a [u64],
+    pub unique: &'a mut [u64],
+    pub inverse: &'a mut [u32],
+    pub heads: &'a mut [u32],
+    pub before: &'a mut [u32],
+    pub staging: &'a mut Memory,
+    pub staged_bytes: usize,
+    pub sum: &'a mut [Acc],
+    pub deferred: &'a mut Vec<u32>,
+    /// Of ids whose row failed; empty, and so unallocated, to begin with.
+    pub positions: Vec<usize>,
+}
+
+/// What reading and expansion did.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub reading: Reading,
+    /// Different rows in DRAM, and the time that counting them took.
+    pub hot_rows: usize,
+    pub counting: Duration,
+    pub damaged: Option<Damaged>,
+    /// Of ids whose row failed.
+    pub positions: Vec<usize>,
+}
+
+impl Done {
+    /// The end of a look-up: the report so far is completed, and what failed is told.
+    pub(crate) fn report(
+        self,
+        plan: &Prepared,
+        sorted: &Sorted,
+        mut report: Report,
+        mask: Option<&mut [u8]>,
+    ) -> Result<Report, LookupError> {
+        let Self { reading, hot_rows, counting, damaged, positions } = self;
         report.rows_dram = hot_rows as u64;
         report.unique = report.rows_dram + report.rows_ssd;
         report.failed = positions.len() as u64;
-        (report.ids_dram, report.ids_ssd) = (hot_ids as u64, cold_ids as u64 - report.failed);
+        (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
         report.bytes_read = reading.bytes;
         report.stages[Stage::Dedupe as usize] += counting;
         report.stages[Stage::Read as usize] = reading.time;
-        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(reading.time + counting);
         if positions.is_empty() {
             return Ok(report);
         }
-        if let Some(mask) = &mut out.mask {
+        if let Some(mask) = mask {
             positions.iter().for_each(|&id| mask[id] = 0);
         }
         let source = match (reading.failure, damaged) {
@@ -363,40 +505,6 @@ impl State {
         };
         Err(LookupError::RowsFailed { report: Box::new(report), positions, source })
     }
-}
-
-fn drive_name(plan: &Prepared, drive: u16) -> String {
-    let member = plan.host.store.members.get(usize::from(drive)).and_then(Option::as_ref);
-    member.map_or_else(|| format!("{drive}"), |member| member.name().to_owned())
-}
-
-/// What reading and expansion use.
-struct Buffers<'a> {
-    lanes: &'a mut [Lane],
-    landings: &'a mut Landings,
-    /// For counting the different rows in DRAM: their keys, and where to.
-    table: &'a mut KeyTable,
-    hot_keys: &'a [u64],
-    unique: &'a mut [u64],
-    inverse: &'a mut [u32],
-    heads: &'a mut [u32],
-    before: &'a mut [u32],
-    staging: &'a mut Memory,
-    staged_bytes: usize,
-    sum: &'a mut [Acc],
-    deferred: &'a mut Vec<u32>,
-    /// Of ids whose row failed; empty, and so unallocated, to begin with.
-    positions: Vec<usize>,
-}
-
-/// What reading and expansion did.
-struct Done {
-    reading: Reading,
-    /// Different rows in DRAM, and the time that counting them took.
-    hot_rows: usize,
-    counting: Duration,
-    damaged: Option<Damaged>,
-    positions: Vec<usize>,
 }
 
 /// The stages *read* and *expand*, which run side by side.

@@ -5,6 +5,31 @@ mod common;
 use common::Table;
 use warprow_store::{Batch, DType, Feature, HostOptions, LoadOptions, Output, PlanOptions, Pooling, Rows};
 
+/// Nor is anything allocated by a prefetch and its look-up, once the slot's thread is there.
+#[test]
+fn a_prefetched_look_up_allocates_nothing() {
+    let (_drives, store) = common::store(2, 16 << 20, 512);
+    let table = Table::random("t", 5000, 128, DType::F32, &mut fastrand::Rng::with_seed(5));
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let host = store.attach_host(HostOptions::default().with_dram_bytes(100_000).with_depth(64)).unwrap();
+    for pooling in [Pooling::None, Pooling::Sum] {
+        let options = PlanOptions::default().with_max(64, 2048).with_prefetch();
+        let plan = host.plan(&[Feature::new("f", "t").pooling(pooling).padding(7)], options).unwrap();
+        let mut slot = plan.slot().unwrap();
+        let mut random = fastrand::Rng::with_seed(6);
+        let (mut rows, mut mask) = (vec![0f32; 2048 * 128], vec![0; 2048]);
+        for turn in 0..10 {
+            let ids: Vec<i64> = (0..2048).map(|_| random.i64(-100..5100)).collect();
+            let allocated = allocation_counter::measure(|| {
+                slot.prefetch(&Batch::new(&ids, 64)).unwrap();
+                let mut out = Output::new(Rows::F32(&mut rows), 128).with_mask(&mut mask);
+                assert!(slot.lookup_prefetched(&mut out).unwrap().commands > 64);
+            });
+            assert!(turn == 0 || allocated.count_total == 0, "{pooling:?}: {allocated:?}");
+        }
+    }
+}
+
 #[test]
 fn a_look_up_allocates_nothing() {
     let (_drives, store) = common::store(2, 16 << 20, 512);

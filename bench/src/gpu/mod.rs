@@ -3,6 +3,7 @@
 //! Launches, and calls into CUDA that have no safe form, stand here and nowhere else in the benchmarks.
 #![allow(unsafe_code, reason = "kernels of rivals are launched here, and look-ups take addresses")]
 
+pub mod ahead;
 pub mod criteo;
 pub mod dram;
 pub mod hbm;

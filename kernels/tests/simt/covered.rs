@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::shim::{Shim, sources};
-use crate::{adopt, dedupe, ghosts, lookups, overlay, rich, ring, sets};
+use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -21,7 +21,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 27] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 28] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("ids far apart", dedupe::far_apart, 12),
@@ -37,6 +37,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 27] = [
     ("the kernel that replaces them", adopt::replacing, 20),
     ("the same beside launches", adopt::replacing_beside, 60),
     ("rows behind a closed gate", lookups::behind_a_closed_gate, 16),
+    ("look-ups that rest", ahead::resting, 40),
     ("a slot that is being adopted for", adopt::waiting, 60),
     ("look-ups in the middle of updates", overlay::readers_beside_updates, 20),
     ("updates in the middle of look-ups", overlay::updates_beside_readers, 40),

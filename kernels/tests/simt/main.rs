@@ -3,6 +3,7 @@
 
 mod abi;
 mod adopt;
+mod ahead;
 mod batch;
 mod buffer;
 mod covered;

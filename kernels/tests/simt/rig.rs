@@ -1,7 +1,7 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, outcome};
+use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, expansion, outcome};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -118,13 +118,32 @@ impl Rig<'_> {
     pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
-        self.launch(Launch { ends: small, ..Launch::new(kernel, blocks, 256) }, lookup, None)?;
+        let how = if small { expansion::ENDS } else { 0 };
+        self.launch(Launch { how, ..Launch::new(kernel, blocks, 256) }, lookup, None)?;
         if small { Ok(()) } else { self.finish(lookup) }
     }
 
     pub(crate) fn finish(&mut self, lookup: &Lookup) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         self.launch(Launch::new("warprow_finish", blocks, 256), lookup, None)
+    }
+
+    /// What lets the slot rest until its rows are wanted, with somebody beside it.
+    pub(crate) fn rest_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+        self.launch(Launch::new("warprow_rest", 1, 1), lookup, Some(beside))
+    }
+
+    pub(crate) fn mask(&mut self, lookup: &Lookup) -> Result<(), String> {
+        let blocks = self.rng.u32(1..5);
+        self.launch(Launch::new("warprow_mask", blocks, 256), lookup, None)
+    }
+
+    /// What is left after the rest, with somebody beside it.
+    pub(crate) fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
+        let blocks = self.rng.u32(1..5);
+        let how = expansion::FETCHED | if small { expansion::ENDS } else { 0 };
+        self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, Some(beside))?;
+        if small { Ok(()) } else { self.finish(lookup) }
     }
 
     /// All of it, without drives.
@@ -138,7 +157,7 @@ impl Rig<'_> {
     pub(crate) fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
-        self.launch(Launch { ends: true, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
+        self.launch(Launch { how: expansion::ENDS, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
     }
 
     /// All of it by one kernel, which needs neither the slot nor drives.

@@ -120,7 +120,7 @@ struct Options {
     seed: u64,
     limit_ns: u64,
     shared_bytes: u32,
-    ends: u32,
+    how: u32,
     resident: u32,
     turn: Option<extern "C" fn(*mut c_void, u32) -> u64>,
     context: *mut c_void,
@@ -145,15 +145,15 @@ pub(crate) struct Launch {
     pub(crate) threads: u32,
     /// Bytes of dynamic shared memory.
     pub(crate) shared: u32,
-    /// The second parameter of `expand`.
-    pub(crate) ends: bool,
+    /// The second parameter of `expand`, of `expansion`.
+    pub(crate) how: u32,
     /// Blocks that run at once; others begin when some have ended. 0: all.
     pub(crate) resident: u32,
 }
 
 impl Launch {
     pub(crate) fn new(kernel: &'static str, grid: u32, threads: u32) -> Self {
-        Self { kernel, grid, threads, shared: 0, ends: false, resident: 0 }
+        Self { kernel, grid, threads, shared: 0, how: 0, resident: 0 }
     }
 }
 
@@ -264,7 +264,7 @@ impl Shim {
             seed,
             limit_ns: self.limit_ns,
             shared_bytes: launch.shared,
-            ends: launch.ends.into(),
+            how: launch.how,
             resident: launch.resident,
             turn: beside.is_some().then_some(turn),
             context: beside.as_mut().map_or(std::ptr::null_mut(), |turn| std::ptr::from_mut(turn).cast()),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute_enum, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
 use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
@@ -95,6 +95,98 @@ impl Stream {
     }
 }
 
+/// A slot's own stream, on which rows are fetched ahead, and how others follow it and it follows others.
+#[derive(Debug)]
+pub(super) struct Side {
+    // Goes last but for the context.
+    given: Event,
+    fetched: Event,
+    used: Event,
+    stream: Stream,
+}
+
+impl Side {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let event = || Event::new(gpu);
+        Ok(Self { given: event()?, fetched: event()?, used: event()?, stream: Stream::new(gpu)? })
+    }
+
+    pub(super) fn stream(&self) -> CUstream {
+        self.stream.stream
+    }
+
+    /// What comes on it next waits for what `stream` has been given, and for the last look-up of what was fetched.
+    pub(super) fn follow(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.given.record(stream)?;
+        self.given.hold(self.stream())?;
+        self.used.hold(self.stream())
+    }
+
+    /// It has been given all that fetches.
+    pub(super) fn end(&self) -> Result<(), GpuError> {
+        self.fetched.record(self.stream())
+    }
+
+    /// What comes on `stream` next waits for what was fetched, or forgotten.
+    pub(super) fn join(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.fetched.hold(stream)
+    }
+
+    /// `stream` has been given all that uses what was fetched.
+    pub(super) fn used(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.used.record(stream)
+    }
+
+    /// Whether all that fetches has ended.
+    pub(super) fn is_fetched(&self) -> Result<bool, GpuError> {
+        // SAFETY: the event is one; a context is current.
+        match unsafe { sys::cuEventQuery(self.fetched.event) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => cuda("rows that are fetched ahead", code).map(|()| true),
+        }
+    }
+}
+
+/// A place in a stream.
+#[derive(Debug)]
+struct Event {
+    gpu: Arc<Gpu>,
+    event: CUevent,
+}
+
+// SAFETY: CUDA's handle of an event may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let (mut event, flags) = (std::ptr::null_mut(), sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING);
+        // SAFETY: a context is current; it stores a handle.
+        cuda("an event", unsafe { sys::cuEventCreate(&mut event, flags as u32) })?;
+        Ok(Self { gpu: gpu.clone(), event })
+    }
+
+    fn record(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: both are of this context, which is current: the stream was checked, or is the slot's.
+        cuda("an event", unsafe { sys::cuEventRecord(self.event, stream) })
+    }
+
+    fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: as above. Of an event that was never recorded it waits for nothing.
+        cuda("the wait for an event", unsafe { sys::cuStreamWaitEvent(stream, self.event, 0) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
+        // SAFETY: made once, destroyed once; who waits for it goes on waiting.
+        unsafe { sys::cuEventDestroy_v2(self.event) };
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.enter() else { return };
@@ -134,13 +226,13 @@ pub(super) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError
 
 /// Whether every address is one that the GPU reaches, aligned, and with room for what lies there.
 pub(super) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
-    let element = u64::from(plan.options.out.size());
+    check_batch_addresses(plan, batch, ids)?;
+    check_output_addresses(plan, batch, out, ids)
+}
+
+/// The same of the batch alone.
+pub(super) fn check_batch_addresses(plan: &Prepared, batch: &GpuBatch, ids: u64) -> Result<(), GpuError> {
     let features = u64::from(plan.description.features);
-    let rows = if plan.description.pooled { u64::from(batch.batch) } else { ids };
-    let rows = match rows.checked_sub(1) {
-        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.description.width as u64),
-        None => 0,
-    };
     // Graphs and streams may look up less than the most: what they will find cannot be known here.
     let is_known = matches!(batch.len, Len::Host(_));
     let least = |bytes: u64| if is_known { bytes } else { 0 };
@@ -156,8 +248,26 @@ pub(super) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput
     if let Len::Device(counts) = batch.len {
         check_address("the counts", counts, 16, 8, false)?;
     }
+    Ok(())
+}
+
+/// The same of the output alone, for that batch.
+pub(super) fn check_output_addresses(
+    plan: &Prepared,
+    batch: &GpuBatch,
+    out: &GpuOutput,
+    ids: u64,
+) -> Result<(), GpuError> {
+    let element = u64::from(plan.options.out.size());
+    let rows = if plan.description.pooled { u64::from(batch.batch) } else { ids };
+    let rows = match rows.checked_sub(1) {
+        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.description.width as u64),
+        None => 0,
+    };
+    let is_known = matches!(batch.len, Len::Host(_));
+    let least = |bytes: u64| if is_known { bytes } else { 0 };
     if let Some(mask) = out.mask {
-        check_address("the mask", mask, least(ids), 1, none)?;
+        check_address("the mask", mask, least(ids), 1, is_known && ids == 0)?;
     }
     check_address("the output", out.rows, least(rows.saturating_mul(element)), element.max(1), is_known && rows == 0)
 }

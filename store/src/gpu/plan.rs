@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use warprow_gpu_queues::DeviceMemory;
 use warprow_kernels::abi::TICKETS;
-use warprow_kernels::{Kind, SMALL_IDS, Shape, abi};
+use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
 
 use super::GpuError;
 use super::arrange::LINE;
@@ -151,6 +151,11 @@ impl Prepared {
         } else {
             Kind::Large
         }
+    }
+
+    /// How so many ids are prefetched: rows in DRAM too, where there are some.
+    pub(crate) fn ahead(&self, ids: u64) -> Ahead {
+        if self.description.keys.dram > 0 || ids > SMALL_IDS { Ahead::Large } else { Ahead::Small }
     }
 
     pub(crate) fn sharing(&self, ids: u64) -> Sharing {

@@ -1,5 +1,6 @@
 //! The right to one look-up at a time on the GPU, and its launches.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -8,13 +9,13 @@ use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
-use warprow_kernels::{Kind, LookupGraph, Shape};
+use warprow_kernels::{Ahead, Kind, LookupGraph, Shape};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
 use super::error::QueueFault;
 use super::executor::element_of;
-use super::launch;
+use super::launch::{self, Side};
 use super::plan::Prepared;
 use super::ticket::Ticket;
 use warprow_layout::Drive;
@@ -35,15 +36,30 @@ pub(crate) struct State {
     issued: [Issued; TICKETS],
     /// [`QueueSet::answered`] of each queue, drives of set 0 first, when it was last told.
     answered: Vec<u64>,
-    graphs: Graphs,
+    pub(super) graphs: Graphs,
+    /// Of a plan whose batches may be prefetched.
+    pub(super) side: Option<Side>,
+    pub(super) resting: Resting,
+}
+
+/// Whether a slot holds a batch that was prefetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Resting {
+    #[default]
+    No,
+    Yes,
+    /// It did; what gives the slot back was launched on its own stream.
+    Forgotten,
 }
 
 /// One graph for each ticket that launches of a kind may have.
 #[derive(Debug, Default)]
-struct Graphs {
+pub(super) struct Graphs {
     direct: Vec<LookupGraph>,
     small: Vec<LookupGraph>,
     large: Vec<LookupGraph>,
+    ahead_small: Vec<LookupGraph>,
+    ahead_large: Vec<LookupGraph>,
 }
 
 impl Graphs {
@@ -66,14 +82,20 @@ impl Graphs {
             direct: of(Kind::Direct, !plan.is_cold)?,
             small: of(Kind::Small, plan.is_cold)?,
             large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
+            ahead_small: of(Kind::Ahead(Ahead::Small), plan.options.prefetch && plan.ahead(0) == Ahead::Small)?,
+            ahead_large: of(Kind::Ahead(Ahead::Large), plan.options.prefetch && plan.ahead(most) == Ahead::Large)?,
         })
     }
 
-    fn of(&mut self, kind: Kind, ticket: usize) -> Option<&mut LookupGraph> {
+    pub(super) fn of(&mut self, kind: Kind, ticket: usize) -> Option<&mut LookupGraph> {
         let graphs = match kind {
             Kind::Direct => &mut self.direct,
             Kind::Small => &mut self.small,
             Kind::Large => &mut self.large,
+            Kind::Ahead(Ahead::Small) => &mut self.ahead_small,
+            Kind::Ahead(Ahead::Large) => &mut self.ahead_large,
+            // One or two kernels.
+            Kind::Mask | Kind::Rest(_) | Kind::Forget => return None,
         };
         graphs.get_mut(ticket % (TICKETS / 2))
     }
@@ -90,6 +112,7 @@ struct Places {
     unique: u64,
     status: u64,
     staging: u64,
+    kept: u64,
 }
 
 /// What is known of a ticket's place.
@@ -108,8 +131,8 @@ struct Issued {
 pub(crate) struct Inner {
     pub plan: Arc<Prepared>,
     pub tickets: Arc<Registered>,
-    state: Mutex<Option<State>>,
-    broken: AtomicBool,
+    pub(super) state: Mutex<Option<State>>,
+    pub(super) broken: AtomicBool,
     /// Captures there were, and how many of them were forgotten.
     captures: AtomicU64,
     forgotten: AtomicU64,
@@ -119,8 +142,12 @@ pub(crate) struct Inner {
 /// its plan.
 #[derive(Debug)]
 pub struct GpuSlot {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
+
+/// Why a slot that holds a batch launches nothing else.
+pub(super) const HOLDS: GpuError =
+    GpuError::QueueBusy("it holds a batch that was prefetched: look that up or drop it, or take another slot");
 
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
@@ -144,6 +171,7 @@ impl State {
             unique: room(uniques * 8),
             status: room(uniques),
             staging: room(uniques.saturating_mul(u64::from(plan.description.stride))),
+            kept: room(if plan.options.prefetch { ids } else { 0 }),
         };
         let memory = DeviceMemory::new(gpu, bytes.max(1))?;
         let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
@@ -167,9 +195,11 @@ impl State {
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
+        let side = if plan.options.prefetch { Some(Side::new(gpu)?) } else { None };
+        let resting = Resting::No;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
-        Ok(Self { number, memory, places, tickets, gate, sets, descriptors, issued, answered, graphs })
+        Ok(Self { number, memory, places, tickets, gate, sets, descriptors, issued, answered, graphs, side, resting })
     }
 
     /// Launches that were given out and have ended.
@@ -202,6 +232,36 @@ impl State {
             }
         }
         lost
+    }
+
+    /// Starts queues anew that take no commands, if no launch is under way.
+    pub(super) fn recover_idle(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        match self.sets.iter().any(QueueSet::is_poisoned) && self.is_idle() {
+            true => self.recover(plan),
+            false => Ok(()),
+        }
+    }
+
+    /// A ticket among these that nobody holds or launches.
+    pub(super) fn free_ticket(&self, among: Range<usize>) -> Result<usize, GpuError> {
+        let is_free = |&index: &usize| {
+            let free = |it: &Issued| !it.held && !it.captured && it.launches <= self.ended(index);
+            self.issued.get(index).is_some_and(free)
+        };
+        let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
+        among.into_iter().find(is_free).ok_or(GpuError::QueueBusy(why))
+    }
+
+    /// The mask of a batch that was prefetched.
+    pub(super) fn kept(&self) -> u64 {
+        self.memory.address() + self.places.kept
+    }
+
+    /// Counts a launch of a ticket's: the number that ends it.
+    pub(super) fn count_launch(&mut self, index: usize, captured: bool) -> u64 {
+        let Some(issued) = self.issued.get_mut(index) else { return 0 };
+        *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
+        issued.launches
     }
 
     /// Whether no launch of this slot is under way, of those that are not in graphs.
@@ -254,17 +314,23 @@ impl GpuSlot {
         launch::check_addresses(plan, batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if !captured && state.sets.iter().any(QueueSet::is_poisoned) && state.is_idle() {
-            state.recover(plan)?;
-        }
         let kind = plan.kind(ids);
+        if kind != Kind::Direct && !captured {
+            match (state.resting, &state.side) {
+                (Resting::Yes, _) => return Err(HOLDS),
+                (Resting::Forgotten, Some(side)) => {
+                    side.join(stream)?;
+                    state.resting = Resting::No;
+                }
+                _ => {}
+            }
+        }
+        if !captured {
+            state.recover_idle(plan)?;
+        }
         // Each kind of launch counts its own tickets.
         let own = if kind == Kind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
-        let free = own.into_iter().find(|&index| {
-            let it = &state.issued[index];
-            !it.held && !it.captured && it.launches <= state.ended(index)
-        });
-        let index = free.ok_or(GpuError::QueueBusy("8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs"))?;
+        let index = state.free_ticket(own)?;
         let mut lookup = describe(plan, state, batch, out, (ids, index));
         let rows =
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
@@ -311,10 +377,9 @@ impl GpuSlot {
     }
 
     fn issue(&self, state: &mut State, index: usize, captured: bool, signed: bool) -> Ticket {
-        let issued = &mut state.issued[index];
-        *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
+        let ends = state.count_launch(index, captured);
         let capture = if captured { self.inner.captures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
-        Ticket::new(self.inner.clone(), index, issued.launches, capture, signed)
+        Ticket::new(self.inner.clone(), index, ends, capture, signed)
     }
 
     /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
@@ -471,6 +536,13 @@ impl Drop for Inner {
 
 /// Whether batch and output fit the plan; the most ids that the launch may find.
 fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuError> {
+    let ids = check_batch(plan, batch)?;
+    check_output(plan, out)?;
+    Ok(ids)
+}
+
+/// The same of the batch alone.
+pub(super) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuError> {
     let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
     let max_ids = plan.options.max_ids as u64;
     if batch.batch > plan.options.max_batch {
@@ -498,17 +570,20 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
         (false, Some(_)) => return invalid("the weights", "no feature of the plan is weighted: leave them".to_owned()),
         _ => {}
     }
-    if out.row_stride < plan.description.width {
-        return invalid(
-            "the output",
-            format!("a stride of {} elements, rows have {}", out.row_stride, plan.description.width),
-        );
-    }
     Ok(ids)
 }
 
+/// The same of the output alone.
+pub(super) fn check_output(plan: &Prepared, out: &GpuOutput) -> Result<(), GpuError> {
+    if out.row_stride < plan.description.width {
+        let why = format!("a stride of {} elements, rows have {}", out.row_stride, plan.description.width);
+        return Err(GpuError::Invalid { what: "the output", why });
+    }
+    Ok(())
+}
+
 /// `ids`: the most that it may find.
-fn describe(
+pub(super) fn describe(
     plan: &Prepared,
     state: &State,
     batch: &GpuBatch,
@@ -570,6 +645,7 @@ fn describe(
         staging_stride: u64::from(plan.description.stride),
         slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
         overlay: plan.attached.overlay_at(),
+        kept: 0,
         first: plan.description.first,
     };
     at_state(plan, lookup, plan.state(state.number, None))

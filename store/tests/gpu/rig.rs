@@ -10,7 +10,7 @@ use warprow_layout::FormatOptions;
 use warprow_soft_controller::SoftController;
 use warprow_store::{
     DType, Feature, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport, GpuSlot, IdType, Ids,
-    Len, LoadOptions, OpenOptions, PlanOptions, Pooling, Rows, Store, TableSpec, Ticket,
+    Len, LoadOptions, OpenOptions, PlanOptions, Pooling, Prefetched, Rows, Store, TableSpec, Ticket,
 };
 
 use crate::common::random::{Buffer, Case};
@@ -205,6 +205,11 @@ impl OnGpu {
         if case.masked { out.with_mask(self.mask.address()) } else { out }
     }
 
+    /// Makes the ids others.
+    pub(crate) fn spoil_ids(&self) {
+        self.ids.write(0, &vec![0x77; self.ids.bytes() as usize]).unwrap();
+    }
+
     pub(crate) fn download(&self, case: &mut Case) {
         let mut bytes = vec![0; self.rows.bytes() as usize];
         self.rows.read(0, &mut bytes).unwrap();
@@ -365,6 +370,24 @@ impl Flat {
         let out = GpuOutput::new(self.rows.address(), DIM as usize).with_mask(self.mask.address());
         // SAFETY: whoever launches waits for the ticket while this lives.
         unsafe { slot.lookup(stream.0, &batch, &out) }
+    }
+
+    pub(crate) fn prefetch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Prefetched, GpuError> {
+        let count = self.ids.len();
+        let batch = GpuBatch::new(self.on_gpu.address(), Len::Host(count), count as u32);
+        // SAFETY: whoever prefetches keeps this until the rows are there.
+        unsafe { slot.prefetch(stream.0, &batch) }
+    }
+
+    pub(crate) fn launch_prefetched(
+        &self,
+        slot: &GpuSlot,
+        prefetched: Prefetched,
+        stream: &Stream,
+    ) -> Result<Ticket, GpuError> {
+        let out = GpuOutput::new(self.rows.address(), DIM as usize).with_mask(self.mask.address());
+        // SAFETY: whoever launches waits for the ticket while this lives.
+        unsafe { slot.lookup_prefetched(prefetched, stream.0, &out) }
     }
 
     /// The same as a graph.

@@ -4,6 +4,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::Common;
 use warprow_bench::beds::Media;
+use warprow_bench::gpu::ahead::{AheadSetup, ahead};
 use warprow_bench::gpu::criteo::{
     CriteoResult, CriteoSetup, LatencySetup, Shape, calls, latencies, report, run, split,
 };
@@ -28,6 +29,10 @@ use warprow_workload::Machine;
 ///
 /// split: the same number of ids of one table by itself, and in look-ups of 26 tables: spread over them, or all in one of them.
 /// Aim: 3 us more at most.
+///
+/// ahead: different ids, rows on --drives drives: what is left of a look-up whose rows were fetched ahead, and steps of a look-up and a model's
+/// work (memory is written for about as long as a look-up takes), with each batch fetched a step ahead on a loader's stream, and not.
+/// --ids and --runs.
 ///
 /// call: processor time of the calling thread, by its own clock, and the duration of calls, for the look-ups of one, three and more
 /// kernels, and of a graph's launch. Aim: 10 us a call.
@@ -66,19 +71,19 @@ pub(crate) struct GpuArgs {
     /// tables: exponent of the power law that ids follow; 0 is uniform.
     #[arg(long, default_value_t = 1.05)]
     alpha: f64,
-    /// tables: drives, each with a thread that answers.
+    /// tables, ahead: drives, each with a thread that answers.
     #[arg(long, default_value_t = 8)]
     drives: u32,
     /// tables: what drives are made of [default: ram; of peers' shapes computed].
     #[arg(long, value_enum)]
     media: Option<Media>,
-    /// tables: repetitions, of which medians are taken; a third of them for the rivals.
+    /// tables, ahead: repetitions, of which medians are taken; a third of them for the rivals.
     #[arg(long, default_value_t = 9)]
     runs: u32,
-    /// small, split: bytes of rows.
+    /// small, split, ahead: bytes of rows.
     #[arg(long, default_value = "4G")]
     size: Bytes,
-    /// small: different ids of a batch.
+    /// small, ahead: different ids of a batch.
     #[arg(long, default_value = "1000")]
     ids: Count,
     /// small: fresh batches for each way of measuring; a tenth of it for split.
@@ -101,6 +106,8 @@ enum Part {
     Split,
     /// What calls cost.
     Call,
+    /// Batches fetched ahead.
+    Ahead,
 }
 
 pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
@@ -122,6 +129,14 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
     };
     let calls =
         if wants(Part::Call) { calls(&stream, args.calls.0.max(1), args.common.seed, note)? } else { Vec::new() };
+    let ahead = match wants(Part::Ahead) {
+        true => {
+            let (size, ids, drives, runs, seed) =
+                (args.size.0, args.ids.0, args.drives, args.runs.max(1), args.common.seed);
+            vec![ahead(&stream, &AheadSetup { size, ids, drives, runs, seed }, note)?]
+        }
+        false => Vec::new(),
+    };
     let mut notes = Vec::new();
     let tables = match wants(Part::Tables) {
         true => run(&stream, &setup(args), &mut |text| {
@@ -139,6 +154,7 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
             "small": small,
             "split": split,
             "calls": calls,
+            "ahead": ahead,
             "tables": tables,
             "notes": notes,
             "machine": machine_json(&machine),
@@ -153,6 +169,7 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
     if !calls.is_empty() {
         text += &report::calls(&calls)?;
     }
+    text += &report::ahead(&ahead)?;
     text += &report::tables(&tables)?;
     text += &busy(&machine);
     Ok(text)

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use warprow_bench::ahead::{self, AheadResult};
 use warprow_bench::arguments::Common;
 use warprow_bench::growth::{self, GrowthResult};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
@@ -32,6 +33,9 @@ use warprow_workload::{Machine, Pairs, median};
 /// are computed when they are read. Uniform ids without a DRAM tier show what size alone costs; with skewed ids and a
 /// DRAM tier of one size, larger tables also read more rows. Each size runs in a process of its own, in turn.
 ///
+/// ahead: steps of a look-up and a wait of --work, as for a model on a GPU; batches fetched --ahead steps ahead, and not at all. On a drive
+/// with --profile's timing whose rows are computed.
+///
 /// --gpu: the GPU executor instead, with options of its own: see lookup --gpu --help.
 #[derive(Debug, Parser)]
 #[command(
@@ -44,6 +48,7 @@ Examples:
   lookup --only cached --seconds 10 --json | jq .cached.rivals
   lookup --only direct --dir /mnt/nvme
   lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
+  lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
   lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
@@ -76,9 +81,15 @@ struct Args {
     /// Runs of each growing size.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Whose timing the drive of growing tables has: none, p5800x or gen5-tlc.
+    /// Whose timing the drive has, of growing tables and of steps ahead: none, p5800x or gen5-tlc.
     #[arg(long, default_value = "p5800x")]
     profile: String,
+    /// ahead: how many.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    ahead: u32,
+    /// ahead: microseconds that the caller waits in each step; as long as a look-up takes by default.
+    #[arg(long)]
+    work: Option<f64>,
     /// Where the drive's file is made, without a name. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -97,6 +108,8 @@ enum Part {
     Direct,
     /// Growing tables.
     Growth,
+    /// Batches fetched ahead.
+    Ahead,
 }
 
 #[derive(Debug, Subcommand)]
@@ -137,6 +150,13 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         result => result?,
     };
     let growths = if wants(Part::Growth) { Some(grow(args)?) } else { None };
+    let ahead = match wants(Part::Ahead) {
+        true => {
+            let work = args.work.map(|us| Duration::try_from_secs_f64(us * 1e-6)).transpose()?;
+            Some(ahead::run(&setup, profile, args.ahead, work, time)?)
+        }
+        false => None,
+    };
     if args.common.json {
         let cached = cached.as_ref().map(to_json);
         let direct = direct.as_ref().map(to_json);
@@ -152,6 +172,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "direct": direct,
             "profile": args.profile,
             "growth": growth,
+            "ahead": ahead.as_ref().map(ahead_json),
             "machine": machine_json(&machine),
         });
         return Ok(format!("{object}\n"));
@@ -163,8 +184,52 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     for growth in growths.iter().flatten() {
         growth.show(args, &mut text)?;
     }
+    if let Some(ahead) = &ahead {
+        show_ahead(args, ahead, &mut text)?;
+    }
     text += &busy(&machine);
     Ok(text)
+}
+
+fn show_ahead(args: &Args, result: &AheadResult, text: &mut String) -> std::fmt::Result {
+    let AheadResult { ahead, work, hot_rows, lookup, prefetch, prefetched, steps, checked } = result;
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {hot_rows} rows in DRAM, a drive with the timing of {}",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        args.profile
+    )?;
+    let calls = [("lookup", lookup), ("prefetch", prefetch), ("lookup_prefetched, rows there", prefetched)];
+    let call = |(name, latencies): (&str, _)| {
+        let [p50, p99] = percentiles(latencies);
+        [name.to_owned(), p50, p99]
+    };
+    writeln!(text, "{}", table(["call", "p50 µs", "p99 µs"], calls.map(call)))?;
+    let (waiting, us) = (work.as_secs_f64() * 1e6, |rate: f64| format!("{:.0}", 1e6 / rate));
+    let steps_of = [
+        ["one after the other".to_owned(), us(steps.median_b()), String::new()],
+        [format!("{ahead} ahead"), us(steps.median_a()), ratio(steps)],
+    ];
+    writeln!(text, "Steps of a look-up and a wait of {waiting:.0} µs:")?;
+    writeln!(text, "{}", table(["", "step µs", "steps/s to those (range)"], steps_of))?;
+    writeln!(text, "{checked} rows compared bit for bit.\n")
+}
+
+fn ahead_json(result: &AheadResult) -> Value {
+    let call = |latencies: &warprow_workload::Latencies| json!({ "p50_us": latencies.percentile_us(50.0), "p99_us": latencies.percentile_us(99.0) });
+    json!({
+        "ahead": result.ahead,
+        "work_us": result.work.as_secs_f64() * 1e6,
+        "rows_in_dram": result.hot_rows,
+        "lookup": call(&result.lookup),
+        "prefetch": call(&result.prefetch),
+        "lookup_prefetched": call(&result.prefetched),
+        "steps_per_second": { "ahead": result.steps.median_a(), "in_turn": result.steps.median_b(), "ratio": result.steps.ratio() },
+        "rows_checked": result.checked,
+    })
 }
 
 fn percentiles(latencies: &warprow_workload::Latencies) -> [String; 2] {

@@ -32,14 +32,14 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    fn of(latencies: &Latencies) -> Self {
+    pub(super) fn of(latencies: &Latencies) -> Self {
         let [p50, p99, p99_9, max] = [50.0, 99.0, 99.9, 100.0].map(|percent| latencies.percentile_us(percent));
         Self { p50, p99, p99_9, max }
     }
 }
 
 /// Ids that differ, spread over `0..rows`: batch `number` of them.
-fn different(shuffle: &warprow_workload::Shuffle, number: u64, ids: &mut [i64]) {
+pub(super) fn different(shuffle: &warprow_workload::Shuffle, number: u64, ids: &mut [i64]) {
     let first = number.wrapping_mul(ids.len() as u64);
     (0u64..).zip(ids).for_each(|(i, id)| *id = shuffle.id(first.wrapping_add(i) % shuffle.len()) as i64);
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::tables::stage_names;
 use super::{CallResult, CriteoResult, LatencyResult, Percentiles, SplitResult, Spread};
+use crate::gpu::ahead::AheadResult;
 use crate::output::{per_second, table};
 
 fn us(time: f64) -> String {
@@ -16,6 +17,30 @@ fn both(it: &Percentiles) -> [String; 3] {
 
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "NOT met" }
+}
+
+/// Batches that are fetched ahead.
+pub fn ahead(results: &[AheadResult]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    for it in results {
+        writeln!(text, "Batches of {} different ids, rows of 512 B on {} drives; us", it.ids, it.drives)?;
+        let rows = [("look-up", &it.lookup), ("the same, prefetched", &it.prefetched), ("a prefetch's call", &it.call)];
+        let rows = rows.map(|(name, times)| {
+            let [p50, p99, max] = both(times);
+            [name.to_owned(), p50, p99, max]
+        });
+        writeln!(text, "{}", table(["", "p50", "p99", "longest"], rows))?;
+        let [ratio, least, most] = it.ratio.map(|ratio| format!("{ratio:.2}"));
+        writeln!(
+            text,
+            "A step of a look-up and {} us of a model: {} us one after the other, {} us a step ahead ({ratio} times as many, {least} to {most})",
+            us(it.work_us),
+            us(it.in_turn_us),
+            us(it.ahead_us)
+        )?;
+        writeln!(text, "{} rows compared.\n", it.checked)?;
+    }
+    Ok(text)
 }
 
 /// Batches over the tables of a shape.
