@@ -192,7 +192,7 @@ fn created_at_random(seed: u64) {
 
 #[test]
 fn a_store_is_a_map_whatever_is_created_when() {
-    (0..10).for_each(created_at_random);
+    (0..6).for_each(created_at_random);
 }
 
 /// Some of many foreign keys pass for others by their fingerprints: until they are created, and never after it.
@@ -365,7 +365,7 @@ fn damage_is_not_written_anew() {
 /// number in all of them, also while their table is written anew and taken up.
 #[test]
 fn look_ups_see_whole_creations_in_order() {
-    const UPDATES: u64 = 400;
+    const UPDATES: u64 = 200;
     let (_drives, store) = store();
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
     let numbers = (0..400).map(|i| i * 1_000_003).collect();
