@@ -125,11 +125,19 @@ fn of_store(error: &StoreError) -> Meaning {
             (Class::Refused, format!("generation {id}"), "`warprow switch` to another first")
         }
         StoreError::Unfit { .. } => (Class::Refused, String::new(), "attach and plan anew"),
-        StoreError::UpdateRows { table, .. }
-        | StoreError::NoSuchRow { table, .. }
-        | StoreError::NoSuchKey { table, .. } => {
+        StoreError::UpdateRows { table, .. } | StoreError::NoSuchRow { table, .. } => {
             (Class::Input, table.clone(), "look at the ids and rows; nothing of these was updated")
         }
+        StoreError::NoSuchKey { table, .. } => {
+            (Class::Input, table.clone(), "look at the keys, or add --create; nothing of these was updated")
+        }
+        StoreError::CreatedKeys { generation } => {
+            (Class::Refused, format!("generation {generation}"), "`warprow compact` first")
+        }
+        StoreError::CreatedUnfollowed { table } => {
+            (Class::Refused, table.clone(), "drop the executor on the GPU first")
+        }
+        StoreError::Keys { table, .. } => (Class::Bug, table.clone(), "please report it"),
         StoreError::OverlayFull { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")
         }

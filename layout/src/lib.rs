@@ -79,5 +79,5 @@ pub use repair::{Mend, MendWhat, RepairPlan};
 pub use rewrite::{Patch, Rewritten};
 pub use superblock::Superblock;
 pub use table::{KeySpec, MAX_NAME, RankWidth, Region, StoredKeys, StoredRanks, Table, TableSpec, row_crc};
-pub use transaction::Transaction;
+pub use transaction::{Rebuilt, Transaction};
 pub use volume::Volume;

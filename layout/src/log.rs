@@ -9,6 +9,7 @@ use crate::error::{BlockError, VolumeError};
 use crate::generation::{Generation, LOG_ENTRY, LogChunk, MAX_LOG_CHUNKS};
 use crate::placement::ChunkRef;
 use crate::rewrite::Rewritten;
+use crate::transaction::Rebuilt;
 use crate::units;
 use crate::volume::{LogClaim, Reserved, Volume};
 
@@ -277,15 +278,37 @@ impl Log {
     ///
     /// Who holds the generation as it was still reads its old chunks, and needs the updates that were dropped.
     pub fn compact(&mut self, sequence: u64, rewritten: Rewritten) -> Result<Arc<Generation>, VolumeError> {
-        if rewritten.generation.id != self.generation {
-            return Err(VolumeError::NoSuchGeneration { id: rewritten.generation.id });
+        let id = rewritten.generation.id;
+        self.drop_to(sequence, id, |change| rewritten.commit(change))
+    }
+
+    /// As [`compact`](Self::compact), where the generation was written anew with all updates up to `sequence`: its tables are others from
+    /// now on, and what was appended since is of these.
+    pub fn replace(&mut self, sequence: u64, rebuilt: Rebuilt) -> Result<Arc<Generation>, VolumeError> {
+        // Moved chunks are no matter: the rows in them were the same.
+        if rebuilt.before().base_sequence != self.found()?.base_sequence {
+            return Err(VolumeError::Rewriting { generation: self.generation });
+        }
+        let id = rebuilt.id();
+        self.drop_to(sequence, id, |change| rebuilt.commit(change))
+    }
+
+    /// Commits generation `id`, with its log without the chunks up to `sequence`.
+    fn drop_to(
+        &mut self,
+        sequence: u64,
+        id: u64,
+        commit: impl FnOnce(&mut dyn FnMut(&mut Generation)) -> Result<Arc<Generation>, VolumeError>,
+    ) -> Result<Arc<Generation>, VolumeError> {
+        if id != self.generation {
+            return Err(VolumeError::NoSuchGeneration { id });
         }
         // Another compaction overtook this one: these rows are older than those in the chunks.
         if sequence < self.found()?.base_sequence {
             return Err(VolumeError::Rewriting { generation: self.generation });
         }
         let (last, doubt) = (self.last, self.doubt);
-        let compacted = rewritten.commit(|generation| {
+        let compacted = commit(&mut |generation| {
             if doubt {
                 settle(&mut generation.log, last);
             }

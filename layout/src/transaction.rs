@@ -9,7 +9,8 @@ use crate::generation::{Generation, GenerationSpec};
 use crate::keyed::Keyed;
 use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
-use crate::volume::{Claim, Reserved, Writing};
+use crate::table::Table;
+use crate::volume::{Claim, Reserved, RewriteClaim, Volume, Writing};
 
 /// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
 ///
@@ -104,6 +105,35 @@ impl Transaction {
         Ok(Loader::keyed(entry.clone(), generation.placement.clone(), source, keyed))
     }
 
+    /// Says that table `table` will be a copy of `from`, another generation's, with its ranks and keys: each of its regions is to be
+    /// written with what is in the other's, from its beginning on. Rows, and their checksums, may be others.
+    pub fn copied(&mut self, table: usize, from: &Table) -> Result<(), VolumeError> {
+        let generation = &mut self.generation;
+        let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
+        let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
+        let shape = |table: &Table| {
+            let ranks = table.ranks.map(|ranks| (ranks.region.lbas, ranks.width));
+            let keys = table.keys.map(|keys| (keys.spec, keys.index.lbas, keys.keys.map(|keys| keys.lbas)));
+            (table.rows, table.packing, table.rows_region.lbas, ranks, keys, table.crc_region.map(|crcs| crcs.lbas))
+        };
+        if shape(entry) != shape(from) {
+            let reason = format!("it has not the shape of table {:?}, of which it is to be a copy", from.name);
+            return Err(VolumeError::InvalidTable { table: entry.name.clone(), reason });
+        }
+        let regions = (entry.ranks.map(|it| it.region), entry.keys.map(|it| (it.index, it.keys)));
+        (entry.ranks, entry.keys) = (from.ranks, from.keys);
+        if let (Some(ranks), Some(region)) = (&mut entry.ranks, regions.0) {
+            ranks.region = region;
+        }
+        if let (Some(stored), Some((index, keys))) = (&mut entry.keys, regions.1) {
+            (stored.index, stored.keys) = (index, keys);
+        }
+        if let Some(ranked) = self.ranked.get_mut(table) {
+            *ranked = true;
+        }
+        Ok(())
+    }
+
     /// Also drops generation `id` in the same commit: the switch from an old version to this one.
     pub fn supersede(&mut self, id: u64) {
         self.superseded.push(id);
@@ -122,14 +152,7 @@ impl Transaction {
         self,
         choose: impl FnOnce(&[Arc<Generation>]) -> Result<Vec<u64>, E>,
     ) -> Result<(Arc<Generation>, Vec<u64>), E> {
-        let tables = self.generation.tables.iter().zip(&self.ranked);
-        if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.ranks.is_some() && !**ranked) {
-            return Err(VolumeError::RanksNotGiven { table: table.name.clone() }.into());
-        }
-        let tables = self.generation.tables.iter().zip(&self.ranked);
-        if let Some((table, _)) = tables.into_iter().find(|(table, ranked)| table.keys.is_some() && !**ranked) {
-            return Err(VolumeError::KeysNotGiven { table: table.name.clone() }.into());
-        }
+        self.check()?;
         self.writing.commit(true, self.id, |catalogue, commit| {
             let superseded = [self.superseded, choose(&catalogue.generations)?].concat();
             for &id in &superseded {
@@ -141,6 +164,81 @@ impl Transaction {
             catalogue.generations.push(generation.clone());
             Ok((generation, superseded))
         })
+    }
+}
+
+impl Transaction {
+    /// Refuses a commit of tables whose ranks or keys were not given.
+    fn check(&self) -> Result<(), VolumeError> {
+        let mut tables = self.generation.tables.iter().zip(&self.ranked).filter(|(_, ranked)| !**ranked);
+        match tables.find(|(table, _)| table.ranks.is_some() || table.keys.is_some()) {
+            None => Ok(()),
+            Some((table, _)) if table.ranks.is_some() => Err(VolumeError::RanksNotGiven { table: table.name.clone() }),
+            Some((table, _)) => Err(VolumeError::KeysNotGiven { table: table.name.clone() }),
+        }
+    }
+}
+
+/// A generation that is being written anew, all of it: with other rows, keys and chunks, under its id. Readers are not concerned,
+/// and nothing has changed, until [`Log::replace`](crate::Log::replace) takes it up; dropped, its chunks are free again.
+pub struct Rebuilt {
+    transaction: Transaction,
+    before: Arc<Generation>,
+    _claim: RewriteClaim,
+}
+
+impl Volume {
+    /// Begins to write a generation anew: finds chunks for its tables as `spec` has them, under its name. Nobody else gives it other
+    /// chunks meanwhile, or brings another generation; its log goes on.
+    pub fn rebuild(&self, id: u64, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {
+        let claim = self.claim_rewrite(id)?;
+        let before = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        if before.name != spec.name {
+            let reason = format!("it is to be generation {id} of {:?} anew", before.name);
+            return Err(VolumeError::InvalidGeneration { name: spec.name.clone(), reason });
+        }
+        let mut transaction = self.begin(spec)?;
+        transaction.generation.id = id;
+        Ok(Rebuilt { transaction, before, _claim: claim })
+    }
+}
+
+impl Rebuilt {
+    /// Where its rows are to be written, and by which loaders.
+    pub fn transaction(&mut self) -> &mut Transaction {
+        &mut self.transaction
+    }
+
+    /// The generation as it is before that. Holding it pins its chunks.
+    pub fn before(&self) -> &Arc<Generation> {
+        &self.before
+    }
+
+    /// The generation's id.
+    pub fn id(&self) -> u64 {
+        self.before.id
+    }
+
+    /// Commits the generation as it was written, and as `change` makes it besides.
+    pub(crate) fn commit(self, change: impl FnOnce(&mut Generation)) -> Result<Arc<Generation>, VolumeError> {
+        let Self { transaction, before, .. } = &self;
+        transaction.check()?;
+        let id = before.id;
+        transaction.writing.commit(true, None, |catalogue, _| {
+            catalogue.change(id, |changed| {
+                changed.tables.clone_from(&transaction.generation.tables);
+                changed.placement = transaction.generation.placement.clone();
+                change(changed);
+                Ok(())
+            })?;
+            catalogue.generation(id).cloned().ok_or(VolumeError::NoSuchGeneration { id })
+        })
+    }
+}
+
+impl std::fmt::Debug for Rebuilt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rebuilt").field("generation", &self.transaction.generation).finish_non_exhaustive()
     }
 }
 

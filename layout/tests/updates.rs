@@ -469,8 +469,69 @@ fn compact(volume: &Volume, log: &mut Log, all: &[Change], meanwhile: impl FnOnc
     log.compact(sequence, rewritten).unwrap()
 }
 
+/// Rows of version 1 as they are after changes.
+struct Changed<'a> {
+    original: Rows,
+    changes: std::collections::HashMap<(u32, u64), &'a [u8]>,
+}
+
+impl RowSource for Changed<'_> {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        self.original.read(first, row_bytes, rows)?;
+        for (id, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+            if let Some(changed) = self.changes.get(&(self.original.table as u32, id)) {
+                row.copy_from_slice(changed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the generation anew, one table with a row more than it had and one as a copy, and drops the log up to there.
+fn rebuild(volume: &Volume, log: &mut Log, all: &[Change], meanwhile: impl FnOnce(&mut Log)) -> Arc<Generation> {
+    let sequence = log.seal();
+    let before = volume.generations().remove(0);
+    let mut spec = model();
+    spec.tables[1].rows = before.tables[1].rows + 1;
+    let mut rebuilt = volume.rebuild(0, &spec).unwrap();
+    assert!(matches!(volume.rebuild(0, &spec), Err(VolumeError::Rewriting { generation: 0 })));
+    assert!(matches!(volume.begin(&spec), Err(VolumeError::Busy)));
+    let tx = rebuilt.transaction();
+    for table in 0..3 {
+        let source = Changed { original: Rows { version: 1, table }, changes: rows_after(&all[..sequence as usize]) };
+        let entry = tx.generation().tables[table].clone();
+        let ranks = entry.ranks.map(|_| ranks(1, entry.rows));
+        if table == 1 {
+            assert!(matches!(tx.copied(table, &before.tables[table]), Err(VolumeError::InvalidTable { .. })));
+        }
+        let loader = tx.loader(table, &source, ranks.as_ref()).unwrap();
+        for extent in loader.extents(16 << 10) {
+            let mut buf = vec![0xEE; extent.bytes];
+            loader.fill(&extent, &mut buf).unwrap();
+            volume.drive(extent.drive).unwrap().write(extent.lba, &buf).unwrap();
+        }
+        if table != 1 {
+            // With the checksums that it has.
+            tx.copied(table, &before.tables[table]).unwrap();
+        }
+    }
+    meanwhile(log);
+    let replaced = log.replace(sequence, rebuilt).unwrap();
+    assert_eq!((replaced.id, replaced.shown, replaced.base_sequence), (before.id, before.shown, sequence));
+    assert_eq!(replaced.tables[1].rows, before.tables[1].rows + 1);
+    replaced
+}
+
+type Compact = fn(&Volume, &mut Log, &[Change], &mut dyn FnMut(&mut Log)) -> Arc<Generation>;
+
+/// Copies the chunks that were updated; or writes all anew.
+const WAYS: [Compact; 2] = [
+    |volume, log, all, meanwhile| compact(volume, log, all, meanwhile),
+    |volume, log, all, meanwhile| rebuild(volume, log, all, meanwhile),
+];
+
 /// Updates, a compaction with updates meanwhile, more of them; another compaction with none; another process.
-fn record_compactions(shapes: &[Shape]) -> Recorded {
+fn record_compactions(shapes: &[Shape], compact: Compact) -> Recorded {
     let (rig, volume) = loaded(shapes);
     let base = rig.images();
     let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
@@ -487,7 +548,7 @@ fn record_compactions(shapes: &[Shape]) -> Recorded {
     add(&mut all, &mut log, 40);
     mark(&volume, all.len());
     let before = all.clone();
-    compact(&volume, &mut log, &before, |log| {
+    compact(&volume, &mut log, &before, &mut |log| {
         add(&mut all, log, 3);
         mark(&volume, all.len());
     });
@@ -496,7 +557,7 @@ fn record_compactions(shapes: &[Shape]) -> Recorded {
     add(&mut all, &mut log, 2);
     mark(&volume, all.len());
     let before = all.clone();
-    let compacted = compact(&volume, &mut log, &before, |_| ());
+    let compacted = compact(&volume, &mut log, &before, &mut |_| ());
     mark(&volume, all.len());
     assert!(compacted.log.is_empty());
     assert_eq!(check_rows(&volume, &all), Ok(45));
@@ -547,16 +608,21 @@ fn compacted_or_not(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Resu
 fn cuts_during_compaction_leave_every_row_as_updated() {
     for lba_size in [512, 4096] {
         let shapes = shapes(lba_size);
-        let recorded = record_compactions(&shapes);
-        let check = |crash| compacted_or_not(&shapes, &recorded, crash);
-        enumerate_fates(&shapes, &recorded.base, &recorded.log, 0, &FEW, check).unwrap();
+        for way in WAYS {
+            let recorded = record_compactions(&shapes, way);
+            let check = |crash| compacted_or_not(&shapes, &recorded, crash);
+            enumerate_fates(&shapes, &recorded.base, &recorded.log, 0, &FEW, check).unwrap();
+        }
     }
 }
 
 #[test]
 fn the_flushes_of_a_compaction_are_needed() {
     let shapes = shapes(512);
-    let recorded = record_compactions(&shapes);
+    WAYS.iter().for_each(|&way| flushes_are_needed(&shapes, &record_compactions(&shapes, way)));
+}
+
+fn flushes_are_needed(shapes: &[Shape], recorded: &Recorded) {
     // The commit of the first one: between the second mark and the third.
     let position = |mark| recorded.log.iter().position(|op| matches!(op, Op::Mark(it) if *it == mark)).unwrap();
     let flushes: Vec<usize> =
@@ -566,8 +632,8 @@ fn the_flushes_of_a_compaction_are_needed() {
         let mut log = recorded.log.clone();
         log.remove(from);
         let end = log.len().min(position(3) + 1);
-        let check = |crash| compacted_or_not(&shapes, &recorded, crash);
-        let found = enumerate_fates(&shapes, &recorded.base, &log[..end], from, &withstood(12), check);
+        let check = |crash| compacted_or_not(shapes, recorded, crash);
+        let found = enumerate_fates(shapes, &recorded.base, &log[..end], from, &withstood(12), check);
         // That of the data is followed by those of the catalogues, before any superblock speaks of it: see docs/layout.md.
         assert_eq!(found.is_err(), number >= SIZES.len(), "flush {number}");
     }

@@ -92,6 +92,10 @@ const WINDOW: u32 = 4 << 20;
 impl Passes {
     /// Passes over table `table` of `store`. In the staged mode all its rows are read.
     pub fn open(store: &Store, table: &str, options: PassOptions) -> Result<Self, PassError> {
+        // Keys that updates created have no ranks yet.
+        if !store.created(table)?.is_empty() {
+            store.compact(store.generation(table)?.0.id)?;
+        }
         let (generation, index) = store.generation(table)?;
         let (id, model) = (generation.id, generation.name.clone());
         let table = generation

@@ -300,6 +300,31 @@ fn others_updates_are_not_lost() {
     rig.reopen().check("theirs is the last");
 }
 
+/// Keys that updates created are the table's when passes begin, and no key is created by others meanwhile unnoticed.
+#[test]
+fn keys_that_updates_created_are_found() {
+    for kind in [Kind::U64, Kind::I64] {
+        let mut rig = Rig::new(kind, 300, 16, 512, 8);
+        let create = |store: &warprow_store::Store, key: u64| {
+            let options = warprow_store::UpdateOptions::default().with_created_keys();
+            store.update_with(rig::NAME, &[key], &[3; 64], &options).unwrap();
+        };
+        create(&rig.store, 1 << 61);
+        rig.model.insert(1 << 61, vec![3; 64]);
+        let cache = CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 };
+        let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::cached(1 << 20, cache)).unwrap();
+        rig.check("it is in the table");
+        let pass = passes.stage(&rig.keyset(vec![1 << 61])).unwrap();
+        read(&pass, &rig.model);
+        passes.finish(pass, &[4; 64]).unwrap();
+        rig.model.insert(1 << 61, vec![4; 64]);
+        rig.check("its row is trained");
+        create(&rig.store, 1 << 60);
+        let refused = passes.stage(&rig.keyset(vec![1 << 61])).unwrap_err();
+        assert!(matches!(refused, PassError::Changed { .. }), "{refused}");
+    }
+}
+
 /// Read ahead, so that nothing is left to read; and what is read ahead is no hit.
 #[test]
 fn the_next_pass_is_read_during_this_one() {

@@ -143,13 +143,39 @@ pub enum StoreError {
         /// Bytes that were given.
         given: usize,
     },
-    /// Keys that a table does not have cannot be updated: a load brings new ones.
-    #[error("table {table:?} has no row of key {}: new keys come with a load", .keys.join(", "))]
+    /// Keys that a table does not have are not created unless that is asked for.
+    #[error(
+        "table {table:?} has no row of key {}: new keys come with a load, or with an update that creates them",
+        .keys.join(", ")
+    )]
     NoSuchKey {
         /// The table.
         table: String,
         /// The first such keys, at most 10, as numbers.
         keys: Vec<String>,
+    },
+    /// Keys of a table were created that it does not have yet, and so no ranks for them.
+    #[error("keys of a table of generation {generation} were created that it does not have yet: compact it first")]
+    CreatedKeys {
+        /// The generation.
+        generation: u64,
+    },
+    /// An executor on a GPU does not see keys that are created.
+    #[error(
+        "no key of table {table:?} is created while an executor on a GPU is attached, which would not see it: drop it, create the keys, \
+         compact, and attach it again"
+    )]
+    CreatedUnfollowed {
+        /// The table.
+        table: String,
+    },
+    /// No index can be made for keys.
+    #[error("the keys of table {table:?}: {source}")]
+    Keys {
+        /// The table.
+        table: String,
+        /// Why not.
+        source: warprow_layout::KeyedError,
     },
     /// Ids that a table does not have cannot be updated.
     #[error("table {table:?} has {rows} rows, and none of id {}", join(.ids))]

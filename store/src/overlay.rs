@@ -16,6 +16,9 @@ pub(crate) trait Follower: std::fmt::Debug + Send + Sync {
     fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String>;
 }
 
+/// In an entry's table: its key is one that the table does not have, and no id or slot.
+pub(crate) const CREATED: u32 = 1 << 31;
+
 /// The rows of one generation that were updated.
 #[derive(Debug)]
 pub(crate) struct Overlay {
@@ -26,6 +29,8 @@ pub(crate) struct Overlay {
     base: u64,
     /// Held while rows are published.
     followers: Mutex<Vec<Weak<dyn Follower>>>,
+    /// Whether keys were created, or are about to be: set while followers are held.
+    creates: AtomicBool,
 }
 
 /// A hash table of records. Both are written once each: what was published stays as it is.
@@ -41,6 +46,8 @@ struct Records {
     bytes: AtomicU64,
     live: AtomicU64,
     live_bytes: AtomicU64,
+    /// Whether any are of created keys.
+    created: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +80,9 @@ impl Record {
 /// A row to be put in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
+    /// Its table's index in the generation, with [`CREATED`] if the key is one that the table does not have.
     pub table: u32,
+    /// Its id or slot.
     pub key: u64,
     pub sequence: u64,
     /// Where it begins in the rows of its batch, and its bytes.
@@ -104,6 +113,7 @@ impl Records {
             bytes: AtomicU64::new(0),
             live: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
+            created: AtomicBool::new(false),
         }
     }
 
@@ -159,6 +169,9 @@ impl Records {
             // Rows of a table are of one size.
             self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
+        if table & CREATED != 0 {
+            self.created.store(true, Ordering::Relaxed);
+        }
         let Some(place) = self.records.get(number) else { return };
         let _ = place.set(Record { table, key, sequence, before, rows: rows.clone(), begin, bytes });
         self.slots[slot].store(hash(table, key) >> 32 << 32 | (number as u64 + 1), Ordering::Release);
@@ -194,6 +207,7 @@ impl Overlay {
             any: AtomicBool::new(false),
             base: sequence,
             followers: Mutex::default(),
+            creates: AtomicBool::new(false),
         }
     }
 
@@ -208,6 +222,19 @@ impl Overlay {
         Ok((own, more))
     }
 
+    /// Whether keys can be created, which nobody follows: then nobody may from now on.
+    pub(crate) fn may_create(&self) -> bool {
+        let followers = lock(&self.followers);
+        let free = !followers.iter().any(|it| it.strong_count() > 0);
+        self.creates.fetch_or(free, Ordering::Relaxed);
+        free
+    }
+
+    /// Whether keys were created, or are about to be. It stays so in [`follow`](Self::follow).
+    pub(crate) fn creates(&self) -> bool {
+        self.creates.load(Ordering::Relaxed)
+    }
+
     /// Makes room with all who follow.
     pub(crate) fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
         let followers: Vec<Arc<dyn Follower>> = lock(&self.followers).iter().filter_map(Weak::upgrade).collect();
@@ -219,14 +246,16 @@ impl Overlay {
         self.base
     }
 
-    /// The overlay that is left when rows up to `sequence` are in the generation's chunks. Nobody publishes meanwhile.
-    pub(crate) fn after(&self, sequence: u64) -> Self {
+    /// The overlay that is left when rows up to `sequence` are in the generation's chunks, each where `place` puts its entry.
+    /// Nobody publishes meanwhile.
+    pub(crate) fn after(&self, sequence: u64, place: impl Fn(&mut Entry)) -> Self {
         let left = Self::new(sequence);
         let records = self.records();
         let mut later: Vec<&Record> = records.latest().filter(|record| record.sequence > sequence).collect();
         later.sort_unstable_by_key(|record| record.sequence);
         let mut rows = Vec::new();
-        let entries: Vec<Entry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
+        let mut entries: Vec<Entry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
+        entries.iter_mut().for_each(place);
         left.publish_here(&entries, &rows.into());
         left
     }
@@ -297,6 +326,9 @@ impl Overlay {
         }
         let records = self.records();
         entries.iter().for_each(|entry| records.insert(entry, rows));
+        if records.created.load(Ordering::Relaxed) {
+            self.creates.store(true, Ordering::Relaxed);
+        }
         records.published.store(last, Ordering::Release);
         self.any.store(true, Ordering::Release);
     }
@@ -322,7 +354,14 @@ impl Snapshot {
         self.records.get(record).map_or(&[], Record::row)
     }
 
-    /// All updated rows of a table: key and row, in no particular order.
+    /// Whether keys may have been created: else none was.
+    #[inline]
+    pub(crate) fn creates(&self) -> bool {
+        // Written before what this one shows was published.
+        self.records.created.load(Ordering::Relaxed)
+    }
+
+    /// All updated rows of a table: id or slot and row, in no particular order. With [`CREATED`], of its created keys: key and row.
     pub(crate) fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
         let keys = self.records.latest().filter(move |record| record.table == table).map(|record| record.key);
         keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))

@@ -215,9 +215,13 @@ impl Slot {
             return Err(LookupError::PrefetchNotPlanned);
         }
         check_batch(&plan, batch, &mut state.bags)?;
-        let found = state.find(&plan, batch, &mut Watch::new(&plan));
+        let mut snapshots = std::mem::take(&mut state.snapshots);
+        snapshots.extend(plan.overlays.iter().map(|overlay| overlay.snapshot()));
+        let found = state.find(&plan, &snapshots, batch, &mut Watch::new(&plan));
         if found.is_err() {
             count(&plan, &found);
+            snapshots.clear();
+            std::mem::swap(&mut state.snapshots, &mut snapshots);
         }
         let report = found?;
         let mut kept = std::mem::take(&mut state.kept);
@@ -226,8 +230,6 @@ impl Slot {
             kept.weights.iter_mut().zip(weights).for_each(|(kept, &weight)| *kept = weight);
         }
         state.kept = kept;
-        let mut snapshots = std::mem::take(&mut state.snapshots);
-        snapshots.extend(plan.overlays.iter().map(|overlay| overlay.snapshot()));
         let (sorted, done) = Default::default();
         self.holding.fetch(Ahead { plan, snapshots, batch: batch.batch, report, sorted, done, refused: None });
         Ok(())

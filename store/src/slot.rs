@@ -19,8 +19,8 @@ use crate::prefetch::{Holding, Kept};
 use crate::read::{Landings, Lane, Reading, read};
 use crate::report::{Report, Stage};
 use crate::stage::{
-    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, dedupe, keys, mask, merge, order,
-    route, sieve, sparse_keys, sparse_mask, updated,
+    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, created, dedupe, keys, mask, merge,
+    order, route, sieve, sparse_keys, sparse_mask, updated,
 };
 
 /// Bytes of landing memory that a queue pair has at most, for each of its two halves.
@@ -241,7 +241,7 @@ impl State {
         let mut watch = Watch::new(plan);
         check(plan, batch, out, &mut self.bags)?;
         self.ready(&watch)?;
-        let mut report = self.find(plan, batch, &mut watch)?;
+        let mut report = self.find(plan, snapshots, batch, &mut watch)?;
         let sorted = self.sort(plan, snapshots, batch.batch, &mut report, &mut watch);
         if let Some(mask) = &mut out.mask {
             self.mask(plan, batch, mask);
@@ -272,6 +272,7 @@ impl State {
     pub(crate) fn find(
         &mut self,
         plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
         batch: &Batch<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Report, LookupError> {
@@ -285,10 +286,18 @@ impl State {
         for (number, (feature, range)) in features().enumerate() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
             let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
-            let found = with_ids!(batch.ids, ids => match &plan.sparse[usize::from(table)] {
-                None => keys(&ids[range], table, rows, padding, read_padding, keys_out),
-                Some(sparse) => sparse_keys(&ids[range], table, sparse, padding, read_padding, keys_out),
+            let sparse = &plan.sparse[usize::from(table)];
+            let mut found = with_ids!(batch.ids, ids => match sparse {
+                None => keys(&ids[range.clone()], table, rows, padding, read_padding, keys_out),
+                Some(sparse) => sparse_keys(&ids[range.clone()], table, sparse, padding, read_padding, keys_out),
             });
+            let (overlay, index) = plan.table(table).overlay;
+            if let (Some(sparse), Some(Some(snapshot))) = (sparse, snapshots.get(usize::from(overlay)))
+                && snapshot.creates()
+            {
+                let of = (table, index, sparse.index.kind());
+                with_ids!(batch.ids, ids => created(&ids[range], of, snapshot, padding, read_padding, keys_out, &mut found));
+            }
             match feature.bounds {
                 Bounds::Ignore => counts.padding += found.missing,
                 Bounds::Count | Bounds::Report => counts.missing += found.missing,
@@ -339,7 +348,8 @@ impl State {
             let (overlay, index) = plan.table(feature.table).overlay;
             if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
                 let (keys, places) = (&mut all_keys[range.clone()], &mut places[range.clone()]);
-                updated(snapshot, (overlay, index), keys, places, &mut sieved);
+                let created = plan.sparse[usize::from(feature.table)].is_some();
+                updated(snapshot, (overlay, index), created, keys, places, &mut sieved);
             }
             sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
         }

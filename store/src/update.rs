@@ -1,5 +1,6 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
+mod grown;
 mod together;
 
 pub use together::{FillRow, TakeRow};
@@ -8,10 +9,12 @@ use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, Log, Patch, Table, Update, VolumeError};
 
+use self::grown::Grown;
 use crate::member::lock;
-use crate::overlay::{Entry, Overlay};
+use crate::overlay::{CREATED, Entry, Overlay, Snapshot};
 use crate::stage::SparseIds;
 use crate::store::{Located, Shared};
 use crate::{Store, StoreError};
@@ -48,63 +51,76 @@ struct Writer {
     log: Option<Log>,
     /// Of the generation as it is in the catalogue.
     current: Arc<Overlay>,
+    keyed: KeyedTables,
     /// Of the generation as it was before compactions, where somebody still reads it so.
-    older: Vec<Weak<Overlay>>,
+    older: Vec<Older>,
+    /// Sequence numbers of compactions that gave tables other keys.
+    grown: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Older {
+    overlay: Weak<Overlay>,
     keyed: KeyedTables,
 }
 
 /// What finds the keys of a generation's tables that have keys, read when one is updated: overlays have their rows by slot, as
-/// look-ups do, and logs by key.
-#[derive(Debug, Default)]
+/// look-ups do, and logs by key. What the current overlay has those before have, as they were then.
+#[derive(Debug, Default, Clone)]
 struct KeyedTables(HashMap<u32, SparseIds>);
 
 impl KeyedTables {
     /// That of table number `index`; `None`: it has ids.
-    fn of(&mut self, store: &Shared, generation: &Generation, index: u32) -> Result<Option<&SparseIds>, StoreError> {
+    fn read(store: &Shared, generation: &Generation, index: u32) -> Result<Option<SparseIds>, StoreError> {
         let Some(table) = generation.tables.get(index as usize).filter(|table| table.keys.is_some()) else {
             return Ok(None);
         };
-        Ok(Some(match self.0.entry(index) {
-            MapEntry::Occupied(known) => known.into_mut(),
-            MapEntry::Vacant(place) => {
-                let (volume, index) = (&store.volume, index as usize);
-                let missing = || StoreError::KeysNotStored { table: table.name.clone() };
-                // A fingerprint that passes falsely would have another key's row changed.
-                let stored = volume.read_keys(generation, index)?.ok_or_else(missing)?;
-                let found = volume.read_key_index(generation, index)?.ok_or_else(missing)?;
-                let ranks = volume.read_ranks(generation, index)?.map(Arc::new);
-                place.insert(SparseIds { index: Arc::new(found), stored: Some(Arc::new(stored)), ranks })
-            }
-        }))
+        let (volume, index) = (&store.volume, index as usize);
+        let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+        // A fingerprint that passes falsely would have another key's row changed.
+        let stored = volume.read_keys(generation, index)?.ok_or_else(missing)?;
+        let found = volume.read_key_index(generation, index)?.ok_or_else(missing)?;
+        let ranks = volume.read_ranks(generation, index)?.map(Arc::new);
+        Ok(Some(SparseIds { index: Arc::new(found), stored: Some(Arc::new(stored)), ranks }))
     }
 
-    /// What overlays have rows of these ids or keys by.
-    fn places(
-        &mut self,
-        store: &Shared,
-        generation: &Generation,
-        index: u32,
-        ids: &[u64],
-    ) -> Result<Option<Vec<u64>>, StoreError> {
-        let Some(sparse) = self.of(store, generation, index)? else { return Ok(None) };
-        let (slots, absent) = sparse.slots_of(ids);
-        if absent.is_empty() {
-            return Ok(Some(slots));
-        }
-        let kind = sparse.index.kind();
-        let keys = absent.iter().take(10).map(|&key| kind.number(key).to_string()).collect();
-        let table = generation.tables.get(index as usize).map(|table| table.name.clone()).unwrap_or_default();
-        Err(StoreError::NoSuchKey { table, keys })
-    }
-
-    /// The same for records of a log, in their place.
-    fn place(&mut self, store: &Shared, generation: &Generation, entries: &mut [Entry]) -> Result<(), StoreError> {
-        for entry in entries {
-            if let Some(slots) = self.places(store, generation, entry.table, &[entry.key])? {
-                entry.key = slots.first().copied().unwrap_or(entry.key);
-            }
+    /// Reads that of table number `index`, if there is one and it is not there.
+    fn know(&mut self, store: &Shared, generation: &Generation, index: u32) -> Result<(), StoreError> {
+        if let MapEntry::Vacant(place) = self.0.entry(index)
+            && let Some(sparse) = Self::read(store, generation, index)?
+        {
+            place.insert(sparse);
         }
         Ok(())
+    }
+
+    /// What overlays have rows of these ids or keys by: table and key of their entries.
+    fn places(&self, table: u32, ids: &[u64]) -> Vec<(u32, u64)> {
+        let Some(sparse) = self.0.get(&table) else { return ids.iter().map(|&id| (table, id)).collect() };
+        let place = |(&slot, &id)| if slot == KeyIndex::ABSENT { (table | CREATED, id) } else { (table, slot) };
+        sparse.slots_of(ids).iter().zip(ids).map(place).collect()
+    }
+
+    /// Entries of a log, in their places.
+    fn placed(&self, entries: &[Entry]) -> Vec<Entry> {
+        let place = |entry: &Entry| {
+            let (table, key) = self.places(entry.table, &[entry.key]).first().copied()?;
+            Some(Entry { table, key, ..*entry })
+        };
+        entries.iter().filter_map(place).collect()
+    }
+
+    /// Puts an entry that is placed by `before` where it is by these.
+    fn replace(&self, before: &Self, entry: &mut Entry) {
+        let table = entry.table & !CREATED;
+        let key = match before.0.get(&table) {
+            Some(sparse) if entry.table & CREATED == 0 => sparse.id_at(entry.key),
+            _ => Some(entry.key),
+        };
+        // All of them have their keys: they were found by these.
+        if let Some(&place) = key.and_then(|key| self.places(table, &[key]).first().copied()).as_ref() {
+            (entry.table, entry.key) = place;
+        }
     }
 }
 
@@ -151,17 +167,29 @@ impl Writer {
                 rows.extend_from_slice(row);
             }
         })?;
-        self.keyed.place(store, &found, &mut entries)?;
+        entries.iter().try_for_each(|entry| self.know(store, &found, entry.table))?;
         // An executor on a GPU that does not take them is behind until it takes the next update: that one's caller is told.
-        let _ = self.publish(&entries, &rows.into());
+        let _ = self.publish(&self.keyed.placed(&entries), &entries, &rows.into());
         Ok(log)
+    }
+
+    /// Reads the keys of a table, if it has any and they were not read. It has those of `generation` since the oldest of the overlays.
+    fn know(&mut self, store: &Shared, generation: &Generation, table: u32) -> Result<(), StoreError> {
+        if self.keyed.0.contains_key(&table) {
+            return Ok(());
+        }
+        self.keyed.know(store, generation, table)?;
+        if let Some(sparse) = self.keyed.0.get(&table) {
+            for older in &mut self.older {
+                older.keyed.0.entry(table).or_insert_with(|| sparse.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Makes room for so many rows more, of so many bytes, in the overlays that live; else the bytes that they would take.
     fn make_room(&mut self, more: usize, bytes: usize, bound: u64) -> Result<(), u64> {
-        self.older.retain(|overlay| overlay.strong_count() > 0);
-        let older = self.older.iter().filter_map(Weak::upgrade);
-        let all: Vec<Arc<Overlay>> = older.chain([self.current.clone()]).collect();
+        let all = self.overlays();
         let needed = |all: &[Arc<Overlay>]| all.iter().map(|it| it.bytes_with(more, bytes)).sum::<u64>();
         let wanted = needed(&all);
         if wanted <= bound {
@@ -175,17 +203,42 @@ impl Writer {
         if wanted <= bound { Ok(()) } else { Err(wanted) }
     }
 
-    /// Room with those who follow the overlays.
-    fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
-        let mut all = self.older.iter().filter_map(Weak::upgrade).chain([self.current.clone()]);
-        all.try_for_each(|it| it.make_followers_room(table, rows))
+    /// All that live, the current one last.
+    fn overlays(&mut self) -> Vec<Arc<Overlay>> {
+        self.older.retain(|older| older.overlay.strong_count() > 0);
+        let older = self.older.iter().filter_map(|older| older.overlay.upgrade());
+        older.chain([self.current.clone()]).collect()
     }
 
-    fn publish(&mut self, entries: &[Entry], rows: &Arc<[u8]>) -> Result<(), StoreError> {
-        self.older.retain(|overlay| overlay.strong_count() > 0);
-        let older = self.older.iter().filter_map(Weak::upgrade).map(|older| older.publish(entries, rows));
+    /// Room with those who follow the overlays.
+    fn make_followers_room(&mut self, table: u32, rows: usize) -> Result<(), StoreError> {
+        self.overlays().iter().try_for_each(|it| it.make_followers_room(table, rows))
+    }
+
+    /// Puts rows in: `placed` where the current overlay has them, `logged` by their ids or keys.
+    fn publish(&mut self, placed: &[Entry], logged: &[Entry], rows: &Arc<[u8]>) -> Result<(), StoreError> {
+        self.older.retain(|older| older.overlay.strong_count() > 0);
+        let living = self.older.iter().filter_map(|older| Some((older.overlay.upgrade()?, &older.keyed)));
+        let older = living.map(|(overlay, keyed)| overlay.publish(&keyed.placed(logged), rows));
+        // All of them, whatever one says.
         let older = older.fold(Ok(()), Result::and);
-        older.and(self.current.publish(entries, rows)).map_err(|why| StoreError::GpuBehind { why })
+        older.and(self.current.publish(placed, rows)).map_err(|why| StoreError::GpuBehind { why })
+    }
+
+    /// The generation has all updates up to `sequence` in its chunks now; tables in `grown` have other keys.
+    fn compacted(&mut self, sequence: u64, grown: HashMap<u32, SparseIds>) {
+        let mut keyed = self.keyed.clone();
+        if !grown.is_empty() {
+            self.grown.push(sequence);
+        }
+        keyed.0.extend(grown);
+        let left = Arc::new(self.current.after(sequence, |entry| keyed.replace(&self.keyed, entry)));
+        let before = std::mem::replace(&mut self.current, left);
+        let before_keyed = std::mem::replace(&mut self.keyed, keyed);
+        self.older.retain(|older| older.overlay.strong_count() > 0);
+        if Arc::strong_count(&before) > 1 {
+            self.older.push(Older { overlay: Arc::downgrade(&before), keyed: before_keyed });
+        }
     }
 }
 
@@ -194,10 +247,11 @@ impl Shared {
     /// these any more.
     fn overlay_of(&self, generation: &Generation) -> Result<Option<Arc<Overlay>>, StoreError> {
         let updating = self.updating(generation.id)?;
-        let writer = lock(&updating.0);
-        let older = writer.older.iter().filter_map(Weak::upgrade);
-        // An older one has all that a later one has, and more.
-        Ok(older.chain([writer.current.clone()]).filter(|it| it.base() <= generation.base_sequence).last())
+        let mut writer = lock(&updating.0);
+        let (all, base) = (writer.overlays(), generation.base_sequence);
+        // An older one has all that a later one has, and more; but by other slots, where keys were brought into a table between.
+        let grew = |from: u64| writer.grown.iter().any(|&at| from < at && at <= base);
+        Ok(all.into_iter().rfind(|it| it.base() <= base && !grew(it.base())))
     }
 
     /// The same; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has it so.
@@ -272,9 +326,9 @@ impl Shared {
         let (mut entries, mut rows) = (Vec::new(), Vec::new());
         let (mut keyed, mut failed) = (KeyedTables::default(), None);
         let mut publish = |entries: &mut Vec<Entry>, rows: &mut Vec<u8>| {
-            match keyed.place(self, &found, entries) {
+            match entries.iter().try_for_each(|entry| keyed.know(self, &found, entry.table)) {
                 // Nobody follows it yet.
-                Ok(()) => drop(overlay.publish(entries, &std::mem::take(rows).into())),
+                Ok(()) => drop(overlay.publish(&keyed.placed(entries), &std::mem::take(rows).into())),
                 Err(error) => failed = Some(error),
             }
             entries.clear();
@@ -297,8 +351,35 @@ impl Shared {
         publish(&mut entries, &mut rows);
         match failed {
             Some(error) => Err(error),
-            None => Ok(Writer { log, current: Arc::new(overlay), older: Vec::new(), keyed }),
+            None => {
+                let (current, older, grown) = (Arc::new(overlay), Vec::new(), Vec::new());
+                Ok(Writer { log, current, keyed, older, grown })
+            }
         }
+    }
+}
+
+/// How rows are updated.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct UpdateOptions {
+    /// Of the table as generation `id` has it, which may stand by; `None`: as look-ups find it.
+    pub generation: Option<u64>,
+    /// Keys that the table does not have are created, with their rows; else they are refused ([`StoreError::NoSuchKey`]).
+    pub create: bool,
+}
+
+impl UpdateOptions {
+    /// Of generation `id`.
+    #[must_use]
+    pub fn with_generation(self, id: u64) -> Self {
+        Self { generation: Some(id), ..self }
+    }
+
+    /// Creating keys.
+    #[must_use]
+    pub fn with_created_keys(self) -> Self {
+        Self { create: true, ..self }
     }
 }
 
@@ -315,23 +396,58 @@ impl Store {
     /// as those of the host do, captured ones too. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
     pub fn update(&self, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
-        self.update_located(&self.locate(table)?, ids, rows)
+        self.update_with(table, ids, rows, &UpdateOptions::default())
+    }
+
+    /// The same, of another generation, or creating keys. A key that was created is as any other from then on: look-ups give its row, not
+    /// that of a key whose fingerprint is the same; [`compact`](Self::compact) brings it into the table. Until then it takes memory of the
+    /// overlay as an updated row does. Tables of ids do not grow.
+    pub fn update_with(
+        &self,
+        table: &str,
+        ids: &[u64],
+        rows: &[u8],
+        options: &UpdateOptions,
+    ) -> Result<u64, StoreError> {
+        self.update_located(&self.locate_for(table, options)?, ids, rows, options.create)
     }
 
     /// Whether [`update`](Self::update) would find rows of all these ids or keys. Nothing is changed.
     pub fn check_update(&self, table: &str, ids: &[u64]) -> Result<(), StoreError> {
-        let located = self.locate(table)?;
+        self.check_update_with(table, ids, &UpdateOptions::default()).map(drop)
+    }
+
+    /// The same of [`update_with`](Self::update_with). How many keys it would create.
+    pub fn check_update_with(&self, table: &str, ids: &[u64], options: &UpdateOptions) -> Result<u64, StoreError> {
+        let located = self.locate_for(table, options)?;
         refuse_absent(located.table(), ids)?;
-        if located.table().keys.is_some() {
-            let updating = self.shared.updating(located.generation.id)?;
-            lock(&updating.0).keyed.places(&self.shared, &located.generation, located.index as u32, ids)?;
+        if located.table().keys.is_none() {
+            return Ok(0);
         }
-        Ok(())
+        let updating = self.shared.updating(located.generation.id)?;
+        let placed = lock(&updating.0).places(&self.shared, &located, ids, options.create)?;
+        Ok(placed.new)
     }
 
     /// As [`update`](Self::update), of a table of generation `generation`, which may stand by.
     pub fn update_generation(&self, generation: u64, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
-        self.update_located(&self.locate_in(generation, table)?, ids, rows)
+        self.update_with(table, ids, rows, &UpdateOptions::default().with_generation(generation))
+    }
+
+    /// The rows of keys that were created since the table was loaded, or compacted: its [`keys`](Self::keys), and the ranks of
+    /// [`scan`](Self::scan), do not have them. Each key once, an `i64` by its bits, in the order of these.
+    pub fn created(&self, table: &str) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
+        let Some(snapshot) = overlay?.snapshot() else { return Ok(Vec::new()) };
+        let rows = created_rows(&snapshot, located.index as u32);
+        Ok(rows.into_iter().map(|(key, row)| (key, row.to_vec())).collect())
+    }
+
+    fn locate_for(&self, table: &str, options: &UpdateOptions) -> Result<Located, StoreError> {
+        match options.generation {
+            Some(generation) => self.locate_in(generation, table),
+            None => self.locate(table),
+        }
     }
 
     pub(crate) fn locate_in(&self, id: u64, table: &str) -> Result<Located, StoreError> {
@@ -345,7 +461,7 @@ impl Store {
         }
     }
 
-    fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
+    fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8], create: bool) -> Result<u64, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         let row_bytes = table.row_bytes() as usize;
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
@@ -360,32 +476,38 @@ impl Store {
         self.shared.watch()?;
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
-        let places = writer.keyed.places(&self.shared, &located.generation, index, ids)?;
         let bound = self.shared.updates.bound;
         // First what was in doubt, for which room was made then.
         let mut log = writer.take_log(&self.shared, located.generation.id)?;
-        let made = writer.make_room(ids.len(), rows.len(), bound).map_err(|bytes| {
-            let generation = located.generation.id;
-            StoreError::OverlayFull { generation, bytes, bound }
+        let placed = writer.places(&self.shared, located, ids, create).and_then(|placed| {
+            let full = |bytes| StoreError::OverlayFull { generation: located.generation.id, bytes, bound };
+            writer.make_room(ids.len(), rows.len(), bound).map_err(full)?;
+            writer.make_followers_room(index, ids.len())?;
+            Ok(placed)
         });
-        if let Err(error) = made.and_then(|()| writer.make_followers_room(index, ids.len())) {
-            writer.log = Some(log);
-            return Err(error);
-        }
+        let places = match placed {
+            Ok(placed) => placed.places,
+            Err(error) => {
+                writer.log = Some(log);
+                return Err(error);
+            }
+        };
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
         let appended = log.append(&updates);
         writer.log = Some(log);
         let last = appended?;
-        let entry = |(position, &key): (usize, &u64)| Entry {
-            table: index,
+        let entry = |(position, (table, key)): (usize, (u32, u64))| Entry {
+            table,
             key,
             sequence: last - (ids.len() - 1 - position) as u64,
             begin: position * row_bytes,
             bytes: row_bytes,
         };
-        let entries: Vec<Entry> = places.as_deref().unwrap_or(ids).iter().enumerate().map(entry).collect();
-        writer.publish(&entries, &rows.into())?;
+        let placed: Vec<Entry> = places.into_iter().enumerate().map(entry).collect();
+        let logged = ids.iter().map(|&key| (index, key)).enumerate().map(entry);
+        let logged: Vec<Entry> = if writer.older.is_empty() { Vec::new() } else { logged.collect() };
+        writer.publish(&placed, &logged, &rows.into())?;
         Ok(last)
     }
 
@@ -395,7 +517,14 @@ impl Store {
         located: &Located,
         overlay: &Overlay,
     ) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
-        let Some(snapshot) = overlay.snapshot() else { return Ok(HashMap::new()) };
+        match overlay.snapshot() {
+            Some(snapshot) => self.rows_by_rank(located, &snapshot),
+            None => Ok(HashMap::new()),
+        }
+    }
+
+    /// The same, as of then.
+    fn rows_by_rank(&self, located: &Located, snapshot: &Snapshot) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
         let mut rows = snapshot.rows(located.index as u32).peekable();
         if rows.peek().is_none() {
             return Ok(HashMap::new());
@@ -409,19 +538,34 @@ impl Store {
     /// the log. Updates go on meanwhile, and are seen; only the commit makes them wait. Needs as many free chunks as are copied, which
     /// the old ones become when nobody reads them any more: hosts go on with them, and with their updated rows in memory, until they
     /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt) anew. How many chunks were copied.
+    ///
+    /// Where keys were created since, they come into their tables, behind the last rank: the whole generation is written anew for it, into as
+    /// many free chunks as it takes, with other indexes for these tables, under its id. It reads and writes all of it, and a table that is put
+    /// in order and has more than 256 MiB of rows twice; so create many at a time.
     pub fn compact(&self, generation: u64) -> Result<usize, StoreError> {
         self.shared.watch()?;
         let volume = &self.shared.volume;
         let updating = self.shared.updating(generation)?;
-        let (sequence, snapshot) = {
+        let (sequence, snapshot, keyed) = {
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared, generation)?;
             let sequence = log.seal();
             writer.log = Some(log);
-            (sequence, writer.current.snapshot())
+            (sequence, writer.current.snapshot(), writer.keyed.clone())
         };
         let Some(snapshot) = snapshot else { return Ok(0) };
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        if has_created(&snapshot, &found) {
+            let Grown { rebuilt, chunks, tables } = self.write_anew(&found, &snapshot, &keyed)?;
+            self.shared.watch()?;
+            let mut writer = lock(&updating.0);
+            let mut log = writer.take_log(&self.shared, generation)?;
+            let replaced = log.replace(sequence, rebuilt);
+            writer.log = Some(log);
+            replaced?;
+            writer.compacted(sequence, tables);
+            return Ok(chunks);
+        }
         let mut patches = Vec::new();
         for (index, table) in (0u32..).zip(&found.tables) {
             let mut rows = snapshot.rows(index).peekable();
@@ -440,6 +584,10 @@ impl Store {
             }
         }
         let rewritten = volume.rewrite(generation, &patches)?;
+        // Keys came into a table since: these ranks are those of before.
+        if rewritten.generation().tables != found.tables {
+            return Err(VolumeError::Rewriting { generation }.into());
+        }
         let chunks = rewritten.chunks();
         self.shared.watch()?;
         let mut writer = lock(&updating.0);
@@ -447,9 +595,7 @@ impl Store {
         let compacted = log.compact(sequence, rewritten);
         writer.log = Some(log);
         compacted?;
-        let left = Arc::new(writer.current.after(sequence));
-        let before = std::mem::replace(&mut writer.current, left);
-        writer.older.push(Arc::downgrade(&before));
+        writer.compacted(sequence, HashMap::new());
         Ok(chunks)
     }
 
@@ -457,6 +603,57 @@ impl Store {
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
     }
+}
+
+/// Where overlays have rows that are to be updated, and how many keys are new.
+struct Placed {
+    places: Vec<(u32, u64)>,
+    new: u64,
+}
+
+impl Writer {
+    /// Those of ids or keys of a table; refuses keys that are not there, unless they are to be created.
+    fn places(&mut self, store: &Shared, located: &Located, ids: &[u64], create: bool) -> Result<Placed, StoreError> {
+        let (table, index) = (located.table(), located.index as u32);
+        self.know(store, &located.generation, index)?;
+        let places = self.keyed.places(index, ids);
+        let snapshot = self.current.snapshot();
+        let is_there = |&(table, key)| snapshot.as_ref().is_some_and(|it| it.find(table, key).is_some());
+        let created = || places.iter().filter(|place| place.0 & CREATED != 0);
+        let new = created().filter(|place| !is_there(place)).map(|place| place.1);
+        match (&table.keys, create) {
+            (Some(keys), false) => {
+                let keys: Vec<String> = new.take(10).map(|key| keys.spec.kind.number(key).to_string()).collect();
+                match keys.is_empty() {
+                    true => Ok(Placed { places, new: 0 }),
+                    false => Err(StoreError::NoSuchKey { table: table.name.clone(), keys }),
+                }
+            }
+            _ => {
+                let new = new.collect::<HashSet<_>>().len() as u64;
+                if created().next().is_some() && !self.overlays().iter().all(|it| it.may_create()) {
+                    return Err(StoreError::CreatedUnfollowed { table: table.name.clone() });
+                }
+                Ok(Placed { places, new })
+            }
+        }
+    }
+}
+
+/// The rows of created keys of table number `table`, by key.
+fn created_rows(snapshot: &Snapshot, table: u32) -> Vec<(u64, &[u8])> {
+    if !snapshot.creates() {
+        return Vec::new();
+    }
+    let mut rows: Vec<(u64, &[u8])> = snapshot.rows(table | CREATED).collect();
+    rows.sort_unstable_by_key(|row| row.0);
+    rows
+}
+
+/// Whether there are any.
+fn has_created(snapshot: &Snapshot, generation: &Generation) -> bool {
+    let any = |table: u32| snapshot.rows(table | CREATED).next().is_some();
+    snapshot.creates() && (0..).take(generation.tables.len()).any(any)
 }
 
 /// Refuses ids that a table of ids does not have.
@@ -479,7 +676,7 @@ mod tests {
     use std::ops::ControlFlow;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use warprow_layout::{DType, FormatOptions, TableSpec};
+    use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec};
     use warprow_soft_controller::{Namespace, Ram, SoftController};
 
     use super::*;
@@ -525,6 +722,66 @@ mod tests {
             })
             .unwrap();
         (told, overlay)
+    }
+
+    /// A table of sparse keys, all rows 7.
+    fn keyed() -> (Store, u64) {
+        let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+        let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
+        let options = OpenOptions::default();
+        let store = Store::create(&[Device::new(controller, 1)], &FormatOptions::default(), &options).unwrap();
+        let keys: Vec<u64> = (0..100).map(|key| key * 1000).collect();
+        let source = &keys[..];
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let index = Arc::new(KeyIndex::build(source, &warprow_keys::Options::default(), go_on).unwrap());
+        let keyed = Keyed::new(index, &source, RowOrder::Slots, true).unwrap();
+        let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32).keyed(&keyed), vec![7u8; 100 * ROW]);
+        let source = &rows[..];
+        let load = TableLoad::new(&spec, &source).with_keys(&keyed);
+        let loaded = store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        (store, loaded.generation)
+    }
+
+    #[test]
+    fn no_key_is_created_while_somebody_follows() {
+        let (store, generation) = keyed();
+        let create = |key| store.update_with("a", &[key], &[1; ROW], &UpdateOptions::default().with_created_keys());
+        let (told, overlay) = follow(&store);
+        let refused = create(1);
+        assert!(matches!(refused, Err(StoreError::CreatedUnfollowed { .. })), "{refused:?}");
+        assert!(!overlay.creates() && lock(&told.rows).is_empty() && store.created("a").unwrap().is_empty());
+        create(1000).unwrap();
+        assert_eq!(lock(&told.rows).len(), 1, "one that is there");
+        drop(told);
+        create(1).unwrap();
+        assert!(overlay.creates() && store.created("a").unwrap().len() == 1);
+        store.compact(generation).unwrap();
+        // That is one of another index.
+        let found = store.shared.volume.generation(generation).unwrap();
+        let after = store.shared.overlay(&found).unwrap();
+        assert!(!after.creates() && !Arc::ptr_eq(&after, &overlay));
+    }
+
+    /// Who holds a generation as it was before compactions gets an overlay of its index, or none.
+    #[test]
+    fn overlays_are_of_the_index_that_is_read() {
+        let (store, generation) = keyed();
+        let now = || store.shared.volume.generation(generation).unwrap();
+        let create = |key| store.update_with("a", &[key], &[1; ROW], &UpdateOptions::default().with_created_keys());
+        create(1000).unwrap();
+        let first = now();
+        let oldest = store.shared.overlay(&first).unwrap();
+        create(1).unwrap();
+        store.compact(generation).unwrap();
+        let grown = now();
+        create(2000).unwrap();
+        store.compact(generation).unwrap();
+        // The one that was between is gone. The first has all rows, but by other slots.
+        assert!(oldest.base() < grown.base_sequence);
+        assert!(store.shared.overlay_of(&grown).unwrap().is_none());
+        let of = |held: &Arc<Generation>| store.shared.overlay_of(held).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&of(&first), &oldest));
+        assert!(of(&now()).base() > grown.base_sequence);
     }
 
     #[test]

@@ -23,7 +23,8 @@ const RUN: usize = 1 << 20;
 
 /// Write a table to a safetensors or .npy file, in the order of its ids
 ///
-/// The rows of a table that has keys are written in the order of their ranks, and the keys in the same order to another file.
+/// The rows of a table that has keys are written in the order of their ranks, and the keys in the same order to another file; those
+/// of keys that were created since it was loaded or compacted come last.
 ///
 /// The rows keep their bits; those of types with a scale for each row, which these files do not have, become f32. If the table was
 /// loaded with --row-crc, each is compared with its checksum; one that does not
@@ -54,18 +55,20 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
     refuse_same_file(args)?;
     let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
-    let writer = file::create(&args.out, args.force, &table.name, table.rows, table.dim, dtype)?;
+    let created = if table.keys.is_some() { store.created(&table.name)? } else { Vec::new() };
+    let all = table.rows + created.len() as u64;
+    let writer = file::create(&args.out, args.force, &table.name, all, table.dim, dtype)?;
     let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
-    let keys = export_keys(args, &store, &table)?;
+    let keys = export_keys(args, &store, &table, &created)?;
     let ids = match table.keys {
         None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
         Some(_) => None,
     };
     let crcs = store.row_crcs(&table.name)?;
-    let bar = context.screen.bar(format!("exporting {}", table.name), table.rows, Unit::Things);
+    let bar = context.screen.bar(format!("exporting {}", table.name), all, Unit::Things);
     let mut run = Run { writer: &writer, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
     let (mut rows, mut failed) = (0u64, None);
-    let scanned = store.scan(&table.name, 0..u64::MAX, &mut |rank, row| {
+    let mut export = |rank: u64, row: &[u8]| {
         let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
         rows += 1;
         let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
@@ -92,7 +95,12 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
                 ControlFlow::Break(())
             }
         }
-    });
+    };
+    let scanned = store.scan(&table.name, 0..u64::MAX, &mut export);
+    if scanned.is_ok() {
+        // They have no checksums: the log's units have.
+        let _ = (table.rows..).zip(&created).try_for_each(|(rank, (_, row))| export(rank, row));
+    }
     bar.finish_and_clear();
     if let Some(failure) = failed {
         return Err(failure);
@@ -139,7 +147,12 @@ fn refuse_same_file(args: &ExportArgs) -> Result<(), Failure> {
 }
 
 /// The file of keys, written but not there yet; `None`: there are none.
-fn export_keys(args: &ExportArgs, store: &Store, table: &TableInfo) -> Result<Option<TableWriter>, Failure> {
+fn export_keys(
+    args: &ExportArgs,
+    store: &Store,
+    table: &TableInfo,
+    created: &[(u64, Vec<u8>)],
+) -> Result<Option<TableWriter>, Failure> {
     let (path, spec) = match (&args.keys_out, table.keys) {
         (None, None) => return Ok(None),
         (None, Some(spec)) if !spec.stored => return Ok(None),
@@ -159,8 +172,9 @@ fn export_keys(args: &ExportArgs, store: &Store, table: &TableInfo) -> Result<Op
             return Err(Failure::usage("--keys-out", what).remedy("leave it out"));
         }
     };
-    let writer = file::create_keys(path, args.force, table.rows, spec.kind)?;
-    let keys = store.keys(&table.name)?.unwrap_or_default();
+    let writer = file::create_keys(path, args.force, table.rows + created.len() as u64, spec.kind)?;
+    let mut keys = store.keys(&table.name)?.unwrap_or_default();
+    keys.extend(created.iter().map(|(key, _)| key));
     for (first, keys) in (0..).step_by(RUN / 8).zip(keys.chunks(RUN / 8)) {
         writer.write(first, keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>().as_slice())?;
     }

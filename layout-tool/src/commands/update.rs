@@ -8,7 +8,7 @@ use serde_json::json;
 use warprow_formats::{Converted, Format, KeyType, RawShape, ReadOptions, TableFile};
 use warprow_keys::KeyKind;
 use warprow_layout::RowSource;
-use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
+use warprow_store::{OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
 use warprow_workload::Keys;
 
 use super::{Context, Done, load, lookup};
@@ -27,14 +27,16 @@ const BATCH_BYTES: usize = 64 << 20;
 /// are converted. Each batch is durable before the next is begun, and is there as a whole or not at all after a power cut or a kill; what
 /// comes twice has its last row then. So a command that was stopped may simply be run again, or go on with --from.
 ///
-/// Nothing is changed if one of the ids or keys is not there: new ones come with a load.
+/// Nothing is changed if one of the ids or keys is not there; with --create, keys that are not there are created with their rows. These are
+/// found like all others at once, and come into the table with the next `warprow compact`, which writes its generation anew. Ids do not grow.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   warprow update items -d emulated:a.drive --ids 7,42 --rows two.npy
   warprow update items -d emulated:a.drive --ids-file changed.npy --rows changed_rows.npy --batch 4096
   warprow update items -d emulated:a.drive --rows delta.parquet
-  warprow update users -d emulated:a.drive --rows delta.npz --tensor vectors --keys ids")]
+  warprow update users -d emulated:a.drive --rows delta.npz --tensor vectors --keys ids
+  warprow update users -d emulated:a.drive --rows delta.parquet --create")]
 pub struct UpdateArgs {
     /// The table
     table: String,
@@ -64,6 +66,9 @@ pub struct UpdateArgs {
     /// The column of keys of a Parquet file, if several are of whole numbers
     #[arg(long, value_name = "COLUMN")]
     key_column: Option<String>,
+    /// Create keys that the table does not have, rather than refuse them
+    #[arg(long)]
+    create: bool,
     /// Rows that are made durable at once
     #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
@@ -110,8 +115,11 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     };
     let source: &dyn RowSource = converted.as_ref().map_or(&rows, |converted| converted);
     // Before anything is written.
-    store.check_update(&info.name, &ids)?;
-    let work = Work { store: &store, info: &info, ids: &ids, source, context };
+    let mut options = UpdateOptions::default();
+    options.create = args.create;
+    let left = ids.get(args.from as usize..).unwrap_or_default();
+    let created = store.check_update_with(&info.name, left, &options)?;
+    let work = Work { store: &store, info: &info, ids: &ids, options, source, context };
     let mut at = Progress { next: args.from as usize, ..Progress::default() };
     let began = Instant::now();
     let ended = work.run(args, &mut at);
@@ -130,6 +138,9 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
         units::time(took),
         units::short(rate)
     );
+    if created > 0 {
+        text += &format!(" {} were new.", units::count(created));
+    }
     if at.compactions > 0 {
         text += &format!(" Compacted {}, as memory was full.", units::plural(at.compactions, "time"));
     }
@@ -141,7 +152,7 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     Done::new(
         text,
         json!({
-            "table": info.name, "rows": updated, "batches": at.batches, "sequence": at.sequence, "seconds": took.as_secs_f64(),
+            "table": info.name, "rows": updated, "created": created, "batches": at.batches, "sequence": at.sequence, "seconds": took.as_secs_f64(),
             "rows_per_second": rate, "compactions": at.compactions, "converted_from": lost.map(|_| chosen.table.dtype.name()),
         }),
     )
@@ -183,6 +194,7 @@ struct Work<'a> {
     store: &'a Store,
     info: &'a TableInfo,
     ids: &'a [u64],
+    options: UpdateOptions,
     source: &'a dyn RowSource,
     context: &'a Context,
 }
@@ -219,11 +231,12 @@ impl Work<'_> {
 
     /// One batch; where memory or the log is full, what is in them is brought into the table first.
     fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<u64, Failure> {
-        match self.store.update(&self.info.name, ids, rows) {
+        match self.store.update_with(&self.info.name, ids, rows, &self.options) {
             Err(error) if is_full(&error) => {
                 self.store.compact(self.info.generation)?;
                 at.compactions += 1;
-                self.store.update(&self.info.name, ids, rows).map_err(|error| match is_full(&error) {
+                let again = self.store.update_with(&self.info.name, ids, rows, &self.options);
+                again.map_err(|error| match is_full(&error) {
                     true => Failure::new(Class::Resources, &self.info.name, error.to_string())
                         .remedy("give a smaller --batch"),
                     false => error.into(),

@@ -182,6 +182,10 @@ fn compare(
         None => store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse),
         Some(_) => None,
     };
+    if table.keys.is_some() && !store.created(&table.name).map_err(failed)?.is_empty() {
+        let what = format!("keys of table {:?} were created that it does not have yet", table.name);
+        return Err(Failure::new(Class::Refused, table.name, what).remedy("`warprow compact` first"));
+    }
     let path = file.path.display().to_string();
     let row_bytes = theirs.row_bytes();
     if (theirs.rows, theirs.dim, theirs.dtype) != (table.rows, table.dim, table.dtype) {

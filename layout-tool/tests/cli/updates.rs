@@ -136,7 +136,55 @@ fn keys_and_rows_of_one_file_update_a_table_of_sparse_keys() {
     std::fs::write(rig.path("d.safetensors"), safetensors(&[9.0; 4], 2, &[keys[8], 77])).unwrap();
     let refused = rig.fails(&with(&drive, &["--keys", "rows=ids", "--batch", "1"]), 3);
     assert!(refused["message"].as_str().unwrap().contains("77"), "{refused}");
+    assert!(refused["remedy"].as_str().unwrap().contains("--create"), "{refused}");
     assert_eq!(look(&rig, &drive, &asked), wanted);
+}
+
+/// Keys that are not there are created where that is asked for: looked up, exported, and compacted like all others.
+#[test]
+fn keys_are_created_where_that_is_asked_for() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let keys: Vec<i64> = (0..500).map(|i| (i - 250) * 0x1234_5678_9abc).collect();
+    let row = |i: i64| [i as f32, -(i as f32)];
+    let rows: Vec<f32> = (0..500).flat_map(row).collect();
+    std::fs::write(rig.path("t.safetensors"), safetensors(&rows, 2, &keys)).unwrap();
+    rig.ok(&["load", "-d", &drive, "t.safetensors", "--tensor", "t=rows", "--keys", "ids", "--row-crc"]);
+    // Of each third key a row that is there.
+    let changed: Vec<i64> = (0..300).map(|i| if i % 3 == 0 { keys[i as usize] } else { -7 * i }).collect();
+    let others: Vec<f32> = (0..300).flat_map(|i| row(1000 + i)).collect();
+    std::fs::write(rig.path("d.safetensors"), safetensors(&others, 2, &changed)).unwrap();
+    let update = ["update", "t", "-d", &drive, "--rows", "d.safetensors", "--tensor", "rows", "--keys", "ids"];
+    rig.fails(&update, 3);
+    let done = rig.ok(&[&update[..], &["--create", "--batch", "90"]].concat());
+    assert_eq!((&done["rows"], &done["created"], &done["batches"]), (&json!(300), &json!(200), &json!(4)));
+    let again = rig.ok(&[&update[..], &["--create"]].concat());
+    assert_eq!((&again["rows"], &again["created"]), (&json!(300), &json!(0)));
+    let mut wanted: std::collections::BTreeMap<i64, [f32; 2]> = keys.iter().copied().zip((0..).map(row)).collect();
+    wanted.extend(changed.iter().copied().zip((1000..).map(row)));
+    let asked = format!("{},-14,{},-2093", keys[3], keys[1]);
+    for compacted in [false, true] {
+        let found = json!([row(1003), row(1002), row(1), row(1299)]);
+        assert_eq!(look(&rig, &drive, &asked), found, "compacted: {compacted}");
+        let exported =
+            rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "k.npy", "--force"]);
+        assert_eq!(exported["rows"], 700);
+        let open = |name: &str| npyz::NpyFile::new(std::fs::File::open(rig.path(name)).unwrap()).unwrap();
+        let (rows, keys) = (open("o.npy").into_vec::<f32>().unwrap(), open("k.npy").into_vec::<i64>().unwrap());
+        assert_eq!((rows.len(), keys.len()), (1400, 700));
+        let found: std::collections::BTreeMap<_, _> =
+            keys.into_iter().zip(rows.chunks(2).map(|row| [row[0], row[1]])).collect();
+        assert_eq!(found, wanted);
+        if !compacted {
+            rig.fails(&["verify", "-d", &drive, "--table", "t", "--against", "o.npy", "--keys", "k.npy"], 4);
+            rig.ok(&["compact", "-d", &drive]);
+        }
+        rig.ok(&["verify", "-d", &drive]);
+    }
+    assert_eq!(
+        rig.ok(&["verify", "-d", &drive, "--table", "t", "--against", "o.npy", "--keys", "k.npy"])["differing"],
+        0
+    );
 }
 
 #[test]

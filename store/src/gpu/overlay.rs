@@ -110,6 +110,10 @@ impl GpuOverlay {
         tables: &[(u32, u32)],
     ) -> Result<(Arc<Following>, Vec<u32>), GpuError> {
         overlay.follow(|snapshot| {
+            if overlay.creates() {
+                let why = "keys were created that their tables do not have yet, which look-ups on a GPU would not find: compact first";
+                return Err(GpuError::Unsupported(why.to_owned()));
+            }
             let mut inner = lock(&self.inner);
             let first = inner.tables + 1;
             inner.tables += tables.len() as u32;

@@ -260,48 +260,29 @@ impl Store {
         }
         for (index, (table, load)) in placed.tables.iter().zip(tables).enumerate() {
             pace.at.table = index;
-            let source = Source::new(load, table);
-            let loader = match load.keyed {
-                Some(keyed) => transaction.keyed_loader(index, &source, keyed)?,
-                None => transaction.loader(index, &source, load.ranks)?,
-            };
-            match buckets(index, table) {
-                None => match journal {
-                    Some(journal) => {
-                        resume(&mut bulk, &loader, placement, table, &source, (journal, index as u32), pace)?
-                    }
-                    None => write(&mut bulk, &loader, placement, table.rows_region, pace)?,
-                },
-                Some(buckets) => {
-                    buckets.partition(load.source, &mut bulk, &mut |bytes| pace.wrote(bytes))?;
-                    for number in 0..buckets.count() {
-                        let note = |rank: u64, row: &[u8]| source.note(rank, row);
-                        let bucket =
-                            buckets.gather(number, load.source, &mut bulk, &note, &mut |bytes| pace.gathered(bytes))?;
-                        let mut fill = |extent: &Extent, buf: &mut [u8]| {
-                            buckets.fill(&bucket, extent, buf);
-                            pace.wrote(buf.len())
-                        };
-                        let extents = placement.extents(buckets.region(number), bulk.extent_bytes());
-                        bulk.run(extents, Job::Write(&mut fill))?;
-                    }
-                }
-            }
-            for region in arrays(table) {
-                write(&mut bulk, &loader, placement, region, pace)?;
-            }
-            if let Some(region) = table.crc_region {
-                let extents = placement.extents(region, bulk.extent_bytes());
-                let mut fill = |extent: &Extent, buf: &mut [u8]| {
-                    source.fill_crcs(extent, region, placement.lba_size(), buf);
-                    pace.wrote(buf.len())
-                };
-                bulk.run(extents, Job::Write(&mut fill))?;
-            }
-            let unchanged = load.source.unchanged();
-            unchanged.map_err(|source| VolumeError::Source { table: table.name.clone(), source })?;
+            write_table(&mut bulk, transaction, (index, load), buckets(index, table), journal, pace)?;
         }
         Ok(())
+    }
+
+    /// Writes one table of a transaction, and nothing besides.
+    pub(crate) fn write_one(
+        &self,
+        transaction: &mut Transaction,
+        index: usize,
+        load: &TableLoad<'_>,
+        memory: u64,
+    ) -> Result<(), StoreError> {
+        let placed = transaction.generation().clone();
+        let (placement, missing) = (&*placed.placement, VolumeError::NoSuchGeneration { id: placed.id });
+        let table = placed.tables.get(index).ok_or(missing)?;
+        let mut bulk =
+            Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
+        let places = load.places(table)?;
+        let buckets = places.as_deref().map(|places| Buckets::new(table, placement, places, memory));
+        let at = LoadProgress { table: index, gathered: 0, written: 0, total: 0 };
+        let mut pace = Pace { progress: &mut |_| ControlFlow::Continue(()), at, resumed: 0 };
+        write_table(&mut bulk, transaction, (index, load), buckets, &mut None, &mut pace)
     }
 
     /// Gives the space of chunks back that a load took and did not get done with, where drives still answer: a disk below that has
@@ -402,6 +383,11 @@ fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
     table.ranks.map(|ranks| ranks.region).into_iter().chain(keys)
 }
 
+/// Where all that a table has lies, in one order for all tables of a shape.
+pub(crate) fn regions(table: &Table) -> impl Iterator<Item = Region> + use<> {
+    std::iter::once(table.rows_region).chain(arrays(table)).chain(table.crc_region)
+}
+
 /// Threads that make rows, at most, and extents that each has ready.
 const MAKERS: usize = 8;
 const READY: usize = 2;
@@ -440,6 +426,57 @@ fn filled<T: Send>(
         }
         Ok(())
     })
+}
+
+/// Writes a table: its rows, put in order by `buckets` where they have to be, and all that belongs to them.
+fn write_table(
+    bulk: &mut Bulk,
+    transaction: &mut Transaction,
+    (index, load): (usize, &TableLoad<'_>),
+    buckets: Option<Buckets<'_>>,
+    journal: &mut Option<Journal>,
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let placement = &*transaction.generation().placement.clone();
+    let missing = VolumeError::NoSuchGeneration { id: transaction.generation().id };
+    let table = &transaction.generation().tables.get(index).cloned().ok_or(missing)?;
+    let source = Source::new(load, table);
+    let loader = match load.keyed {
+        Some(keyed) => transaction.keyed_loader(index, &source, keyed)?,
+        None => transaction.loader(index, &source, load.ranks)?,
+    };
+    match buckets {
+        None => match journal {
+            Some(journal) => resume(bulk, &loader, placement, table, &source, (journal, index as u32), pace)?,
+            None => write(bulk, &loader, placement, table.rows_region, pace)?,
+        },
+        Some(buckets) => {
+            buckets.partition(load.source, bulk, &mut |bytes| pace.wrote(bytes))?;
+            for number in 0..buckets.count() {
+                let note = |rank: u64, row: &[u8]| source.note(rank, row);
+                let bucket = buckets.gather(number, load.source, bulk, &note, &mut |bytes| pace.gathered(bytes))?;
+                let mut fill = |extent: &Extent, buf: &mut [u8]| {
+                    buckets.fill(&bucket, extent, buf);
+                    pace.wrote(buf.len())
+                };
+                let extents = placement.extents(buckets.region(number), bulk.extent_bytes());
+                bulk.run(extents, Job::Write(&mut fill))?;
+            }
+        }
+    }
+    for region in arrays(table) {
+        write(bulk, &loader, placement, region, pace)?;
+    }
+    if let Some(region) = table.crc_region {
+        let extents = placement.extents(region, bulk.extent_bytes());
+        let mut fill = |extent: &Extent, buf: &mut [u8]| {
+            source.fill_crcs(extent, region, placement.lba_size(), buf);
+            pace.wrote(buf.len())
+        };
+        bulk.run(extents, Job::Write(&mut fill))?;
+    }
+    let unchanged = load.source.unchanged();
+    Ok(unchanged.map_err(|source| VolumeError::Source { table: table.name.clone(), source })?)
 }
 
 fn write(

@@ -22,13 +22,21 @@ pub struct SparseIds {
 }
 
 impl SparseIds {
-    /// The slot of each of `raws`, numbers of the index's kind by their bits, of all that there are; and those that are not there.
-    pub(crate) fn slots_of(&self, raws: &[u64]) -> (Vec<u64>, Vec<u64>) {
+    /// The slot of each of `raws`, numbers of the index's kind by their bits; [`KeyIndex::ABSENT`] of those that are not there.
+    pub(crate) fn slots_of(&self, raws: &[u64]) -> Vec<u64> {
         let mut slots = vec![0; raws.len()];
         self.index.slots(raws, &mut slots);
-        let is_there = |(raw, slot): (&u64, &u64)| *slot != KeyIndex::ABSENT && self.is_stored(*slot, *raw);
-        let absent = raws.iter().zip(&slots).filter(|&pair| !is_there(pair)).map(|(&raw, _)| raw).collect();
-        (slots, absent)
+        let pairs = slots.iter_mut().zip(raws);
+        pairs
+            .filter(|(slot, raw)| **slot != KeyIndex::ABSENT && !self.is_stored(**slot, **raw))
+            .for_each(|(slot, _)| *slot = KeyIndex::ABSENT);
+        slots
+    }
+
+    /// The id at `slot`, where ids are stored.
+    pub(crate) fn id_at(&self, slot: u64) -> Option<u64> {
+        let rank = self.ranks.as_deref().map_or(Some(slot), |ranks| ranks.get(slot))?;
+        self.stored.as_ref()?.get(usize::try_from(rank).ok()?).copied()
     }
 
     /// Whether the id at `slot` is `raw`, as far as that is to be looked at.

@@ -2,6 +2,7 @@
 //! whose rows lie on drives; for these [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge()),
 //! then read and expand. None of them allocates.
 
+mod created;
 mod dedupe;
 mod expand;
 mod keyed;
@@ -12,6 +13,7 @@ mod route;
 mod sieve;
 mod updated;
 
+pub(crate) use created::created;
 pub(crate) use dedupe::{Deduping, begin};
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub use expand::{Acc, E4M3, E5M2, Element, Out, Q4, Q8, convert, pool};

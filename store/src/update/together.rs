@@ -1,12 +1,13 @@
 //! Many rows of a table at once: read by rank, and replaced by one commit. For whoever keeps them in memory meanwhile.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use warprow_layout::{Extent, Placement, Region, Table, VolumeError, row_crc};
 
-use super::lock;
+use super::{created_rows, lock};
 use crate::bulk::{Bulk, Job, Purpose};
+use crate::store::Located;
 use crate::sweep::Sweep;
 use crate::{Store, StoreError};
 
@@ -71,7 +72,8 @@ impl Store {
     /// chunks that hold these rows, whatever else is in them, to as many free ones, and hosts go on with the rows as they were until
     /// they prepare and adopt anew. For few rows [`update`](Self::update) costs less.
     ///
-    /// Updates that were made before are brought into chunks first. How many chunks were copied.
+    /// Updates that were made before are brought into chunks first; where keys of the table were created, that is for the caller
+    /// ([`StoreError::CreatedKeys`]). How many chunks were copied.
     pub fn replace_rows(
         &self,
         generation: u64,
@@ -85,7 +87,9 @@ impl Store {
             return Ok(0);
         }
         self.shared.watch()?;
-        let sequence = self.seal_compacted(generation)?;
+        let sequence = self.seal_compacted(&located)?;
+        // Other tables may have got keys by it, and this one another place.
+        let located = self.locate_in(generation, table)?;
         let placement = &*located.generation.placement;
         let lbas = ranks.iter().filter_map(|&rank| {
             let table = located.table();
@@ -93,6 +97,10 @@ impl Store {
             Some(std::iter::once(table.locate(rank)?.0).chain(crc))
         });
         let rewritten = self.shared.volume.begin_rewrite(generation, lbas.flatten())?;
+        // Keys came into a table since: these ranks are those of before.
+        if rewritten.generation().tables != located.generation.tables {
+            return Err(VolumeError::Rewriting { generation }.into());
+        }
         self.copy_with(&rewritten, located.index, ranks, fill)?;
         let chunks = rewritten.chunks();
         self.shared.watch()?;
@@ -102,9 +110,7 @@ impl Store {
         let replaced = log.compact(sequence, rewritten);
         writer.log = Some(log);
         replaced?;
-        let left = Arc::new(writer.current.after(sequence));
-        let before = std::mem::replace(&mut writer.current, left);
-        writer.older.push(Arc::downgrade(&before));
+        writer.compacted(sequence, HashMap::new());
         Ok(chunks)
     }
 
@@ -115,8 +121,10 @@ impl Store {
         Ok(sequence)
     }
 
-    /// Brings all updates into chunks, and ends the log there: what comes later stands behind the sequence number that this gives.
-    fn seal_compacted(&self, generation: u64) -> Result<u64, StoreError> {
+    /// Brings all updates of a generation into chunks, and ends the log there: what comes later stands behind the sequence number that
+    /// this gives. Not if keys of this table were created.
+    fn seal_compacted(&self, located: &Located) -> Result<u64, StoreError> {
+        let generation = located.generation.id;
         for _ in 0..8 {
             {
                 let updating = self.shared.updating(generation)?;
@@ -124,8 +132,13 @@ impl Store {
                 let mut log = writer.take_log(&self.shared, generation)?;
                 let sequence = log.seal();
                 writer.log = Some(log);
-                if writer.current.snapshot().is_none() {
-                    return Ok(sequence);
+                match writer.current.snapshot() {
+                    None => return Ok(sequence),
+                    // Ranks may become others.
+                    Some(snapshot) if !created_rows(&snapshot, located.index as u32).is_empty() => {
+                        return Err(StoreError::CreatedKeys { generation });
+                    }
+                    Some(_) => {}
                 }
             }
             self.compact(generation)?;
@@ -216,7 +229,14 @@ fn positions(ranks: &[u64], range: Range<u64>) -> Range<usize> {
     ranks.partition_point(|&rank| rank < range.start)..ranks.partition_point(|&rank| rank < range.end)
 }
 
-fn change_rows(table: &Table, placement: &Placement, lba: u64, piece: &mut [u8], ranks: &[u64], fill: &FillRow<'_>) {
+pub(super) fn change_rows(
+    table: &Table,
+    placement: &Placement,
+    lba: u64,
+    piece: &mut [u8],
+    ranks: &[u64],
+    fill: &FillRow<'_>,
+) {
     let row_bytes = table.row_bytes() as usize;
     for (position, begin) in wanted(table, placement, lba, piece.len(), ranks) {
         if let Some(row) = piece.get_mut(begin..begin + row_bytes) {
@@ -225,7 +245,7 @@ fn change_rows(table: &Table, placement: &Placement, lba: u64, piece: &mut [u8],
     }
 }
 
-fn change_crcs(
+pub(super) fn change_crcs(
     table: &Table,
     placement: &Placement,
     lba: u64,

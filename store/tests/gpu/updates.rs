@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_store::{
-    DType, Feature, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot, HostOptions, Len,
-    LoadOptions, OpenOptions, PlanOptions, Pooling, PrepareOptions, Store, StoreError, TableSpec, Ticket,
+    DType, Feature, Fingerprint, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot,
+    HostOptions, KeyKind, Len, LoadOptions, OpenOptions, PlanOptions, Pooling, PrepareOptions, RowOrder, Store,
+    StoreError, TableSpec, Ticket, UpdateOptions,
 };
 
 use crate::common::random::{Case, random_features, random_tables};
-use crate::common::{self, Table};
+use crate::common::{self, Keys, Table};
 use crate::rig::{Graph, Stream, check_report, gpu, one_batch, patient, scaled, wait};
 
 const DIM: usize = 16;
@@ -463,4 +464,26 @@ fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
     assert_eq!(reader.version(), 2);
     drop((slot, with));
     update(&store, 3, &mut random).unwrap();
+}
+
+#[test]
+fn no_key_is_created_under_an_executor() {
+    let Some(gpu) = gpu() else { return };
+    let (_drives, store) = common::store(2, 64 << 20, 512);
+    let numbers = (0..300).map(|number| number * 1000).collect();
+    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
+    let keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
+    let (spec, rows) = (TableSpec::new("a", 300, DIM as u32, DType::F32), (0..300).flat_map(|id| row(0, id)).collect());
+    common::load(&store, &[Table { rows, ranks: None, spec, keys }], &LoadOptions::default());
+    let create = |key| store.update_with("a", &[key], &row(1, 0), &UpdateOptions::default().with_created_keys());
+    let attach = || store.attach_gpu(gpu.clone(), patient().with_overlay_bytes(1 << 20));
+    let executor = attach().unwrap();
+    assert!(matches!(create(1), Err(StoreError::CreatedUnfollowed { .. })));
+    create(1000).unwrap();
+    drop(executor);
+    create(1).unwrap();
+    let refused = attach();
+    assert!(matches!(&refused, Err(GpuError::Unsupported(why)) if why.contains("compact")), "{refused:?}");
+    store.compact(0).unwrap();
+    attach().unwrap();
 }

@@ -1,0 +1,303 @@
+//! Compaction where keys were created: a generation is written anew, all of it, with tables that have them.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, Mutex};
+
+use warprow_keys::{KeyIndex, KeyKind, KeySource, Options};
+use warprow_layout::{
+    Extent, Generation, GenerationSpec, Keyed, KeyedError, Placement, RankWidth, Ranks, Rebuilt, RowOrder, RowSource,
+    Table, TableSpec, VolumeError, row_crc,
+};
+
+use super::together::{change_crcs, change_rows};
+use super::{KeyedTables, created_rows, lock};
+use crate::bulk::{Bulk, Job, Purpose};
+use crate::load::{TableLoad, regions};
+use crate::overlay::Snapshot;
+use crate::stage::SparseIds;
+use crate::store::Located;
+use crate::{Store, StoreError};
+
+/// Bytes of rows that are read at once.
+const WINDOW: usize = 16 << 20;
+/// Bytes of memory for a table that is put in order.
+const MEMORY: u64 = 256 << 20;
+
+/// A generation that was written anew, and is not committed.
+pub(super) struct Grown {
+    pub rebuilt: Rebuilt,
+    /// Chunks that were written.
+    pub chunks: usize,
+    /// What finds the keys of tables that have others now.
+    pub tables: HashMap<u32, SparseIds>,
+}
+
+/// A table that gets keys.
+struct Growing<'a> {
+    index: usize,
+    keys: AllKeys,
+    /// Rows of those that are new, the last of all keys.
+    created: Vec<(u64, &'a [u8])>,
+    /// Whether rows lie in the order of slots.
+    by_slot: bool,
+    found: Arc<KeyIndex>,
+}
+
+/// All keys of a table, by rank, then those that are new.
+struct AllKeys {
+    keys: Vec<u64>,
+    kind: KeyKind,
+}
+
+impl KeySource for AllKeys {
+    fn len(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
+    fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> io::Result<()> {
+        KeySource::read(&self.keys[..], first, keys)
+    }
+}
+
+impl Store {
+    /// Writes a generation anew with all updates of `snapshot`, created keys too: these come behind the last rank, or where their slots
+    /// are. Other tables are copied as they are.
+    pub(super) fn write_anew(
+        &self,
+        found: &Arc<Generation>,
+        snapshot: &Snapshot,
+        keyed: &KeyedTables,
+    ) -> Result<Grown, StoreError> {
+        let tables = found.tables.iter().enumerate();
+        let growing = tables.map(|(index, table)| growing(snapshot, keyed, index, table));
+        let growing: Vec<Growing<'_>> = growing.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let all = growing.iter().map(|it| it.keyed(found)).collect::<Result<Vec<_>, _>>()?;
+        let of = |index: usize| growing.iter().zip(&all).find(|(it, _)| it.index == index);
+        let spec = |(index, table): (usize, &Table)| match of(index) {
+            Some((_, keyed)) => spec_of(table).keyed(keyed),
+            None => spec_of(table),
+        };
+        let specs: Vec<TableSpec> = found.tables.iter().enumerate().map(spec).collect();
+        let mut spec = GenerationSpec::new(&*found.name, specs.clone());
+        spec.stripe_unit = Some(found.placement.stripe_bytes() as u32);
+        let mut rebuilt = self.shared.volume.rebuild(found.id, &spec)?;
+        if rebuilt.before().base_sequence != found.base_sequence {
+            return Err(VolumeError::Rewriting { generation: found.id }.into());
+        }
+        for ((index, table), spec) in found.tables.iter().enumerate().zip(&specs) {
+            let located = Located { generation: found.clone(), index };
+            let updated = self.rows_by_rank(&located, snapshot)?;
+            let Some((growing, keyed)) = of(index) else {
+                rebuilt.transaction().copied(index, table)?;
+                self.copy_table(&located, rebuilt.transaction().generation(), &updated)?;
+                continue;
+            };
+            let crcs = self.shared.volume.read_row_crcs(found, index)?;
+            let created = &growing.created;
+            let source = Source { store: self, located, crcs, updated, created, window: Mutex::default() };
+            let load = TableLoad::new(spec, &source).with_keys(keyed);
+            // In the order that the source has them in, rather than that of extents.
+            let order = if growing.by_slot { None } else { Some(identity(keyed.len())) };
+            let load = match &order {
+                Some(order) => load.with_order(order),
+                None => load,
+            };
+            self.write_one(rebuilt.transaction(), index, &load, MEMORY)?;
+        }
+        let chunks = rebuilt.transaction().generation().placement.map().len();
+        let indexed = all.into_iter().map(|keyed| (keyed.index().clone(), keyed.ranks().cloned().map(Arc::new)));
+        let indexed: Vec<_> = indexed.collect();
+        let tables = growing.into_iter().zip(indexed).map(|(growing, (index, ranks))| {
+            let stored = Some(Arc::new(growing.keys.by_rank(&index, ranks.is_some())));
+            (growing.index as u32, SparseIds { index, stored, ranks })
+        });
+        let tables = tables.collect();
+        Ok(Grown { rebuilt, chunks, tables })
+    }
+
+    /// Copies a table region by region to where the same one of `to` lies, with rows, and their checksums, changed on the way.
+    fn copy_table(
+        &self,
+        located: &Located,
+        to: &Generation,
+        updated: &HashMap<u64, Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        let (table, from, target) = (located.table(), &*located.generation.placement, &*to.placement);
+        let copy = to.tables.get(located.index).ok_or(VolumeError::NoSuchGeneration { id: to.id })?;
+        let bulk = |purpose, placement: &Placement| {
+            Bulk::new(purpose, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)
+        };
+        let (mut read, mut write) = (bulk(Purpose::Read, from)?, bulk(Purpose::Load, target)?);
+        let mut ranks: Vec<u64> = updated.keys().copied().collect();
+        ranks.sort_unstable();
+        let fill = |position: usize, row: &mut [u8]| {
+            if let Some(updated) = ranks.get(position).and_then(|rank| updated.get(rank)) {
+                row.copy_from_slice(updated);
+            }
+        };
+        let (mut row, mut plain) = (vec![0; table.row_bytes() as usize], Vec::new());
+        for (region, copied) in regions(table).zip(regions(copy)) {
+            let mut take = |extent: &Extent, bytes: &[u8]| {
+                plain.clear();
+                plain.extend_from_slice(bytes);
+                for (lba, piece) in extent.pieces() {
+                    let lbas = piece.len() as u64 / u64::from(from.lba_size());
+                    let Some(piece) = plain.get_mut(piece) else { continue };
+                    change_rows(table, from, lba, piece, &ranks, &fill);
+                    change_crcs(table, from, lba, piece, &ranks, &fill, &mut row);
+                    let first = copied.first_lba + (lba - region.first_lba);
+                    let past = VolumeError::OutOfRange { first, end: first.saturating_add(lbas), lbas: target.lbas() };
+                    let mut put = |_: &Extent, out: &mut [u8]| {
+                        out.copy_from_slice(piece);
+                        Ok(())
+                    };
+                    write.submit(target.run(first, lbas).ok_or(past)?, &mut Job::Write(&mut put))?;
+                }
+                Ok(())
+            };
+            let extents = from.extents(region, read.extent_bytes());
+            read.run(extents, Job::Read(&mut take))?;
+        }
+        write.finish(&mut Job::Write(&mut |_, _| Ok(())))
+    }
+}
+
+/// What becomes of table number `index`, if keys of it were created.
+fn growing<'a>(
+    snapshot: &'a Snapshot,
+    keyed: &KeyedTables,
+    index: usize,
+    table: &Table,
+) -> Result<Option<Growing<'a>>, StoreError> {
+    let created = created_rows(snapshot, index as u32);
+    if created.is_empty() {
+        return Ok(None);
+    }
+    let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+    let known = keyed.0.get(&(index as u32)).ok_or_else(missing)?;
+    let stored = known.stored.as_ref().ok_or_else(missing)?;
+    let keys = stored.iter().copied().chain(created.iter().map(|(key, _)| *key)).collect();
+    let (keys, by_slot) = (AllKeys { keys, kind: known.index.kind() }, table.ranks.is_none());
+    Ok(Some(Growing { index, keys, created, by_slot, found: known.index.clone() }))
+}
+
+impl Growing<'_> {
+    /// Where the rows of its keys go, by an index of all of them.
+    fn keyed(&self, generation: &Generation) -> Result<Keyed<'_>, StoreError> {
+        let options = Options::default().with_fingerprint(self.found.fingerprint());
+        let index = KeyIndex::build(&self.keys, &options, &mut |_| ControlFlow::Continue(()));
+        let order = if self.by_slot { RowOrder::Slots } else { RowOrder::Given };
+        let keyed = index.map_err(KeyedError::from);
+        let keyed = keyed.and_then(|index| Keyed::new(Arc::new(index), &self.keys, order, true));
+        keyed.map_err(|source| {
+            let table = generation.tables.get(self.index).map(|table| table.name.clone());
+            StoreError::Keys { table: table.unwrap_or_default(), source }
+        })
+    }
+}
+
+impl AllKeys {
+    /// The keys by rank, which is their order, or that of slots.
+    fn by_rank(self, index: &KeyIndex, ranked: bool) -> Vec<u64> {
+        if ranked {
+            return self.keys;
+        }
+        let mut slots = vec![0; self.keys.len()];
+        index.slots(&self.keys, &mut slots);
+        let mut sorted = vec![0; self.keys.len()];
+        for (&slot, &key) in slots.iter().zip(&self.keys) {
+            if let Some(place) = sorted.get_mut(slot as usize) {
+                *place = key;
+            }
+        }
+        sorted
+    }
+}
+
+/// A table like this one.
+fn spec_of(table: &Table) -> TableSpec {
+    TableSpec {
+        permuted: table.ranks.is_some(),
+        keys: table.keys.map(|keys| keys.spec),
+        default_row: table.default_row.as_deref().map(<[u8]>::to_vec),
+        hot_rows: table.hot_rows,
+        row_crc: table.crc_region.is_some(),
+        ..TableSpec::new(&*table.name, table.rows, table.dim, table.dtype)
+    }
+}
+
+fn identity(rows: u64) -> Ranks {
+    match RankWidth::for_rows(rows) {
+        RankWidth::U32 => Ranks::U32((0..rows).map(|rank| rank as u32).collect()),
+        RankWidth::U64 => Ranks::U64((0..rows).collect()),
+    }
+}
+
+/// The rows of a table by rank, as they are updated, and then those that were created. Read in their order.
+struct Source<'a> {
+    store: &'a Store,
+    located: Located,
+    /// Of the rows as they are stored.
+    crcs: Option<Vec<u32>>,
+    updated: HashMap<u64, Vec<u8>>,
+    created: &'a [(u64, &'a [u8])],
+    window: Mutex<(Range<u64>, Vec<u8>)>,
+}
+
+impl Source<'_> {
+    /// The rows from `first` on, of which there are as many as fit.
+    fn rows(&self, ranks: Range<u64>, row_bytes: usize, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        let first = ranks.start;
+        out.resize((ranks.end - first) as usize * row_bytes, 0);
+        let mut damaged = None;
+        self.store.scan_located(&self.located, ranks, &mut |rank, row| {
+            // Its new checksum would say that it is whole.
+            let crc = self.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            if crc.is_some_and(|&crc| crc != row_crc(rank, row)) && !self.updated.contains_key(&rank) {
+                damaged = Some(rank);
+                return ControlFlow::Break(());
+            }
+            let row = self.updated.get(&rank).map_or(row, |updated| &updated[..]);
+            let begin = (rank - first) as usize * row_bytes;
+            if let Some(place) = out.get_mut(begin..begin + row_bytes).filter(|place| place.len() == row.len()) {
+                place.copy_from_slice(row);
+            }
+            ControlFlow::Continue(())
+        })?;
+        match damaged {
+            None => Ok(()),
+            Some(rank) => Err(StoreError::RowDamaged { table: self.located.table().name.clone(), rank }),
+        }
+    }
+}
+
+impl RowSource for Source<'_> {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> io::Result<()> {
+        let stored = self.located.table().rows;
+        let mut window = lock(&self.window);
+        let (range, held) = &mut *window;
+        for (rank, out) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+            let row = match rank.checked_sub(stored) {
+                Some(position) => self.created.get(position as usize).map(|(_, row)| *row),
+                None => {
+                    if !range.contains(&rank) {
+                        let next = rank..stored.min(rank + (WINDOW / row_bytes).max(1) as u64);
+                        *range = 0..0;
+                        self.rows(next.clone(), row_bytes, held).map_err(io::Error::other)?;
+                        *range = next;
+                    }
+                    let begin = (rank - range.start) as usize * row_bytes;
+                    held.get(begin..begin + row_bytes)
+                }
+            };
+            out.copy_from_slice(row.filter(|row| row.len() == row_bytes).ok_or(io::ErrorKind::UnexpectedEof)?);
+        }
+        Ok(())
+    }
+}

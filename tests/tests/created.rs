@@ -1,0 +1,229 @@
+//! Power cuts while updates create keys, and while these are brought into their table, through the real driver, on drives with a volatile
+//! write cache. After each the table has what was acknowledged, maybe some of what was under way, and nothing else, key by key.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use warprow_driver::Options;
+use warprow_keys::{KeyIndex, Options as KeyOptions};
+use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
+use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, UpdateOptions};
+use warprow_tests::{DrivenDrive, VirtualClock};
+
+type Model = BTreeMap<u64, Vec<u8>>;
+
+const NAME: &str = "items";
+const ROWS: u64 = 120;
+const DIM: u32 = 25;
+
+/// What is done: so many keys changed, or created, by one update each; then all are brought into the table.
+const STEPS: [Step; 7] = [
+    Step::Change(3),
+    Step::Change(40),
+    Step::Compact,
+    Step::Change(1),
+    Step::Change(12),
+    Step::Compact,
+    Step::Change(2),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Change(usize),
+    Compact,
+}
+
+struct Rig {
+    drives: Vec<Arc<SoftController>>,
+    clock: Arc<VirtualClock>,
+    order: RowOrder,
+}
+
+fn row(key: u64, version: u64) -> Vec<u8> {
+    let mut row = vec![0; DIM as usize * 4];
+    fastrand::Rng::with_seed(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version).fill(&mut row);
+    row
+}
+
+/// Key number `number`: those from `ROWS` on are not the table's.
+fn key(number: u64) -> u64 {
+    number * 1_000_003 + 5
+}
+
+/// All changes in their order: every other one is of a key that nobody had.
+fn changes() -> Vec<(u64, Vec<u8>)> {
+    let count: usize = STEPS.iter().map(|step| if let Step::Change(count) = step { *count } else { 0 }).sum();
+    let mut random = fastrand::Rng::with_seed(9);
+    let (mut known, mut all) = (ROWS, Vec::new());
+    for version in 1..=count as u64 {
+        let number = if version % 2 == 0 { known } else { random.u64(..known) };
+        known = known.max(number + 1);
+        all.push((key(number), row(key(number), version)));
+    }
+    all
+}
+
+/// The table after so many changes.
+fn model(changes: &[(u64, Vec<u8>)]) -> Model {
+    let loaded = (0..ROWS).map(|number| (key(number), row(key(number), 0)));
+    loaded.chain(changes.iter().cloned()).collect()
+}
+
+impl Rig {
+    fn new(count: usize, order: RowOrder) -> Result<Self> {
+        let clock = VirtualClock::new();
+        let drive = |index| {
+            let namespace = Namespace::new(Ram::new(8 << 20)?).lba(512).write_cache(4 << 20);
+            let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(8);
+            Ok(builder.max_transfer(128 << 10).seed(index as u64).permute().namespace(namespace).build()?)
+        };
+        let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
+        drives.iter().for_each(|drive| clock.step_too(drive.clone()));
+        let driven = |drive: &Arc<SoftController>| {
+            let options = Options { queue_pairs: 2, admin_timeout: Duration::from_secs(1), ..Options::default() };
+            Ok(DrivenDrive::open(drive.clone(), clock.clone(), options)?)
+        };
+        {
+            let driven = drives.iter().map(driven).collect::<Result<Vec<_>>>()?;
+            format(&driven, &FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() })?;
+        }
+        Ok(Self { drives, clock, order })
+    }
+
+    fn store(&self) -> Result<Store> {
+        let devices: Vec<Device> = self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
+        let second = Duration::from_secs(1);
+        let options = OpenOptions::default().with_clock(self.clock.clone());
+        Ok(Store::open(&devices, &options.with_timeout(second).with_admin_timeout(second))?)
+    }
+
+    /// A table that keys are created in, and another of the same generation.
+    fn load(&self) -> Result<()> {
+        let keys: Vec<u64> = (0..ROWS).map(key).collect();
+        let source = &keys[..];
+        let options = KeyOptions::default().with_threads(1);
+        let index = Arc::new(KeyIndex::build(source, &options, &mut |_| ControlFlow::Continue(()))?);
+        let keyed = Keyed::new(index, &source, self.order.clone(), true)?;
+        let mut spec = TableSpec::new(NAME, ROWS, DIM, DType::F32).keyed(&keyed);
+        spec.row_crc = true;
+        let rows: Vec<u8> = keys.iter().flat_map(|&key| row(key, 0)).collect();
+        let rows = &rows[..];
+        let other = TableSpec { row_crc: true, ..TableSpec::new("other", ROWS, DIM, DType::F32) };
+        let loads = [TableLoad::new(&spec, &rows).with_keys(&keyed), TableLoad::new(&other, &rows)];
+        self.store()?.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+        Ok(())
+    }
+
+    /// Does the steps from where `done` changes are; how many changes were acknowledged, and are then under way.
+    fn run(&self, changes: &[(u64, Vec<u8>)], done: usize) -> (usize, usize, Result<()>) {
+        let (mut acknowledged, mut under_way) = (done, done);
+        let mut run = || -> Result<()> {
+            let store = self.store()?;
+            let mut next = 0;
+            for step in STEPS {
+                let Step::Change(count) = step else {
+                    if next >= done {
+                        store.compact(0)?;
+                        ensure!(store.created(NAME)?.is_empty(), "keys are left that the table does not have");
+                    }
+                    continue;
+                };
+                let batch = changes.get(next.max(done)..next + count).unwrap_or_default();
+                next += count;
+                if batch.is_empty() {
+                    continue;
+                }
+                let keys: Vec<u64> = batch.iter().map(|(key, _)| *key).collect();
+                let rows: Vec<u8> = batch.iter().flat_map(|(_, row)| row.clone()).collect();
+                under_way = next;
+                store.update_with(NAME, &keys, &rows, &UpdateOptions::default().with_created_keys())?;
+                acknowledged = next;
+            }
+            Ok(())
+        };
+        let went = run();
+        (acknowledged, under_way, went)
+    }
+}
+
+/// What the store has.
+fn stored(store: &Store) -> Result<Model> {
+    let keys = store.keys(NAME)?.context("no keys are stored")?;
+    let mut found: Model = store.created(NAME)?.into_iter().collect();
+    let (created, mut rows) = (found.len(), 0);
+    store.scan(NAME, 0..u64::MAX, &mut |rank, row| {
+        found.insert(keys.get(rank as usize).copied().unwrap_or(u64::MAX), row.to_vec());
+        rows += 1;
+        ControlFlow::Continue(())
+    })?;
+    ensure!(found.len() == created + rows, "a key is there twice");
+    for table in [NAME, "other"] {
+        let verified = store.verify(table, &mut |_| ControlFlow::Continue(()))?;
+        ensure!(verified.is_sound(), "{table}: {verified:?}");
+    }
+    let mut number = 0;
+    store.scan("other", 0..u64::MAX, &mut |id, found| {
+        number += u64::from(found == row(key(id), 0));
+        ControlFlow::Continue(())
+    })?;
+    ensure!(number == ROWS, "{number} of {ROWS} rows of the other table are right");
+    Ok(found)
+}
+
+/// Cuts the power at each `step`th command of drive `on`, with each fate; how many cuts were checked.
+fn cuts(order: &RowOrder, drives: usize, on: usize, step: usize, seeds: u64) -> Result<usize> {
+    let changes = changes();
+    let mut checked = 0;
+    for command in (1u64..).step_by(step) {
+        let mut happened = false;
+        for fate in [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random)) {
+            let what = || format!("command {command} of drive {on}, {fate:?}, {order:?}");
+            let rig = Rig::new(drives, order.clone())?;
+            rig.load()?;
+            let faults = rig.drives[on].faults();
+            let rule = faults.inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
+            let (acknowledged, under_way, went) = rig.run(&changes, 0);
+            let cut = rig.drives[on].faults().fired(rule) == 1;
+            ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
+            happened |= cut;
+            for (index, drive) in rig.drives.iter().enumerate() {
+                drive.faults().clear();
+                drive.power_cut(match fate {
+                    Cut::Random(seed) => Cut::Random(seed * 64 + index as u64),
+                    other => other,
+                })?;
+            }
+            let found = stored(&rig.store().with_context(what)?).with_context(what)?;
+            let there = (acknowledged..=under_way).find(|&count| model(&changes[..count]) == found);
+            let there = there.with_context(|| {
+                format!("{}: none of the states after {acknowledged} to {under_way} changes", what())
+            })?;
+            // It goes on.
+            rig.run(&changes, there).2.with_context(what)?;
+            ensure!(stored(&rig.store()?)? == model(&changes), "{}: what came later differs", what());
+            checked += 1;
+        }
+        if !happened {
+            break;
+        }
+    }
+    Ok(checked)
+}
+
+#[test]
+fn keys_created_on_one_drive() -> Result<()> {
+    let checked = cuts(&RowOrder::Given, 1, 0, 3, 1)?;
+    ensure!(checked > 40, "{checked} cuts");
+    Ok(())
+}
+
+#[test]
+fn keys_created_on_two_drives() -> Result<()> {
+    let checked = cuts(&RowOrder::Slots, 2, 0, 5, 1)? + cuts(&RowOrder::Slots, 2, 1, 5, 1)?;
+    ensure!(checked > 40, "{checked} cuts");
+    Ok(())
+}
