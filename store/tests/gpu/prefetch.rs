@@ -227,7 +227,8 @@ fn a_slot_holds_one_batch() {
     refused += u32::from(matches!(flat.prefetch(&without, &stream), Err(GpuError::Invalid { .. })));
     assert_eq!(refused, 2);
     flat.assert_untouched(&"refused");
-    // A slot that goes with a batch goes back to its plan.
+    // A slot that goes with a batch goes back to its plan. Tickets hold it too.
+    drop((graph, captured));
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     drop(slot);
     drop(prefetched);

@@ -255,7 +255,8 @@ fn updated_rows_match_the_naive_look_up() {
             options = options.with_direct_ids(0);
         }
         let executor = store.attach_gpu(gpu.clone(), options).unwrap();
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(1 << 30)).unwrap();
+        let options = HostOptions::default().with_dram_bytes(1 << 30).with_checked_keys();
+        let host = store.attach_host(options).unwrap();
         let stream = Stream::new(&gpu);
         for _ in 0..3 {
             let (features, mut options) = random_features(&tables, &mut random);
