@@ -101,14 +101,20 @@ fn all(store: &Store, table: &Table) -> BTreeMap<u64, Vec<u8>> {
     rows
 }
 
-/// Random batches of random features, compared with the model.
+/// Random batches of random features, at once and fetched ahead, compared with the model.
 fn look_up(host: &Host, tables: &[Table], random: &mut fastrand::Rng) {
     let (features, options) = random_features(tables, random);
-    let plan = host.plan(&features, options.clone()).unwrap();
-    for _ in 0..2 {
+    let plan = host.plan(&features, options.clone().with_prefetch()).unwrap();
+    for ahead in [false, true] {
         let mut case = Case::random(tables, &features, &options, plan.width(), false, random);
-        let (batch, mut out) = case.arrays();
-        let report = plan.slot().unwrap().lookup(&batch, &mut out).unwrap();
+        let mut slot = plan.slot().unwrap();
+        let report = if ahead {
+            slot.prefetch(&case.arrays().0).unwrap();
+            slot.lookup_prefetched(&mut case.arrays().1).unwrap()
+        } else {
+            let (batch, mut out) = case.arrays();
+            slot.lookup(&batch, &mut out).unwrap()
+        };
         case.check(&(&features, &options));
         let wanted = &case.wanted;
         assert_eq!((report.missing, report.padding, report.failed), (wanted.missing, wanted.padding, 0));
