@@ -32,7 +32,7 @@ pub use build::{Options, SlotNumber};
 pub use bytes::{FORMAT_VERSION, HEADER_BYTES};
 pub use error::{BuildError, IndexError};
 pub use index::{Fingerprint, KeyIndex, KeyKind, Parts};
-pub use source::KeySource;
+pub use source::{KeyList, KeySource};
 
 /// Keys that an index may have.
 pub const MAX_KEYS: u64 = 1 << 40;

@@ -54,6 +54,29 @@ impl KeySource for [i64] {
     }
 }
 
+/// Keys of either kind in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyList {
+    /// Each; of an `i64` its bits.
+    pub keys: Vec<u64>,
+    /// Which numbers they are.
+    pub kind: KeyKind,
+}
+
+impl KeySource for KeyList {
+    fn len(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
+    fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()> {
+        KeySource::read(&self.keys[..], first, keys)
+    }
+}
+
 impl<S: KeySource + ?Sized> KeySource for &S {
     fn len(&self) -> u64 {
         (**self).len()

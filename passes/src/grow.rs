@@ -4,10 +4,8 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warprow_keys::Options;
-use warprow_store::{
-    KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, Ranks, RowOrder, RowSource, TableLoad, TableSpec,
-};
+use warprow_keys::{KeyList, Options};
+use warprow_store::{KeyIndex, Keyed, LoadOptions, Ranks, RowOrder, RowSource, TableLoad, TableSpec};
 
 use crate::finder::Finder;
 use crate::{PassError, Passes};
@@ -31,7 +29,7 @@ impl Passes {
         let ranks = ids.as_ref().map(Ranks::inverse);
         let keys = match self.finder.kind() {
             None => None,
-            Some(kind) => Some(Keys { keys: self.finder.keys(), kind }),
+            Some(kind) => Some(KeyList { keys: self.finder.keys(), kind }),
         };
         let keyed = keys.as_ref().map(|keys| self.keyed(keys)).transpose()?;
         let source = Grown { passes: self, window: Mutex::default() };
@@ -58,7 +56,7 @@ impl Passes {
         self.grown(report.generation, table, finder)
     }
 
-    fn keyed<'a>(&self, keys: &'a Keys) -> Result<Keyed<'a>, PassError> {
+    fn keyed<'a>(&self, keys: &'a KeyList) -> Result<Keyed<'a>, PassError> {
         let fingerprint = self.finder.index().map(KeyIndex::fingerprint).unwrap_or_default();
         let options = Options::default().with_fingerprint(fingerprint);
         let index = KeyIndex::build(keys, &options, &mut |_| ControlFlow::Continue(()));
@@ -71,26 +69,6 @@ impl Passes {
         PassError::Options {
             what: format!("table {:?}: {what} do not fit together: verify the store", self.table.name),
         }
-    }
-}
-
-/// All keys, by rank.
-struct Keys {
-    keys: Vec<u64>,
-    kind: KeyKind,
-}
-
-impl KeySource for Keys {
-    fn len(&self) -> u64 {
-        self.keys.len() as u64
-    }
-
-    fn kind(&self) -> KeyKind {
-        self.kind
-    }
-
-    fn read(&self, first: u64, keys: &mut [u64]) -> io::Result<()> {
-        KeySource::read(&self.keys[..], first, keys)
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
-use warprow_keys::{KeyIndex, KeyKind, KeySource, Options};
+use warprow_keys::{KeyIndex, KeyList, Options};
 use warprow_layout::{
     Extent, Generation, GenerationSpec, Keyed, KeyedError, Placement, RankWidth, Ranks, Rebuilt, RowOrder, RowSource,
     Table, TableSpec, VolumeError, row_crc,
@@ -37,32 +37,13 @@ pub(super) struct Grown {
 /// A table that gets keys.
 struct Growing<'a> {
     index: usize,
-    keys: AllKeys,
+    /// By rank, then those that are new.
+    keys: KeyList,
     /// Rows of those that are new, the last of all keys.
     created: Vec<(u64, &'a [u8])>,
     /// Whether rows lie in the order of slots.
     by_slot: bool,
     found: Arc<KeyIndex>,
-}
-
-/// All keys of a table, by rank, then those that are new.
-struct AllKeys {
-    keys: Vec<u64>,
-    kind: KeyKind,
-}
-
-impl KeySource for AllKeys {
-    fn len(&self) -> u64 {
-        self.keys.len() as u64
-    }
-
-    fn kind(&self) -> KeyKind {
-        self.kind
-    }
-
-    fn read(&self, first: u64, keys: &mut [u64]) -> io::Result<()> {
-        KeySource::read(&self.keys[..], first, keys)
-    }
 }
 
 impl Store {
@@ -114,7 +95,7 @@ impl Store {
         let indexed = all.into_iter().map(|keyed| (keyed.index().clone(), keyed.ranks().cloned().map(Arc::new)));
         let indexed: Vec<_> = indexed.collect();
         let tables = growing.into_iter().zip(indexed).map(|(growing, (index, ranks))| {
-            let stored = Some(Arc::new(growing.keys.by_rank(&index, ranks.is_some())));
+            let stored = Some(Arc::new(by_rank(growing.keys, &index, ranks.is_some())));
             (growing.index as u32, SparseIds { index, stored, ranks })
         });
         let tables = tables.collect();
@@ -183,7 +164,7 @@ fn growing<'a>(
     let known = keyed.0.get(&(index as u32)).ok_or_else(missing)?;
     let stored = known.stored.as_ref().ok_or_else(missing)?;
     let keys = stored.iter().copied().chain(created.iter().map(|(key, _)| *key)).collect();
-    let (keys, by_slot) = (AllKeys { keys, kind: known.index.kind() }, table.ranks.is_none());
+    let (keys, by_slot) = (KeyList { keys, kind: known.index.kind() }, table.ranks.is_none());
     Ok(Some(Growing { index, keys, created, by_slot, found: known.index.clone() }))
 }
 
@@ -202,22 +183,21 @@ impl Growing<'_> {
     }
 }
 
-impl AllKeys {
-    /// The keys by rank, which is their order, or that of slots.
-    fn by_rank(self, index: &KeyIndex, ranked: bool) -> Vec<u64> {
-        if ranked {
-            return self.keys;
-        }
-        let mut slots = vec![0; self.keys.len()];
-        index.slots(&self.keys, &mut slots);
-        let mut sorted = vec![0; self.keys.len()];
-        for (&slot, &key) in slots.iter().zip(&self.keys) {
-            if let Some(place) = sorted.get_mut(slot as usize) {
-                *place = key;
-            }
-        }
-        sorted
+/// The keys by rank, which is their order, or that of slots.
+fn by_rank(keys: KeyList, index: &KeyIndex, ranked: bool) -> Vec<u64> {
+    let keys = keys.keys;
+    if ranked {
+        return keys;
     }
+    let mut slots = vec![0; keys.len()];
+    index.slots(&keys, &mut slots);
+    let mut sorted = vec![0; keys.len()];
+    for (&slot, &key) in slots.iter().zip(&keys) {
+        if let Some(place) = sorted.get_mut(slot as usize) {
+            *place = key;
+        }
+    }
+    sorted
 }
 
 /// A table like this one.
