@@ -42,7 +42,7 @@ pub(crate) struct Record {
 
 impl Journal {
     /// Opens it, or makes it, with what it has. What a power cut tore at its end is cut off: the commit that it was for did
-    /// not come about.
+    /// not come about. Damage before that is an error: the keys there are wanted.
     pub(crate) fn open(path: &Path, table: &str) -> Result<(Self, Vec<Record>), PassError> {
         let name = path.display().to_string();
         let failed = |what| {
@@ -65,6 +65,9 @@ impl Journal {
                 while let Some(more) = record(bytes.get(valid..).unwrap_or_default()) {
                     valid += RECORD + more.keys.len() * 8;
                     records.push(more);
+                }
+                if !is_torn(bytes.get(valid..).unwrap_or_default()) {
+                    return Err(unused("a record in its middle is damaged: export the whole table, and begin another"));
                 }
             }
             // It was made, and not written yet.
@@ -174,12 +177,27 @@ fn marked(head: &[u8]) -> Option<u64> {
 fn record(bytes: &[u8]) -> Option<Record> {
     let (count, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;
-    let length = (u32::from_le_bytes(*count) as usize).checked_mul(8).filter(|length| *length > 0)?;
+    let length =
+        (u32::from_le_bytes(*count) as usize).checked_mul(8).filter(|length| (8..=KEYS * 8).contains(length))?;
     let rest = rest.get(..length.checked_add(8)?)?;
     let found = crc32c::crc32c_append(crc32c::crc32c(count), rest);
     let (pass, keys) = rest.split_first_chunk::<8>()?;
     let keys = keys.as_chunks().0.iter().map(|&key| u64::from_le_bytes(key));
     (found == u32::from_le_bytes(*crc)).then(|| Record { pass: u64::from_le_bytes(*pass), keys: keys.collect() })
+}
+
+/// Whether `bytes`, which do not begin with a whole record, may be what was left of the last append: parts of it can be on the drive and
+/// others not. All records of one but the last are of [`KEYS`] keys, and all are of one pass.
+fn is_torn(bytes: &[u8]) -> bool {
+    let (full, mut passes) = (RECORD + KEYS * 8, None);
+    // Records have multiples of 8 bytes.
+    for at in (0..bytes.len()).step_by(8) {
+        let Some(found) = record(bytes.get(at..).unwrap_or_default()) else { continue };
+        if !at.is_multiple_of(full) || *passes.get_or_insert(found.pass) != found.pass {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -215,6 +233,7 @@ mod tests {
                 bytes[at] ^= 1;
             }
             std::fs::write(&path, &bytes).unwrap();
+            // All but the last of an append are of 65,536 keys, so this may be what was left of one.
             let (mut journal, found) = open().unwrap();
             assert!([0, 1 << 16, 100_000].contains(&found.len()) && all.starts_with(&found), "cut at {cut}");
             journal.append(3, [7, 8].into_iter()).unwrap();
@@ -223,6 +242,32 @@ mod tests {
         }
         std::fs::write(&path, b"something of somebody else's").unwrap();
         assert!(Journal::open(&path, "items").unwrap_err().to_string().contains("no journal"));
+    }
+
+    #[test]
+    fn damage_before_the_end_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("touched");
+        let (mut journal, _) = Journal::open(&path, "items").unwrap();
+        for pass in 1..=3u64 {
+            journal.append(pass, 10 * pass..10 * pass + 10).unwrap();
+        }
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        let last = whole.len() - (RECORD + 80);
+        for at in (HEAD..whole.len()).step_by(3) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x40;
+            std::fs::write(&path, &bytes).unwrap();
+            let opened = Journal::open(&path, "items");
+            if at >= last {
+                // It may have been torn.
+                assert_eq!(keys(opened.unwrap().1).len(), 20, "byte {at}");
+                continue;
+            }
+            assert!(opened.unwrap_err().to_string().contains("in its middle"), "byte {at}");
+            assert_eq!(std::fs::read(&path).unwrap(), bytes, "byte {at}: it is as it was");
+        }
     }
 
     #[test]

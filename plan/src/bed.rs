@@ -75,7 +75,9 @@ impl Bed {
 
     fn drive(&self, timing: Timing, stepped: bool) -> Result<Arc<SoftController>, PlanError> {
         let bytes = self.rows * u64::from(self.dim) * 4;
-        let namespace = Namespace::new(Ram::new(bytes * 5 / 4 + (64 << 20)).map_err(|error| fail(&error))?);
+        let namespace = Namespace::new(
+            Ram::new((bytes * 5 / 4 + (64 << 20)).next_multiple_of(1 << 20)).map_err(|error| fail(&error))?,
+        );
         let builder = SoftController::builder().name("timed").serial("timed").namespace(namespace).timing(timing);
         let builder = if stepped { builder.stepped() } else { builder };
         builder.build().map_err(|error| fail(&error))

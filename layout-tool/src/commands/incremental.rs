@@ -1,5 +1,6 @@
 //! `warprow incremental`.
 
+use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -48,7 +49,7 @@ pub struct IncrementalArgs {
     #[arg(long, value_name = "ELEMENTS")]
     vector: Option<u32>,
     /// When the files are there, forget what was touched up to now
-    #[arg(long)]
+    #[arg(long, conflicts_with = "since")]
     mark: bool,
     /// Replace the files if they exist
     #[arg(long)]
@@ -87,8 +88,20 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> 
     for path in [Some(&args.out), args.keys_out.as_ref()].into_iter().flatten() {
         file::refuse_drive(path, args.force)?;
     }
+    // It is not to be replaced by what is read by it.
+    let journal = fs::canonicalize(&args.journal).ok();
+    for (option, path) in [("--out", Some(&args.out)), ("--keys-out", args.keys_out.as_ref())] {
+        if path.is_some_and(|path| journal.is_some() && fs::canonicalize(path).ok() == journal) {
+            let what = format!("{} is the journal", args.journal.display());
+            return Err(Failure::usage(option, what).remedy("name another file"));
+        }
+    }
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    if !store.created(&table.name)?.is_empty() {
+        let what = "it has keys that updates created, which lie beside its rows until a compaction";
+        return Err(Failure::new(Class::Refused, table.name, what).remedy("run `warprow compact` first"));
+    }
     // Rows are read from the drives: none is staged.
     let nothing = CacheOptions { num_blocks: 0, target_hit_rate: 0.0, max_num_evict: 0 };
     let mut options = PassOptions::cached(0, nothing).with_journal(&args.journal);

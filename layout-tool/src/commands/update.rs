@@ -24,8 +24,8 @@ const BATCH_BYTES: usize = 64 << 20;
 /// Give rows of a table other content
 ///
 /// The rows come from a file of any format that `load` reads; whose they are say its keys (--keys names them), or --ids or --ids-file. Rows of another type
-/// are converted. Each batch is durable before the next is begun, and is there as a whole or not at all after a power cut or a kill; what
-/// comes twice has its last row then. So a command that was stopped may simply be run again, or go on with --from.
+/// are converted. Each batch is durable before the next is begun. After a power cut or a kill in a batch its rows are there up to one of
+/// them; what comes twice has its last row then. So a command that was stopped may simply be run again, or go on with --from.
 ///
 /// Nothing is changed if one of the ids or keys is not there; with --create, keys that are not there are created with their rows. These are
 /// found like all others at once, and come into the table with the next `warprow compact`, which writes its generation anew. Ids do not grow.
@@ -127,7 +127,14 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     ended.map_err(|failure| {
         let remedy = format!("the rows before row {0} are updated: go on with --from {0}", at.next);
         let failure = failure.detail("updated", updated).detail("next", at.next as u64);
-        if failure.remedy.is_empty() && updated > 0 { failure.remedy(remedy) } else { failure }
+        match (updated, &*failure.remedy) {
+            (0, _) => failure,
+            (_, "") => failure.remedy(remedy),
+            (_, first) => {
+                let both = format!("{first}; {remedy}");
+                failure.remedy(both)
+            }
+        }
     })?;
     let rate = updated as f64 / took.as_secs_f64().max(1e-9);
     let mut text = format!(

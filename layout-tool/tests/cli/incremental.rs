@@ -127,6 +127,8 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
         (&["x.safetensors", "--since", "7"], 2, "no pass 7"),
         (&["x.safetensors", "--vector", "7"], 2, "7 elements"),
         (&["x.npy", "--keys-out", "x.npy"], 2, "--keys-out"),
+        (&["journal", "--force"], 2, "is the journal"),
+        (&["x.npy", "--keys-out", "./journal", "--force"], 2, "is the journal"),
     ] {
         let error = rig.fails(&[&command[..], more].concat(), exit);
         let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
@@ -137,4 +139,11 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
         rig.fails(&["incremental", "-d", &trained, "--table", table, "--journal", journal, "--out", "x.npy"], exit);
     }
     assert!(!rig.path("absent").exists());
+    // Keys that lie beside the table until it is compacted.
+    let new = rig.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
+    rig.ok(&["update", "items", "-d", &trained, "--rows", &new, "--ids", "999999999", "--create"]);
+    let error = rig.fails(&[&command[..], &["x.safetensors"]].concat(), 4);
+    assert!(error["remedy"].as_str().unwrap().contains("warprow compact"), "{error}");
+    rig.ok(&["compact", "-d", &trained]);
+    rig.ok(&[&command[..], &["x.safetensors"]].concat());
 }
