@@ -64,7 +64,7 @@ impl Stream<'_> {
             let (places, free, kept, landing) =
                 (&self.places, &mut self.free, &mut self.kept, self.driven.landing.memory());
             let mut failed = None;
-            self.completed += u64::from(self.driven.queue.wait(|completion| {
+            self.completed += u64::from(self.driven.queue.wait_for((least - free.len()) as u32, |completion| {
                 let place = completion.tag;
                 if !completion.is_success() {
                     failed = Some(completion);
@@ -104,7 +104,7 @@ impl Stream<'_> {
 pub(crate) fn run(driven: &mut Driven, setup: &RingSetup, time: Duration) -> anyhow::Result<DriveResult> {
     let depth = usize::from(setup.depth);
     // A doorbell for several commands, while others are in flight.
-    let together = (depth / 4).max(1);
+    let together = (depth / 2).max(1);
     let mut stream = Stream {
         random: Random::new(setup.seed),
         places: vec![Place::default(); depth],

@@ -28,6 +28,8 @@ fn ring_gpu() -> Value {
         commands_per_second_and_thread: rate / f64::from(threads),
         share_of_linear: 0.9,
         commands_per_second_of_lookups: rate * 0.8,
+        slowest_thread: rate / f64::from(threads),
+        fastest_thread: rate / f64::from(threads),
         commands: 1000,
         lookups: 9,
         seconds: 1.5,

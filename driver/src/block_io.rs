@@ -134,7 +134,8 @@ impl BlockIo {
         let mut failed: Option<Completion> = None;
         self.pair.ring()?;
         while self.pair.outstanding() != 0 {
-            self.pair.wait(|completion| match completion.ended {
+            let all = self.pair.outstanding();
+            self.pair.wait_for(all, |completion| match completion.ended {
                 Ended::Answered(status) if status.is_success() => on(completion.tag),
                 _ => failed = failed.or(Some(completion)),
             })?;

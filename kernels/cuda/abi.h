@@ -175,7 +175,7 @@ struct Lookup {
     u32 follows;      // the description may be replaced between launches: `first` is not to be used
     u32 rich;         // for the kernels that can everything: tables of any element, ids that tables lack told of in any way. Groups of
                       // lanes that share a row are then parts of a warp (row_lanes = 1 << lanes)
-    u32 unused;
+    u32 lines_of_row; // pooled: of 128 B, of the longest row: as many warps may share a bag; 1: one does
     u64 feature;      // Feature[features]
     u64 table;        // Table[]
     u64 segment;      // Segment[segments]

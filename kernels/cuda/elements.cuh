@@ -114,36 +114,38 @@ DEVICE Scale load_scale(u64 row, u32 element, u32 dim) {
     return scale_of(element, begin, words[0], last >= 1 ? words[1] : 0, last >= 2 ? words[2] : 0);
 }
 
-// Four elements of so many bits side by side, as they are stored.
-template <u32 BITS> struct Raw {
-    u32 word[BITS == 32 ? 4 : BITS == 16 ? 2 : 1];
+// EACH elements of so many bits side by side, as they are stored: four, or those of one word.
+template <u32 BITS, u32 EACH = 4> struct Raw {
+    u32 word[(BITS * EACH + 31) / 32];
 };
 
-struct Four {
-    float value[4];
+template <u32 EACH> struct Values {
+    float value[EACH];
 };
+using Four = Values<4>;
 
-// Elements `first` (a multiple of 4) to `first` + 3 of a row. One load of 16 to 2 bytes; the row's padding may be among them.
-template <u32 BITS> DEVICE Raw<BITS> load_four(u64 row, u32 first) {
-    if constexpr (BITS == 32) {
-        const uint4 four = at<const uint4>(row)[first / 4];
-        return Raw<BITS>{{four.x, four.y, four.z, four.w}};
-    } else if constexpr (BITS == 16) {
-        const u64 four = at<const u64>(row)[first / 4];
-        return Raw<BITS>{{(u32)four, (u32)(four >> 32)}};
-    } else if constexpr (BITS == 8) return Raw<BITS>{{at<const u32>(row)[first / 4]}};
-    else return Raw<BITS>{{at<const u16>(row)[first / 4]}};
+// Elements `first` (a multiple of EACH) and the next ones of a row. One load of 16 to 2 bytes; the row's padding may be among them.
+template <u32 BITS, u32 EACH> DEVICE Raw<BITS, EACH> load_part(u64 row, u32 first) {
+    if constexpr (BITS * EACH == 128) {
+        const uint4 four = at<const uint4>(row)[first / EACH];
+        return Raw<BITS, EACH>{{four.x, four.y, four.z, four.w}};
+    } else if constexpr (BITS * EACH == 64) {
+        const u64 two = at<const u64>(row)[first / EACH];
+        return Raw<BITS, EACH>{{(u32)two, (u32)(two >> 32)}};
+    } else if constexpr (BITS * EACH == 32) return Raw<BITS, EACH>{{at<const u32>(row)[first / EACH]}};
+    else return Raw<BITS, EACH>{{at<const u16>(row)[first / EACH]}};
 }
 
-// One branch for four elements at most: to choose for each would cost more than to widen it.
-template <u32 BITS> DEVICE Four widen_four(u32 element, const Raw<BITS>& raw, const Scale& by) {
-    Four four;
+// One branch for all of them at most: to choose for each would cost more than to widen it.
+template <u32 BITS, u32 EACH = 4> DEVICE Values<EACH> widen_part(u32 element, const Raw<BITS, EACH>& raw, const Scale& by) {
+    static_assert(BITS > 8 || EACH == 4, "less than a word is not taken apart further");
+    Values<EACH> four;
     const u32 word = raw.word[0];
     if constexpr (BITS == 32) {
-        for (u32 i = 0; i < 4; ++i) four.value[i] = bits_to_float(raw.word[i]);
+        for (u32 i = 0; i < EACH; ++i) four.value[i] = bits_to_float(raw.word[i]);
     } else if constexpr (BITS == 16) {
         const bool is_f16 = element == ELEMENT_F16;
-        for (u32 i = 0; i < 4; ++i) {
+        for (u32 i = 0; i < EACH; ++i) {
             const u16 half = (u16)(raw.word[i / 2] >> i % 2 * 16);
             four.value[i] = is_f16 ? widen_f16(half) : widen_bf16(half);
         }

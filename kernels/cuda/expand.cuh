@@ -116,7 +116,7 @@ template <u32 BITS> DEVICE void put_widened_as(const Lookup& p, u64 out, const T
         if constexpr (BITS == 16) raw = unit % 2 == 0 ? Raw<BITS>{{there.x, there.y}} : Raw<BITS>{{there.z, there.w}};
         if constexpr (BITS == 8) raw = Raw<BITS>{{word_of(there, unit % 4)}};
         if constexpr (BITS == 4) raw = Raw<BITS>{{word_of(there, unit / 2 % 4) >> unit % 2 * 16}};
-        if (e < table.dim) put_four(out, p.out_element, e, table.dim, widen_four<BITS>(table.element, raw, by));
+        if (e < table.dim) put_four(out, p.out_element, e, table.dim, widen_part<BITS>(table.element, raw, by));
     }
 }
 
@@ -196,122 +196,148 @@ template <bool DIRECT, bool ONE, bool RICH, bool UPDATED> DEVICE void expand_row
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }
 
-// A bag without ids whose row lacks, or one of no ids.
+// A bag, or a warp's part of it: of `parts` warps, each takes every `parts`th stretch of its rows' elements.
 struct Bag {
     u64 begin, end;  // positions
-    u64 counted;     // those that a mean counts
     u64 out;         // its feature's first element
+    u32 part, parts;
 };
 
-// What a position adds to its bag.
-struct Addend {
-    u64 row;
+// What a warp's lanes have seen of a bag.
+struct Seen {
+    u64 counted = 0;    // of its positions, those that a mean counts
+    bool lost = false;  // a row lacks: nothing of the bag can be given
+};
+
+// The row that a position adds to its bag. `leads`: of all that read this position, who tells of it.
+template <bool DIRECT, bool RICH, bool UPDATED>
+DEVICE u64 addend_at(const Lookup& p, const SlotState& slot, const Feature& feature, u64 i, u64 given, const bool leads, Seen& seen, u32& failed, Marked& marked) {
+    Marked mine{};
+    const u64 place = DIRECT ? place_of<true, UPDATED>(p, feature, given, mine) : given;
+    const u64 row = row_at<DIRECT>(p, slot, place);
+    if (DIRECT && leads) {
+        mask_at(p, feature, i, place);
+        tell_missing<RICH>(p, feature, i, place, mine);
+        add(marked, mine);
+    }
+    if (row == ROW_LOST) {
+        seen.lost = true;
+        if (!leads) return ROW_NONE;
+        ++failed;
+        if (p.mask != 0) at<u8>(p.mask)[i] = 0;
+        return ROW_NONE;
+    }
+    const bool skipped = place == PLACE_PADDING || (place == PLACE_MISSING && feature.missing == MISSING_SKIP);
+    if (!skipped) ++seen.counted;
+    return place == PLACE_MISSING && feature.missing == MISSING_DEFAULT ? feature.table.default_row : row;
+}
+
+// Up to 32 rows that are added, one a lane.
+struct Addends {
+    u64 row;      // ROW_NONE: there is none
+    u32 there;    // of which lanes there is one
     float weight;
 };
 
-template <bool DIRECT, bool UPDATED> DEVICE Addend addend_at(const Lookup& p, const SlotState& slot, const Feature& feature, u64 index) {
-    Marked again{};
-    u64 given = given_at<DIRECT>(p, index);
-    u64 place = DIRECT ? place_of<true, UPDATED>(p, feature, given, again) : given;
-    u64 row = row_at<DIRECT>(p, slot, place);
-    if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = feature.table.default_row;
-    return Addend{row, feature.weighted ? at<const float>(p.weights)[index] : 1.0f};
-}
-
-// The rows of a bag, by a warp, of elements of BITS bits: a lane has four elements side by side, of several rows at a time, for a bag may be
-// long and there may be few of them. Of rows with a scale, each lane loads that of one, for all. Each byte of a row is read once; for each
-// row there are two shuffles for its address, one for a weight, two for a scale, a load of 16 to 2 B, and for each element a conversion, at
-// most two products, and at most two sums.
-template <bool DIRECT, bool UPDATED, u32 BITS> DEVICE void add_up_as(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    constexpr u32 ROWS = 8;  // under way at once
+// Adds rows of elements of BITS bits, in order, to a lane's sums: of each row, EACH elements from `first` on. Several rows are under way at
+// once, for a bag may be long, and there may be few of them. Of rows with a scale, each lane loads that of one, for all. For each row
+// there are two shuffles for its address, one for a weight, two for a scale, a load of 16 to 2 B, and for each element a conversion, at most
+// two products, and at most two sums.
+template <u32 BITS, u32 EACH> DEVICE void add_rows(const Feature& feature, const Addends& mine, u32 first, float (&sum)[4]) {
+    constexpr u32 ROWS = EACH == 1 ? 32 : EACH == 2 ? 16 : 8;
     const Table& table = feature.table;
-    const u32 lane = threadIdx.x % 32;
     const bool has_scale = BITS <= 8 && is_scaled(table.element);
-    for (u32 first = lane * 4; first - lane * 4 < table.dim; first += 128) {
-        Four sum{};
-        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
-            const Addend mine = tile + lane < bag.end ? addend_at<DIRECT, UPDATED>(p, slot, feature, tile + lane) : Addend{ROW_NONE, 1.0f};
-            Scale own{};
-            if (has_scale && mine.row != ROW_NONE) own = load_scale(mine.row, table.element, table.dim);
-            const u32 rows = (u32)min_of(32, bag.end - tile);
-            for (u32 i = 0; i < rows; i += ROWS) {
-                Raw<BITS> raw[ROWS];
-                bool there[ROWS];
+    Scale own{};
+    if (has_scale && mine.row != ROW_NONE) own = load_scale(mine.row, table.element, table.dim);
+    // Past the last row there is none.
+    for (u32 row = 0; row < 32 && mine.there >> row != 0; row += ROWS) {
+        Raw<BITS, EACH> raw[ROWS];
 #pragma unroll
-                for (u32 j = 0; j < ROWS; ++j) {
-                    // Past the last row there is none.
-                    const u64 row = __shfl_sync(FULL, mine.row, i + j);
-                    there[j] = row != ROW_NONE;
-                    raw[j] = there[j] && first < table.dim ? load_four<BITS>(row, first) : Raw<BITS>{};
-                }
+        for (u32 j = 0; j < ROWS; ++j) {
+            const u64 address = __shfl_sync(FULL, mine.row, row + j);
+            raw[j] = mine.there >> (row + j) & 1 && first < table.dim ? load_part<BITS, EACH>(address, first) : Raw<BITS, EACH>{};
+        }
 #pragma unroll
-                for (u32 j = 0; j < ROWS; ++j) {
-                    Scale by{};
-                    if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, i + j), __shfl_sync(FULL, own.bias, i + j)};
-                    const float factor = feature.weighted ? __shfl_sync(FULL, mine.weight, i + j) : 1.0f;
-                    if (!there[j]) continue;
-                    const Four four = widen_four<BITS>(table.element, raw[j], by);
-                    for (u32 e = 0; e < 4; ++e) {
-                        const float value = feature.weighted ? __fmul_rn(factor, four.value[e]) : four.value[e];
-                        sum.value[e] = __fadd_rn(sum.value[e], value);
-                    }
-                }
+        for (u32 j = 0; j < ROWS; ++j) {
+            Scale by{};
+            if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, row + j), __shfl_sync(FULL, own.bias, row + j)};
+            const float factor = feature.weighted ? __shfl_sync(FULL, mine.weight, row + j) : 1.0f;
+            if (!(mine.there >> (row + j) & 1)) continue;
+            const Values<EACH> values = widen_part<BITS, EACH>(table.element, raw[j], by);
+            for (u32 e = 0; e < EACH; ++e) {
+                const float value = feature.weighted ? __fmul_rn(factor, values.value[e]) : values.value[e];
+                sum[e] = __fadd_rn(sum[e], value);
             }
         }
+    }
+}
+
+// A bag, by a warp, or a part of it: a lane sums elements side by side, four, or those of one word where warps share a bag, so that a warp
+// reads whole lines of 128 B. Each byte of a row is read once; the next ids are on their way meanwhile.
+template <bool DIRECT, bool RICH, bool UPDATED>
+DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag, u32& failed, Marked& marked) {
+    const Table& table = feature.table;
+    const u32 lane = threadIdx.x % 32, bits = element_bits(table.element);
+    const u32 each = bag.parts > 1 && bits > 8 ? 32 / bits : 4;
+    for (u32 from = bag.part * 32 * each; from < table.dim; from += bag.parts * 32 * each) {
+        const u32 first = from + lane * each;
+        float sum[4] = {};
+        Seen seen{};
+        u64 next = bag.begin + lane < bag.end ? given_at<DIRECT>(p, bag.begin + lane) : 0;
+        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
+            const u64 i = tile + lane, given = next;
+            Addends mine{ROW_NONE, 0, feature.weighted && i < bag.end ? at<const float>(p.weights)[i] : 1.0f};
+            if (i + 32 < bag.end) next = given_at<DIRECT>(p, i + 32);
+            if (i < bag.end) mine.row = addend_at<DIRECT, RICH, UPDATED>(p, slot, feature, i, given, from == 0, seen, failed, marked);
+            mine.there = __ballot_sync(FULL, mine.row != ROW_NONE);
+            switch (bits) {
+                case 32:
+                    if (each == 1) add_rows<32, 1>(feature, mine, first, sum); else add_rows<32, 4>(feature, mine, first, sum);
+                    break;
+                case 16:
+                    if (each == 2) add_rows<16, 2>(feature, mine, first, sum); else add_rows<16, 4>(feature, mine, first, sum);
+                    break;
+                case 8: add_rows<8, 4>(feature, mine, first, sum); break;
+                default:
+                    if (RICH) add_rows<4, 4>(feature, mine, first, sum);
+            }
+        }
+        for (u32 step = 16; step > 0; step /= 2) seen.counted += __shfl_xor_sync(FULL, seen.counted, step);
+        const bool lost = __ballot_sync(FULL, seen.lost) != 0;
         if (first >= table.dim) continue;
-        if (feature.pooling == POOLING_MEAN && bag.counted != 0)
-            for (u32 e = 0; e < 4; ++e) sum.value[e] = __fdiv_rn(sum.value[e], (float)bag.counted);
-        put_four(bag.out, p.out_element, first, table.dim, sum);
+        for (u32 e = 0; e < 4; ++e) {
+            if (lost) sum[e] = 0.0f;
+            else if (feature.pooling == POOLING_MEAN && seen.counted != 0) sum[e] = __fdiv_rn(sum[e], (float)seen.counted);
+        }
+        if (each == 4) {
+            put_four(bag.out, p.out_element, first, table.dim, Four{{sum[0], sum[1], sum[2], sum[3]}});
+        } else {
+            for (u32 e = 0; e < 2; ++e)
+                if (e < each && first + e < table.dim) narrow(bag.out, p.out_element, first + e, sum[e]);
+        }
     }
 }
 
-template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void add_up(const Lookup& p, const SlotState& slot, const Feature& feature, const Bag& bag) {
-    switch (element_bits(feature.table.element)) {
-        case 32: return add_up_as<DIRECT, UPDATED, 32>(p, slot, feature, bag);
-        case 16: return add_up_as<DIRECT, UPDATED, 16>(p, slot, feature, bag);
-        case 8: return add_up_as<DIRECT, UPDATED, 8>(p, slot, feature, bag);
-        default:
-            if (RICH) add_up_as<DIRECT, UPDATED, 4>(p, slot, feature, bag);
-    }
-}
-
-// One output row for each bag, by a warp. Rows are added in the order of the bag.
-// Traffic: 8 B and a row for each id, the row out for each bag.
+// One output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each takes lines of
+// 128 B of the rows. Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the row out for each bag; several warps
+// read the same ids.
 template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& p, SlotState& slot, const Bags& all, Scratch& scratch, Marked& marked) {
     set_up<false, UPDATED>(p, all, scratch);
-    u32 lane = threadIdx.x % 32, out_bytes = element_bytes(p.out_element), failed = 0;
+    u32 out_bytes = element_bytes(p.out_element), failed = 0;
     u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = p.features * all.bags, walked = 0;
+    const u32 parts = bags * 2 > warps ? 1 : (u32)min_of(divide(warps, bags == 0 ? 1 : bags), p.lines_of_row);
     // Bags of offsets that descend may overlap, and be far longer together than the ids.
     bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
-    for (u64 bag = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; bag < bags; bag += warps) {
+    for (u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; item < bags * parts; item += warps) {
+        const u64 bag = parts == 1 ? item : divide(item, parts);
         u32 number = (u32)divide(bag, all.bags);
         const Feature& feature = feature_at(p, scratch, number);
-        const Table& table = feature.table;
-        u64 begin = bag_begin(p, all, bag), end = bag_begin(p, all, bag + 1), counted = 0;
+        u64 begin = bag_begin(p, all, bag), end = bag_begin(p, all, bag + 1);
         flawed |= end < begin || walked > all.ids;
         if (flawed) end = begin;
         walked += end - begin;
-        // Does any row of the bag lack?
-        bool lost = false;
-        for (u64 i = begin + lane; i < end; i += 32) {
-            u64 given = given_at<DIRECT>(p, i), place = DIRECT ? place_of<true, UPDATED>(p, feature, given, marked) : given;
-            if (DIRECT) {
-                mask_at(p, feature, i, place);
-                tell_missing<RICH>(p, feature, i, place, marked);
-            }
-            if (row_at<DIRECT>(p, slot, place) == ROW_LOST) {
-                lost = true;
-                ++failed;
-                if (p.mask != 0) at<u8>(p.mask)[i] = 0;
-            }
-            if (place == PLACE_PADDING || (place == PLACE_MISSING && feature.missing == MISSING_SKIP)) continue;
-            ++counted;
-        }
-        for (u32 step = 16; step > 0; step /= 2) counted += __shfl_xor_sync(FULL, counted, step);
-        lost = __ballot_sync(FULL, lost) != 0;
         const u64 out = p.out + ((bag - number * all.bags) * p.out_stride + feature.column) * out_bytes;
-        const Bag it{begin, lost ? begin : end, lost ? 0 : counted, out};
-        add_up<DIRECT, RICH, UPDATED>(p, slot, feature, it);
+        add_up<DIRECT, RICH, UPDATED>(p, slot, feature, Bag{begin, end, out, (u32)(item - bag * parts), parts}, failed, marked);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }

@@ -562,8 +562,8 @@ plain!(
         /// Not zero: for the kernels that can everything. Tables may then be of any element, and ids that tables lack told of in any
         /// way; `row_lanes` is 1 << `lanes`.
         rich: u32,
-        /// Zero.
-        unused: u32,
+        /// Of bags: lines of 128 B of the longest row; as many warps may share a bag where there are few. 1: one does.
+        lines_of_row: u32,
         /// [`Feature`]s.
         feature: u64,
         /// [`Table`]s.

@@ -194,7 +194,10 @@ impl Kernels {
         let (pooled, rich) = (usize::from(lookup.pooled != 0), usize::from(lookup.rich != 0));
         let updated = usize::from(lookup.overlay != 0);
         let row_lanes = u64::from(lookup.row_lanes);
-        let threads_of_row = if pooled != 0 { 32 } else { row_lanes * u64::from(lookup.parts_of_row) };
+        let threads_of_row = match pooled {
+            0 => row_lanes * u64::from(lookup.parts_of_row),
+            _ => 32 * u64::from(lookup.lines_of_row.max(1)),
+        };
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.

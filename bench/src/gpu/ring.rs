@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde::Serialize;
 use warprow_layout::DType;
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::{Profile, Watched};
 use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median};
 
@@ -48,6 +48,11 @@ pub struct GpuRingResult {
     pub share_of_linear: f64,
     /// Median commands a second over whole look-ups, deduplication and output included.
     pub commands_per_second_of_lookups: f64,
+    /// Median commands a second of the slowest thread and of the fastest, from its first doorbell to its last completion by the
+    /// controllers' clock: a look-up ends with the slowest.
+    pub slowest_thread: f64,
+    /// See [`slowest_thread`](Self::slowest_thread).
+    pub fastest_thread: f64,
     /// Commands of all look-ups.
     pub commands: u64,
     /// Look-ups.
@@ -79,19 +84,21 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
     let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
     let cores = Cores::each(setup.threads as usize);
-    let store = bed.store(&[BedTable::new("table", content)], cores.as_ref())?;
+    let (store, drives) = bed.with_drives(&[BedTable::new("table", content)], cores.as_ref())?;
     let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
     let feature = Feature::new("f", "table").pooling(Pooling::None);
     let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, ids as usize))?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
     let looker = Looker::new(&plan, stream, &request)?;
+    let (mut slowest, mut fastest) = (Vec::new(), Vec::new());
     let (mut rates, mut whole, mut commands, mut lookups, mut anomalies) = (Vec::new(), Vec::new(), 0, 0, 0);
     let began = Instant::now();
     let mut told = began;
     // The first is for warming up.
     while lookups <= u64::from(setup.rounds) || commands < setup.commands {
         request.draw(stream)?;
+        drives.iter().for_each(|drive| drive.watch());
         let (took, report, _) = looker.called(stream, &request)?;
         request.check(stream, 4)?;
         ensure!(report.anomalies == 0, "{} completions that nobody waited for", report.anomalies);
@@ -100,6 +107,9 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         if lookups > 0 {
             rates.push(report.commands as f64 / report.fetch.as_secs_f64());
             whole.push(report.commands as f64 / took.as_secs_f64());
+            let own: Vec<f64> = drives.iter().filter_map(|drive| rate_of(&drive.watched())).collect();
+            slowest.push(own.iter().copied().fold(f64::INFINITY, f64::min));
+            fastest.push(own.iter().copied().fold(0.0, f64::max));
         }
         lookups += 1;
         if told.elapsed() >= Duration::from_secs(2) {
@@ -115,6 +125,8 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         commands_per_second_and_thread: rate / f64::from(setup.threads),
         share_of_linear: 1.0,
         commands_per_second_of_lookups: median(whole),
+        slowest_thread: median(slowest),
+        fastest_thread: median(fastest),
         commands,
         lookups,
         seconds: began.elapsed().as_secs_f64(),
@@ -122,6 +134,12 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         checked: request.checked,
         checked_by_cpu: request.spots,
     })
+}
+
+/// Commands a second of one drive.
+fn rate_of(watched: &Watched) -> Option<f64> {
+    let time = watched.last_completion?.checked_sub(watched.first_doorbell?)?;
+    (!time.is_zero()).then(|| watched.completions as f64 / time.as_secs_f64())
 }
 
 /// Fills in how each does beside the one with the fewest threads.

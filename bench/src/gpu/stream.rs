@@ -41,8 +41,9 @@ impl Stream {
         // SAFETY: a context is current; handles are stored.
         unsafe {
             cuda("a stream", sys::cuStreamCreate(&mut stream, 1))?;
+            // Who waits sleeps: times are the GPU's, and a thread that spins would slow those that answer on the same cores.
             for event in &mut events {
-                cuda("an event", sys::cuEventCreate(event, 0))?;
+                cuda("an event", sys::cuEventCreate(event, sys::CUevent_flags_enum::CU_EVENT_BLOCKING_SYNC as u32))?;
             }
         }
         Ok(Self { stream, events, hold, turn: 0.into(), kernels: kernels.clone() })

@@ -240,6 +240,15 @@ impl<M: Words, B: Bell> Ring<M, B> {
         self.doorbells += 1;
     }
 
+    /// Whether so many completions can be consumed, 1 up to the queue's entries, by the entry of the last of them: controllers post them
+    /// one after another. The entry that is being written meanwhile stays with who writes it.
+    #[inline]
+    pub fn has_posted(&self, count: u32) -> bool {
+        let last = self.cq_head + count.clamp(1, self.cq_size) - 1;
+        let (at, phase) = if last < self.cq_size { (last, self.phase) } else { (last - self.cq_size, !self.phase) };
+        Cqe::phase_of_word(self.cq.load(at as usize * CQE_WORDS + 1)) == phase
+    }
+
     /// Consumes every valid completion, at most one turn of the queue, and gives those of outstanding commands to `on`.
     /// Returns how many entries were consumed, of whatever kind.
     #[inline]

@@ -257,7 +257,11 @@ fn wraps_many_times_out_of_order() {
         }
         ring.ring();
         while device.fetch().is_some() {}
-        cids.iter().rev().for_each(|&cid| device.post(cid));
+        for (before, &cid) in cids.iter().rev().enumerate() {
+            (1..=6).for_each(|count| assert_eq!(ring.has_posted(count), count as usize <= before, "round {round}"));
+            device.post(cid);
+        }
+        assert!(ring.has_posted(cids.len() as u32) && !ring.has_posted(cids.len() as u32 + 1));
         let got: Vec<u16> = drain(&mut ring).iter().map(|c| c.issued.cid).collect();
         assert!(got.iter().eq(cids.iter().rev()));
     }

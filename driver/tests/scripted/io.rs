@@ -208,6 +208,26 @@ fn a_queue_full_of_quarantine_is_stuck_not_hung() {
 }
 
 #[test]
+fn those_that_come_together_are_waited_for_together_and_no_longer_than_a_moment() {
+    let (rig, mut pair) = Rig::new();
+    assert_eq!(pair.wait_for(5, |_| {}).unwrap(), 0, "nothing to wait for");
+    for tag in 0..5 {
+        pair.read(&rig.namespace, tag, 1, rig.block(0), tag).unwrap();
+    }
+    let mut tags = Vec::new();
+    // More than are outstanding: all of them.
+    assert_eq!(pair.wait_for(100, |completion| tags.push(completion.tag)).unwrap(), 5);
+    assert_eq!(tags, [0, 1, 2, 3, 4]);
+    // One of two never comes: the other is given all the same, and then that its time is up.
+    rig.device.script(|_, sqe| if sqe.cdw10 == 1 { Reply::Silent } else { Reply::Default });
+    for lba in 0..2 {
+        pair.read(&rig.namespace, lba, 1, rig.block(0), lba).unwrap();
+    }
+    assert_eq!(pair.wait_for(2, |completion| assert!(completion.tag == 0 && completion.is_success())).unwrap(), 1);
+    assert_eq!(pair.wait_for(2, |completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap(), 1);
+}
+
+#[test]
 fn a_queue_that_the_device_does_not_delete_keeps_its_memory() {
     let (rig, mut pair) = Rig::new();
     let _cids = rig.silence();

@@ -125,7 +125,19 @@ const PLANTED: &[Planted] = &[
         "a bag's rows with one scale",
         rich::whole,
         12,
-        patch("expand.cuh", "Scale{__shfl_sync(FULL, own.scale, i + j)", "Scale{__shfl_sync(FULL, own.scale, i)"),
+        patch("expand.cuh", "Scale{__shfl_sync(FULL, own.scale, row + j)", "Scale{__shfl_sync(FULL, own.scale, row)"),
+    ),
+    planted(
+        "a bag's ids that each of its warps counts",
+        rich::whole,
+        24,
+        patch("expand.cuh", "given, from == 0, seen", "given, true, seen"),
+    ),
+    planted(
+        "a bag's line that its next warp takes, too",
+        rich::whole,
+        24,
+        patch("expand.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
     ),
     planted(
         "checksums of 512 bytes",

@@ -555,6 +555,7 @@ impl World {
             },
             parts_of_row: quads.div_ceil(1 << self.lanes),
             by_lines: self.by_lines.into(),
+            lines_of_row: 1 + self.spare_lanes % 5,
             feature: self.described.features.address(),
             first: self.described.first,
             table: self.described.tables.address(),

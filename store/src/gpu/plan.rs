@@ -40,6 +40,9 @@ pub(crate) struct Prepared {
     direct_ids: u64,
     /// Of few ids, and of many.
     sharing: [Sharing; 2],
+    /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row, not rows, and what
+    /// reads over the bus cost is rows.
+    pub lines_of_row: u32,
 }
 
 /// How lanes share a row.
@@ -84,6 +87,8 @@ impl GpuPlan {
         // Rich kernels have groups of lanes within a warp.
         let whole = !description.rich && tables().all(|it| row_bytes(it).is_multiple_of(16));
         let longest = tables().map(|it| row_bytes(it).next_multiple_of(16)).max().unwrap_or(16);
+        let in_dram = tables().any(|it| it.dram_rows() > 0);
+        let lines_of_row = if in_dram { 1 } else { longest.div_ceil(LINE as u32).max(1) };
         let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
         let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);
         let count = u64::from(options.slots) * (1 + TICKETS as u64);
@@ -105,6 +110,7 @@ impl GpuPlan {
             views: Mutex::new(vec![view]),
             states,
             sharing,
+            lines_of_row,
             description,
             options,
             idle: Mutex::default(),

@@ -622,7 +622,7 @@ pub(super) fn describe(
         by_lines: sharing.by_lines.into(),
         follows: plan.attached.options.replaces().into(),
         rich: plan.description.rich.into(),
-        unused: 0,
+        lines_of_row: plan.lines_of_row,
         feature: 0,
         table: 0,
         segment: 0,
