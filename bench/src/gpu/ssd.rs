@@ -91,7 +91,8 @@ impl Contender for Blocks<'_> {
         let (seen, (ticket, caller)) = self.stream.seen(call, |(ticket, _)| Ok(ticket.poll().is_some()))?;
         let report = ticket.poll().ok_or_else(|| anyhow::anyhow!("the look-up has not ended"))??;
         anyhow::ensure!(report.anomalies == 0, "{} completions that nobody waited for", report.anomalies);
-        Ok(Taken { seen, caller, commands: report.commands })
+        let stages = Some([report.prepare, report.fetch, report.expand]);
+        Ok(Taken { seen, caller, commands: report.commands, stages })
     }
 
     fn check(&mut self) -> anyhow::Result<u64> {
@@ -149,7 +150,7 @@ impl Contender for Threads<'_> {
         stream.wait()?;
         let commands = commands?;
         let caller = processor_time::of_this_thread()? - before;
-        Ok(Taken { seen: began.elapsed(), caller, commands })
+        Ok(Taken { seen: began.elapsed(), caller, commands, stages: None })
     }
 
     fn check(&mut self) -> anyhow::Result<u64> {

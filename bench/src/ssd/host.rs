@@ -68,7 +68,7 @@ impl Contender for Threads<'_> {
         let (began, before) = (Instant::now(), processor_time::of_this_thread()?);
         let commands = self.team.look_up(self.setup.dim as usize, |_, _, _| Ok(()))?;
         let caller = processor_time::of_this_thread()? - before;
-        Ok(Taken { seen: began.elapsed(), caller, commands })
+        Ok(Taken { seen: began.elapsed(), caller, commands, stages: None })
     }
 
     fn check(&mut self) -> anyhow::Result<u64> {

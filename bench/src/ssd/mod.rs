@@ -102,6 +102,8 @@ pub struct Taken {
     pub caller: Duration,
     /// Read commands.
     pub commands: u64,
+    /// By the GPU's clock: what comes before the first command, reading, and what comes behind.
+    pub stages: Option<[Duration; 3]>,
 }
 
 /// Someone who answers look-ups of a number of ids.
@@ -215,7 +217,7 @@ fn measure(
     count: u64,
     by: u32,
 ) -> anyhow::Result<Measured> {
-    let mut samples: [Vec<f64>; 4] = Default::default();
+    let mut samples: [Vec<f64>; 7] = Default::default();
     let (mut commands, mut checked) = (0, 0);
     let mut began = Instant::now();
     // The first is for warming up.
@@ -238,14 +240,17 @@ fn measure(
         commands += taken.commands;
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
-        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy)];
+        let stages = taken.stages.map(|stages| stages.map(us));
+        let [prepare, fetch, expand] = [0, 1, 2].map(|stage| stages.map(|stages| stages[stage]));
+        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy), prepare, fetch, expand];
         samples.iter_mut().zip(all).for_each(|(all, sample)| all.extend(sample));
         if run >= FEWEST && began.elapsed() >= setup.time {
             break;
         }
     }
     let runs = samples[0].len() as u64;
-    let [seen_us, caller_us, drives_us, overhead_us] = samples.map(median);
+    let has_stages = !samples[4].is_empty();
+    let [seen_us, caller_us, drives_us, overhead_us, prepare, fetch, expand] = samples.map(median);
     let asked = |time: f64| drives.map(|_| time);
     Ok(Measured {
         by,
@@ -253,6 +258,7 @@ fn measure(
         drives_us: asked(drives_us),
         overhead_us: asked(overhead_us),
         caller_us,
+        stages_us: has_stages.then_some([prepare, fetch, expand]),
         ids_per_second: count as f64 / seen_us * 1e6,
         commands: commands / runs.max(1),
         runs,

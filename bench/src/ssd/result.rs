@@ -26,6 +26,8 @@ pub struct Measured {
     pub overhead_us: Option<f64>,
     /// Processor time of the calling thread: of a look-up by the GPU that of the call, else of all of it.
     pub caller_us: f64,
+    /// By the GPU's clock, of a look-up by the GPU: what comes before the first command, reading, and what comes behind.
+    pub stages_us: Option<[f64; 3]>,
     /// Ids a second.
     pub ids_per_second: f64,
     /// Read commands of a look-up.
@@ -208,6 +210,7 @@ mod tests {
             drives_us: Some(seen_us - overhead_us),
             overhead_us: Some(overhead_us),
             caller_us: 4.0,
+            stages_us: None,
             ids_per_second: 1e9 / seen_us,
             commands: 9,
             runs: 3,
