@@ -24,6 +24,7 @@ mod controller;
 mod core;
 mod failure;
 mod fault;
+mod held;
 mod interrupt;
 mod iommu;
 mod namespace;

@@ -1,7 +1,5 @@
 //! The I/O queues of one worker, and what became of their commands.
 
-use std::cmp::Ordering as Order;
-use std::collections::BinaryHeap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -12,41 +10,11 @@ use crate::backing::MediaError;
 use crate::core::{Core, Progress};
 use crate::failure::Failure;
 use crate::fault::Fault;
+use crate::held::{Held, Waiting};
 use crate::nvm::{Begun, Io};
 use crate::queue::{Completion, Cq, Sq};
 use crate::watch::Watched;
 use crate::write_cache;
-
-/// A command that waits for its time.
-#[derive(Debug)]
-struct Held {
-    due: Duration,
-    /// Decides among commands that are due at the same time.
-    order: u64,
-    sqid: u16,
-    sqe: [u64; 8],
-    /// The moment in the order of writes.
-    fetched: u64,
-    fault: Option<Fault>,
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Order::Equal
-    }
-}
-impl Eq for Held {}
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Held {
-    /// The greatest is the one due first, as `BinaryHeap` wants it.
-    fn cmp(&self, other: &Self) -> Order {
-        (other.due, other.order).cmp(&(self.due, self.order))
-    }
-}
 
 /// A failed command, for the error log.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +49,7 @@ pub(crate) struct Shard {
     overflows: bool,
     /// Data is fetched ahead of the commands' execution.
     pub(crate) prefetch: bool,
-    held: BinaryHeap<Held>,
+    held: Waiting,
     /// Commands that engines work on, by token.
     engaged: Vec<Option<Held>>,
     ended: Vec<(u32, Result<(), MediaError>)>,
@@ -107,7 +75,7 @@ impl Shard {
             direct: false,
             overflows: false,
             prefetch: false,
-            held: BinaryHeap::new(),
+            held: Waiting::default(),
             engaged: Vec::new(),
             ended: Vec::new(),
             order: 0,
@@ -166,13 +134,13 @@ impl Shard {
 
     /// When the next held command is due.
     pub(crate) fn next_due(&self, core: &Core) -> Option<Duration> {
-        match self.held.peek() {
+        match self.held.next_due() {
             _ if !self.running => None,
             // Very soon, or when the host has moved a head.
             _ if self.is_to_announce(core) => Some(Duration::ZERO),
             // Whatever engines do may be done at any time.
             _ if self.io.in_flight() > 0 => Some(Duration::ZERO),
-            held => held.map(|held| held.due),
+            due => due,
         }
     }
 
@@ -327,6 +295,9 @@ impl Shard {
         for _ in 0..ready {
             let sq = &mut self.sqs[index];
             let sqe = sq.fetch().ok_or(RingFault)?;
+            if self.prefetch {
+                self.io.prefetch(&sqe);
+            }
             let sqid = sq.id;
             sq.inflight += 1;
             self.cqs[sq.cq].reserved += 1;
@@ -368,8 +339,7 @@ impl Shard {
     /// Executes and completes what is due, or hands it to engines.
     fn release(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
         let now = core.now();
-        while self.held.peek().is_some_and(|held| held.due <= now) {
-            let Some(held) = self.held.pop() else { break };
+        while let Some(held) = self.held.pop_due(now) {
             let result = match held.fault {
                 Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
                 Some(Fault::Swallow) => Ok(0),
@@ -451,7 +421,7 @@ impl Shard {
         self.forget_engaged();
         self.io.power_fails = true;
         // Sorted, so that the same seed executes the same commands.
-        for held in std::mem::take(&mut self.held).into_sorted_vec().iter().rev() {
+        for held in &self.held.take_where(|_| true) {
             let lost = matches!(held.fault, Some(Fault::Status(_) | Fault::Swallow));
             if !lost && survives() && DataTransfer::of_opcode(held.sqe[0] as u8) != DataTransfer::ControllerToHost {
                 // Its status is nobody's any more.
@@ -477,8 +447,7 @@ impl Shard {
     }
 
     fn abort_where(&mut self, core: &Core, code: StatusCode, matches: impl Fn(&Held) -> bool) -> usize {
-        let (hit, rest) = std::mem::take(&mut self.held).into_iter().partition::<Vec<_>, _>(matches);
-        self.held = rest.into();
+        let hit = self.held.take_where(matches);
         for held in &hit {
             // A ring that is not mapped shows at the next fetch; there is nobody to tell here.
             let _ = self.finish(core, held, Err(code.into()));
