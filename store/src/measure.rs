@@ -13,8 +13,9 @@ use crate::store::Located;
 
 /// How long one drive is measured, all lengths together; what is under way then is waited for.
 const TIME: Duration = Duration::from_millis(50);
-/// Commands in flight.
-const DEPTH: u32 = 256;
+/// Commands in flight at most, and bytes: what is under way in the end has to be waited for.
+const DEPTH: u32 = 1023;
+const BYTES: u64 = 8 << 20;
 /// Bytes of the longest reads that are measured.
 const LONGEST: u64 = 32 << 10;
 /// Places that are read, in turn.
@@ -23,8 +24,8 @@ const PLACES: usize = 4096;
 const TURNS: u32 = 64;
 /// Fewer completions tell of nothing.
 const LEAST: u64 = 8;
-/// 2⁶⁴ divided by the golden ratio: its multiples are spread evenly.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// 2⁶⁴ divided by the plastic ratio, and by its square: pairs of their multiples are spread evenly.
+const PLASTIC: [u64; 2] = [0xc13f_a9a9_02a6_328f, 0x91e1_0da5_c79e_7b1d];
 
 /// Measures `member`, drive number `drive`, with up to `depth` commands in flight, where it holds rows of `tables`. `None`: it holds too little, or
 /// is too slow to tell anything in that time.
@@ -71,7 +72,7 @@ fn places(drive: u16, tables: &[Located]) -> Vec<u64> {
     let all: u64 = tables.iter().map(|table| units(table).1).sum();
     let mut places = Vec::new();
     for draw in 0..4 * PLACES as u64 {
-        let mut unit = (u128::from(draw.wrapping_mul(GOLDEN)) * u128::from(all) >> 64) as u64;
+        let mut unit = (u128::from(draw.wrapping_mul(PLASTIC[0])) * u128::from(all) >> 64) as u64;
         for located in tables {
             let (first, count) = units(located);
             if unit < count {
@@ -140,11 +141,12 @@ impl Gauge<'_> {
         let mut pair = lock(&self.pair);
         let (ns, before) = (self.member.namespace(), self.sent);
         let data = Data::Contiguous { iova: self.memory.iova(), len: lbas << ns.lba_shift() };
-        while pair.has_room() {
+        let most = u32::try_from(BYTES / (lbas << ns.lba_shift())).unwrap_or(u32::MAX);
+        while pair.has_room() && self.outstanding < most {
             let place = self.places.get(self.sent as usize % self.places.len().max(1)).copied().unwrap_or(0);
             // Another part of the unit each time.
             let parts = (self.stripe / lbas).max(1);
-            let part = (u128::from(self.sent.wrapping_mul(GOLDEN)) * u128::from(parts) >> 64) as u64;
+            let part = (u128::from(self.sent.wrapping_mul(PLASTIC[1])) * u128::from(parts) >> 64) as u64;
             match pair.read(ns, place + part * lbas, lbas as u32, data, self.sent) {
                 Ok(_) => (self.sent, self.outstanding) = (self.sent + 1, self.outstanding + 1),
                 Err(refusal) => return Err(pair.refused(refusal)),
