@@ -59,6 +59,12 @@ pub(crate) fn measure(
     Ok(ReadCurve::of_measured(&points))
 }
 
+/// Number `index` of a sequence that is spread evenly over the numbers below `count`, in one of two dimensions.
+fn spread(index: u64, dimension: usize, count: u64) -> u64 {
+    let fraction = index.wrapping_mul(PLASTIC[dimension]);
+    ((u128::from(fraction) * u128::from(count)) >> 64) as u64
+}
+
 /// Where stripe units begin on a drive that rows of `tables` fill, all over them.
 fn places(drive: u16, tables: &[Located]) -> Vec<u64> {
     let units = |located: &Located| {
@@ -72,7 +78,7 @@ fn places(drive: u16, tables: &[Located]) -> Vec<u64> {
     let all: u64 = tables.iter().map(|table| units(table).1).sum();
     let mut places = Vec::new();
     for draw in 0..4 * PLACES as u64 {
-        let mut unit = (u128::from(draw.wrapping_mul(PLASTIC[0])) * u128::from(all) >> 64) as u64;
+        let mut unit = spread(draw, 0, all);
         for located in tables {
             let (first, count) = units(located);
             if unit < count {
@@ -146,7 +152,7 @@ impl Gauge<'_> {
             let place = self.places.get(self.sent as usize % self.places.len().max(1)).copied().unwrap_or(0);
             // Another part of the unit each time.
             let parts = (self.stripe / lbas).max(1);
-            let part = (u128::from(self.sent.wrapping_mul(PLASTIC[1])) * u128::from(parts) >> 64) as u64;
+            let part = spread(self.sent, 1, parts);
             match pair.read(ns, place + part * lbas, lbas as u32, data, self.sent) {
                 Ok(_) => (self.sent, self.outstanding) = (self.sent + 1, self.outstanding + 1),
                 Err(refusal) => return Err(pair.refused(refusal)),

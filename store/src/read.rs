@@ -375,10 +375,9 @@ impl Lane {
     }
 
     fn fail_rest(&mut self, commands: &[Command], landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
-        for index in self.sent.end..self.end {
-            landings.places[index] = ENDED;
-            meanwhile.fail(&commands[index]);
-        }
+        let rest = self.sent.end..self.end;
+        landings.places[rest.clone()].fill(ENDED);
+        commands[rest].iter().for_each(|command| meanwhile.fail(command));
         self.end = self.sent.end;
     }
 
@@ -397,9 +396,10 @@ impl Lane {
         if matches!(error, DriverError::Gone { .. }) {
             self.member.controller().give_up_if_gone();
         }
-        for index in self.sent.start..self.end {
-            if std::mem::replace(&mut landings.places[index], ENDED) != ENDED {
-                meanwhile.fail(&commands[index]);
+        let mine = self.sent.start..self.end;
+        for (command, place) in commands[mine.clone()].iter().zip(&mut landings.places[mine]) {
+            if std::mem::replace(place, ENDED) != ENDED {
+                meanwhile.fail(command);
             }
         }
         (self.outstanding, self.end) = (0, self.sent.end);
