@@ -99,18 +99,19 @@ impl Ours {
         Self::merging(store, setup, hot_rows, Merging::default()).map(|(ours, _)| ours)
     }
 
-    /// The same with rows sharing commands like that, and the drives' read curves.
+    /// The same with rows sharing commands like that, and the first drive's read curve, if that says which.
     pub(crate) fn merging(
         store: &Store,
         setup: &LookupSetup,
         hot_rows: u64,
         merging: Merging,
-    ) -> anyhow::Result<(Self, Vec<(String, Option<ReadCurve>)>)> {
+    ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
         let host = store.attach_host(HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
         let feature = Feature::new("f", TABLE);
+        let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
         let plan: Plan = host.plan(&[feature], PlanOptions::default().with_max(setup.batch, setup.batch as usize))?;
-        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch }, host.read_curves()))
+        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch }, curve))
     }
 }
 

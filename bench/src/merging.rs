@@ -53,8 +53,7 @@ pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Res
     let store = bed.store(&[BedTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let hot_rows = setup.hot_rows();
     let race = RefCell::new(Race::new(setup, false)?);
-    let (mut by_curve, curves) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;
-    let curve = curves.into_iter().next().and_then(|(_, curve)| curve);
+    let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;
     // What commands and bytes a batch takes, of one way: the same batches each time.
     let count = |ours: &mut Ours| -> anyhow::Result<(f64, f64)> {
         let before = store.metrics();
