@@ -10,6 +10,7 @@ pub mod gpu;
 pub mod growth;
 pub mod load;
 pub mod lookup;
+pub mod merging;
 mod minimal_ring;
 pub mod output;
 pub mod passes;

@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    Batch, Device, Feature, HostOptions, LoadOptions, OpenOptions, Output, Plan, PlanOptions, Rows, Slot, Store,
-    TableLoad, TableSpec,
+    Batch, Device, Feature, HostOptions, LoadOptions, Merging, OpenOptions, Output, Plan, PlanOptions, ReadCurve, Rows,
+    Slot, Store, TableLoad, TableSpec,
 };
 use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, PowerLaw, Shuffle, median, verify};
@@ -76,7 +76,7 @@ impl LookupSetup {
 }
 
 /// Someone who answers batches.
-trait Contender {
+pub(crate) trait Contender {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()>;
 }
 
@@ -96,11 +96,22 @@ pub(crate) struct Ours {
 impl Ours {
     /// Look-ups in the table of `store`, with `hot_rows` rows in DRAM.
     pub(crate) fn new(store: &Store, setup: &LookupSetup, hot_rows: u64) -> anyhow::Result<Self> {
+        Self::merging(store, setup, hot_rows, Merging::default()).map(|(ours, _)| ours)
+    }
+
+    /// The same with rows sharing commands like that, and the first drive's read curve, if that says which.
+    pub(crate) fn merging(
+        store: &Store,
+        setup: &LookupSetup,
+        hot_rows: u64,
+        merging: Merging,
+    ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
+        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
         let feature = Feature::new("f", TABLE);
+        let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
         let plan: Plan = host.plan(&[feature], PlanOptions::default().with_max(setup.batch, setup.batch as usize))?;
-        Ok(Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch })
+        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch }, curve))
     }
 }
 
@@ -137,7 +148,7 @@ impl Race {
     }
 
     /// The batches from number `first` on: ids a second, in look-ups alone.
-    fn turn(
+    pub(crate) fn turn(
         &mut self,
         contender: &mut impl Contender,
         first: u64,

@@ -15,7 +15,7 @@ use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
 use crate::stage::{
     Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, convert,
-    pool,
+    pool, split,
 };
 
 /// Ids that are expanded between two looks at the drives.
@@ -127,11 +127,10 @@ impl Routed<'_> {
     }
 
     /// Copies the sound rows of a command to their places in `staging`, so many bytes apart.
-    fn stage(&mut self, (staging, stride): (&mut Memory, usize), index: usize, memory: &DmaMemory, place: usize) {
-        let command = self.commands[index];
+    fn stage(&mut self, (staging, stride): (&mut Memory, usize), command: &Command, memory: &DmaMemory, place: usize) {
         for index in command.first..command.first + command.rows {
             let read = self.reads[index as usize];
-            let at = row_at(&read, &command, place, self.lba_shift);
+            let at = row_at(&read, command, place, self.lba_shift);
             if !self.is_sound(&read, memory, at) {
                 continue;
             }
@@ -154,12 +153,15 @@ impl Routed<'_> {
         Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
     }
 
-    fn fail(&mut self, command: usize) {
-        let Some(command) = self.commands.get(command) else { return };
+    fn fail(&mut self, command: &Command) {
         self.failed = true;
         for read in &self.reads[command.first as usize..][..command.rows as usize] {
             self.locations[read.unique as usize] = Location::FAILED;
         }
+    }
+
+    fn parts(&self, command: &Command) -> Vec<Command> {
+        split(command, self.reads, |read| self.table_of(read.unique).row_lbas)
     }
 
     /// Whether a row that was read is what was written, as far as that is to be checked. If not, it has failed.
@@ -231,12 +233,16 @@ impl<M: Meanwhile> Meanwhile for Counted<'_, M> {
     }
 
     #[inline]
-    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
-        self.work.land(index, memory, place);
+    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+        self.work.land(command, memory, place);
     }
 
-    fn fail(&mut self, index: usize) {
-        self.work.fail(index);
+    fn fail(&mut self, command: &Command) {
+        self.work.fail(command);
+    }
+
+    fn parts(&self, command: &Command) -> Vec<Command> {
+        self.work.parts(command)
     }
 }
 
@@ -342,12 +348,11 @@ impl<O: Out> Meanwhile for Unpooled<'_, O> {
     }
 
     #[inline]
-    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
-        let command = self.routed.commands[index];
+    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
         let width = self.routed.plan.width;
         for index in command.first..command.first + command.rows {
             let read = self.routed.reads[index as usize];
-            let at = row_at(&read, &command, place, self.routed.lba_shift);
+            let at = row_at(&read, command, place, self.routed.lba_shift);
             if !self.routed.is_sound(&read, memory, at) {
                 continue;
             }
@@ -371,8 +376,12 @@ impl<O: Out> Meanwhile for Unpooled<'_, O> {
         }
     }
 
-    fn fail(&mut self, index: usize) {
-        self.routed.fail(index);
+    fn fail(&mut self, command: &Command) {
+        self.routed.fail(command);
+    }
+
+    fn parts(&self, command: &Command) -> Vec<Command> {
+        self.routed.parts(command)
     }
 }
 
@@ -486,12 +495,16 @@ impl<O: Out> Meanwhile for Pooled<'_, O> {
     }
 
     #[inline]
-    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
-        self.routed.stage((self.staging, self.staged_bytes), index, memory, place);
+    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+        self.routed.stage((self.staging, self.staged_bytes), command, memory, place);
     }
 
-    fn fail(&mut self, index: usize) {
-        self.routed.fail(index);
+    fn fail(&mut self, command: &Command) {
+        self.routed.fail(command);
+    }
+
+    fn parts(&self, command: &Command) -> Vec<Command> {
+        self.routed.parts(command)
     }
 }
 
@@ -509,11 +522,15 @@ impl Meanwhile for Staged<'_> {
     }
 
     #[inline]
-    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize) {
-        self.routed.stage((self.staging, self.staged_bytes), index, memory, place);
+    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+        self.routed.stage((self.staging, self.staged_bytes), command, memory, place);
     }
 
-    fn fail(&mut self, index: usize) {
-        self.routed.fail(index);
+    fn fail(&mut self, command: &Command) {
+        self.routed.fail(command);
+    }
+
+    fn parts(&self, command: &Command) -> Vec<Command> {
+        self.routed.parts(command)
     }
 }

@@ -4,16 +4,18 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use warprow_layout::{Ranks, Table};
+use warprow_layout::{Drive, Ranks, Table};
 
 use crate::feature::{Feature, PlanOptions};
 use crate::hosting::Hosting;
+use crate::measure::measure;
 use crate::memory::Memory;
+use crate::merging::Merging;
 use crate::overlay::Overlay;
 use crate::plan::Plan;
-use crate::stage::SparseIds;
+use crate::stage::{Joining, SparseIds};
 use crate::store::{Located, Shared};
-use crate::{Store, StoreError};
+use crate::{ReadCurve, Store, StoreError};
 
 /// How look-ups run on the host.
 #[derive(Debug, Clone)]
@@ -35,12 +37,16 @@ pub struct HostOptions {
     /// Compare every sparse id with the stored one, which takes eight bytes of memory a row: a foreign id is then missing for certain.
     /// Else one in 2⁸, 2¹⁶ or 2³² gets some row, by its table's fingerprints. A table that does not store its ids is refused.
     pub check_keys: bool,
+    /// Which rows on drives share a read command.
+    pub merging: Merging,
 }
 
 impl Default for HostOptions {
-    /// No DRAM tier, one worker, 1,023 commands in flight, the store's time-out, no checks.
+    /// No DRAM tier, one worker, 1,023 commands in flight, the store's time-out, no checks, neighbouring
+    /// rows in one command.
     fn default() -> Self {
-        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false }
+        let merging = Merging::default();
+        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false, merging }
     }
 }
 
@@ -75,6 +81,12 @@ impl HostOptions {
         Self { check_keys: true, ..self }
     }
 
+    /// With rows sharing commands like that.
+    #[must_use]
+    pub fn with_merging(self, merging: Merging) -> Self {
+        Self { merging, ..self }
+    }
+
     /// With every row checked.
     #[must_use]
     pub fn with_checked_rows(self) -> Self {
@@ -96,6 +108,9 @@ pub(crate) struct Attached {
     pub tables: Vec<HostTable>,
     pub dram: Memory,
     pub options: HostOptions,
+    /// Read curves by member, as far as they are known and used, and which reads share a command.
+    pub curves: Vec<Option<ReadCurve>>,
+    pub joinings: Box<[Joining]>,
 }
 
 /// A table, ready for look-ups.
@@ -176,8 +191,31 @@ impl Store {
         if options.depth == 0 {
             return Err(out_of_range("a depth of 0 reads nothing"));
         }
-        let attached = self.attach(self.located(), options, &mut |_| {})?;
+        let members = &self.shared.members;
+        let (located, mut curves) = (self.located(), options.merging.given(members.len())?);
+        if options.merging == Merging::Measured {
+            self.shared.watch()?;
+            self.measure(&located, &options, &mut curves);
+        }
+        let attached = self.attach(located, options, curves, &mut |_| {})?;
         Ok(Host { inner: Arc::new(Hosting::new(attached)) })
+    }
+
+    /// Measures all drives, one after another.
+    fn measure(&self, located: &[Located], options: &HostOptions, curves: &mut [Option<ReadCurve>]) {
+        let driving = &self.shared.driving;
+        let how = (options.depth, options.timeout.unwrap_or(driving.timeout));
+        for ((drive, member), curve) in (0u16..).zip(&self.shared.members).zip(curves) {
+            let Some(member) = member else { continue };
+            match measure((drive, member), located, how, &*driving.clock) {
+                Ok(measured) => *curve = measured,
+                // Look-ups will meet it too, and bring the drive back.
+                Err(error) => tracing::warn!("{}: its read curve could not be measured: {error}", member.name()),
+            }
+            if let Some(curve) = curve {
+                tracing::debug!("{}: {curve}", member.name());
+            }
+        }
     }
 
     /// Fills a DRAM tier for tables; tells of bytes read.
@@ -185,6 +223,7 @@ impl Store {
         &self,
         located: Vec<Located>,
         options: HostOptions,
+        curves: Vec<Option<ReadCurve>>,
         read: &mut dyn FnMut(usize),
     ) -> Result<Arc<Attached>, StoreError> {
         self.shared.watch()?;
@@ -214,7 +253,8 @@ impl Store {
             self.fill(table, &options, dram.bytes_mut(), read)?;
         }
         let store = self.shared.clone();
-        Ok(Arc::new(Attached { store, tables, dram, options }))
+        let joinings = options.merging.joinings(&curves, &store.members);
+        Ok(Arc::new(Attached { store, tables, dram, options, curves, joinings }))
     }
 
     /// Reads a table's hot rows into `dram`, and sets its default row.
@@ -262,6 +302,13 @@ impl Host {
     /// of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
         Plan::new(&self.inner, features, options)
+    }
+
+    /// The read curves that decide which rows share a command: drives by name, `None` where neighbours do.
+    pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
+        let attached = self.inner.current();
+        let members = attached.store.members.iter().zip(&attached.curves);
+        members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
     }
 
     /// Rows of `table` in the DRAM tier: its hottest. `None`: there is no such table.

@@ -105,7 +105,9 @@ impl Host {
         let store = Store { shared: before.store.clone() };
         let located = options.tables(&store)?;
         let mut pace = options.pace();
-        let attached = store.attach(located, before.options.clone(), &mut |bytes| pace.read(bytes))?;
+        // Not measured again: look-ups run.
+        let (options, curves) = (before.options.clone(), before.curves.clone());
+        let attached = store.attach(located, options, curves, &mut |bytes| pace.read(bytes))?;
         let plans: Vec<Weak<Planned>> = lock(&self.inner.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
         let plans = plans.map(|(weak, plan)| Ok((weak, plan.on(attached.clone())?)));

@@ -109,11 +109,14 @@ pub(crate) trait Meanwhile {
     /// Does a little; `false` when nothing is left.
     fn step(&mut self) -> bool;
 
-    /// The data of command number `index` lies in `memory` from `place` on.
-    fn land(&mut self, index: usize, memory: &DmaMemory, place: usize);
+    /// The data of a command lies in `memory` from `place` on.
+    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize);
 
-    /// The rows of command number `index` could not be read.
-    fn fail(&mut self, index: usize);
+    /// The rows of a command could not be read.
+    fn fail(&mut self, command: &Command);
+
+    /// The [parts](crate::stage::split()) of a command.
+    fn parts(&self, command: &Command) -> Vec<Command>;
 }
 
 /// What reading took.
@@ -122,6 +125,8 @@ pub(crate) struct Reading {
     pub sq_doorbells: u64,
     pub cq_doorbells: u64,
     pub bytes: u64,
+    /// Commands that were read again in parts.
+    pub split: u64,
     /// Time spent on submitting, and on waiting with nothing else to do.
     pub time: Duration,
     /// The first failure.
@@ -133,6 +138,8 @@ pub(crate) struct Reading {
 pub(crate) struct Landings {
     places: Vec<u32>,
     arrived: Vec<u32>,
+    /// Parts of commands that failed, to be read by themselves. Unallocated as long as none does.
+    again: Vec<Command>,
 }
 
 /// A command that has not been sent.
@@ -142,7 +149,7 @@ const ENDED: u32 = u32::MAX - 1;
 
 impl Landings {
     pub(crate) fn new(commands: usize) -> Self {
-        Self { places: vec![UNSENT; commands], arrived: Vec::with_capacity(commands) }
+        Self { places: vec![UNSENT; commands], arrived: Vec::with_capacity(commands), again: Vec::new() }
     }
 }
 
@@ -230,6 +237,11 @@ impl Lane {
         }
     }
 
+    /// Whether commands can be sent: it was brought back, and has not failed since.
+    fn is_usable(&self) -> bool {
+        self.unusable.is_none() && !self.broken
+    }
+
     fn is_done(&self) -> bool {
         self.outstanding == 0 && self.sent.end == self.end
     }
@@ -275,6 +287,7 @@ impl Lane {
     fn poll(
         &mut self,
         expire: bool,
+        commands: &[Command],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
@@ -299,7 +312,17 @@ impl Lane {
                 }
                 *place = ENDED;
             }
-            meanwhile.fail(index);
+            let Some(command) = commands.get(index) else { return };
+            // Some of its blocks are bad; the rows of the others can be had. DNR is about this command, not about its parts.
+            if matches!(completion.ended, Ended::Answered(status) if status.is_media_error()) {
+                let parts = meanwhile.parts(command);
+                if parts.len() > 1 {
+                    reading.split += 1;
+                    landings.again.extend(parts);
+                    return;
+                }
+            }
+            meanwhile.fail(command);
             failed.get_or_insert(completion);
         };
         let polled = if expire { pair.expire(on) } else { pair.poll(on) };
@@ -325,7 +348,7 @@ impl Lane {
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
     ) -> usize {
-        let polled = self.poll(expire, landings, reading, meanwhile);
+        let polled = self.poll(expire, commands, landings, reading, meanwhile);
         let count = landings.arrived.len();
         if count != 0 {
             self.member.controller().proven();
@@ -333,7 +356,7 @@ impl Lane {
         for index in landings.arrived.drain(..) {
             if let Some(place) = landings.places.get_mut(index as usize) {
                 let at = std::mem::replace(place, ENDED) as usize;
-                meanwhile.land(index as usize, self.landing.memory.memory(), at);
+                meanwhile.land(&commands[index as usize], self.landing.memory.memory(), at);
                 self.landing.give_back(at);
             }
         }
@@ -343,19 +366,18 @@ impl Lane {
             Err(error) => Err(error),
         };
         match sent {
-            Err(error) => self.give_up(error, landings, reading, meanwhile),
+            Err(error) => self.give_up(error, commands, landings, reading, meanwhile),
             // What is under way may still come; nothing more is sent after a time-out.
-            Ok(()) if self.broken => self.fail_rest(landings, meanwhile),
+            Ok(()) if self.broken => self.fail_rest(commands, landings, meanwhile),
             Ok(()) => {}
         }
         count
     }
 
-    fn fail_rest(&mut self, landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
-        for index in self.sent.end..self.end {
-            landings.places[index] = ENDED;
-            meanwhile.fail(index);
-        }
+    fn fail_rest(&mut self, commands: &[Command], landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
+        let rest = self.sent.end..self.end;
+        landings.places[rest.clone()].fill(ENDED);
+        commands[rest].iter().for_each(|command| meanwhile.fail(command));
         self.end = self.sent.end;
     }
 
@@ -363,6 +385,7 @@ impl Lane {
     fn give_up(
         &mut self,
         error: DriverError,
+        commands: &[Command],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
@@ -373,9 +396,10 @@ impl Lane {
         if matches!(error, DriverError::Gone { .. }) {
             self.member.controller().give_up_if_gone();
         }
-        for index in self.sent.start..self.end {
-            if std::mem::replace(&mut landings.places[index], ENDED) != ENDED {
-                meanwhile.fail(index);
+        let mine = self.sent.start..self.end;
+        for (command, place) in commands[mine.clone()].iter().zip(&mut landings.places[mine]) {
+            if std::mem::replace(place, ENDED) != ENDED {
+                meanwhile.fail(command);
             }
         }
         (self.outstanding, self.end) = (0, self.sent.end);
@@ -384,7 +408,8 @@ impl Lane {
 }
 
 /// Reads `commands`, which are in order of address, through `lanes`: those of a drive are spread evenly over its lanes.
-/// While drives work, `meanwhile` does. Every wait is bounded by the queues' time-outs.
+/// While drives work, `meanwhile` does. Every wait is bounded by the queues' time-outs. A command that fails for a bad block is read again in
+/// its parts, each once, when all others have ended.
 pub(crate) fn read(
     lanes: &mut [Lane],
     commands: &[Command],
@@ -393,21 +418,41 @@ pub(crate) fn read(
     meanwhile: &mut impl Meanwhile,
 ) -> Reading {
     let mut reading = Reading::default();
-    let began = clock.now();
-    landings.places[..commands.len()].fill(UNSENT);
-    assign(lanes, commands, &mut reading, meanwhile);
     let doorbells = |lanes: &[Lane]| lanes.iter().map(|lane| lock(&lane.pair).doorbells()).sum::<u64>();
     let doorbells_before = doorbells(lanes);
+    round(lanes, commands, landings, clock, meanwhile, &mut reading);
+    // A part has no parts: there is a second round and no third.
+    while !landings.again.is_empty() {
+        let mut parts = std::mem::take(&mut landings.again);
+        parts.sort_unstable_by_key(|part| (part.drive, part.lba));
+        round(lanes, &parts, landings, clock, meanwhile, &mut reading);
+    }
+    reading.cq_doorbells = (doorbells(lanes) - doorbells_before).saturating_sub(reading.sq_doorbells);
+    reading
+}
+
+/// Reads commands until each has ended, or is to be read again.
+fn round(
+    lanes: &mut [Lane],
+    commands: &[Command],
+    landings: &mut Landings,
+    clock: &dyn Clock,
+    meanwhile: &mut impl Meanwhile,
+    reading: &mut Reading,
+) {
+    let began = clock.now();
+    landings.places[..commands.len()].fill(UNSENT);
+    assign(lanes, commands, reading, meanwhile);
     for lane in lanes.iter_mut() {
-        if let Err(error) = lane.submit(commands, landings, &mut reading) {
-            lane.give_up(error, landings, &mut reading, meanwhile);
+        if let Err(error) = lane.submit(commands, landings, reading) {
+            lane.give_up(error, commands, landings, reading, meanwhile);
         }
     }
-    reading.time = clock.now().saturating_sub(began);
+    reading.time += clock.now().saturating_sub(began);
 
     while meanwhile.step() {
         for lane in lanes.iter_mut() {
-            lane.serve(false, commands, landings, &mut reading, meanwhile);
+            lane.serve(false, commands, landings, reading, meanwhile);
         }
     }
     let (mut turn, mut idle) = (0u32, None);
@@ -415,7 +460,7 @@ pub(crate) fn read(
         let looked = turn % TURNS == TURNS - 1;
         let mut arrived = 0;
         for lane in lanes.iter_mut() {
-            arrived += lane.serve(looked, commands, landings, &mut reading, meanwhile);
+            arrived += lane.serve(looked, commands, landings, reading, meanwhile);
         }
         if arrived != 0 {
             if let Some((since, _)) = idle.take() {
@@ -431,7 +476,7 @@ pub(crate) fn read(
                 *checked = now;
                 for lane in lanes.iter_mut().filter(|lane| !lane.is_done()) {
                     if let Err(error) = lane.member.controller().check_health() {
-                        lane.give_up(error, landings, &mut reading, meanwhile);
+                        lane.give_up(error, commands, landings, reading, meanwhile);
                     }
                 }
             }
@@ -445,8 +490,6 @@ pub(crate) fn read(
     if let Some((since, _)) = idle {
         reading.time += clock.now().saturating_sub(since);
     }
-    reading.cq_doorbells = (doorbells(lanes) - doorbells_before).saturating_sub(reading.sq_doorbells);
-    reading
 }
 
 /// Gives every lane its part of the commands.
@@ -456,19 +499,19 @@ fn assign(lanes: &mut [Lane], commands: &[Command], reading: &mut Reading, meanw
     while let Some(drive) = commands.get(first).map(|command| command.drive) {
         let count = commands[first..].partition_point(|command| command.drive == drive);
         let mine = || lanes.iter().filter(|lane| lane.drive == drive);
-        let usable = mine().filter(|lane| lane.unusable.is_none()).count();
+        let usable = mine().filter(|lane| lane.is_usable()).count();
         if usable == 0 && reading.failure.is_none() {
             reading.failure = mine().find_map(|lane| lane.unusable.clone());
         }
         let share = count.div_ceil(usable.max(1));
         let mut next = first;
-        for lane in lanes.iter_mut().filter(|lane| lane.drive == drive && lane.unusable.is_none()) {
+        for lane in lanes.iter_mut().filter(|lane| lane.drive == drive && lane.is_usable()) {
             let end = (next + share).min(first + count);
             (lane.sent, lane.end) = (next..next, end);
             next = end;
         }
         // Nobody serves a drive that is missing, or does not come back.
-        (next..first + count).for_each(|index| meanwhile.fail(index));
+        commands[next..first + count].iter().for_each(|command| meanwhile.fail(command));
         first += count;
     }
 }

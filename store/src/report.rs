@@ -128,10 +128,12 @@ counts! {
     ids_dram,
     /// Ids served from drives.
     ids_ssd,
-    /// Read commands.
+    /// Read commands, but for parts of failed ones.
     commands,
-    /// Rows that needed no command of their own: in the same LBA as another, or next to it.
+    /// Rows that needed no command of their own: in the same LBA as another, or [near](crate::Merging) it.
     merges,
+    /// Commands that a drive failed for a bad block, and that were read again in parts.
+    split,
     /// Stores to submission queue doorbells.
     sq_doorbells,
     /// Stores to completion queue doorbells.

@@ -52,8 +52,6 @@ pub(crate) struct State {
     reads: Vec<RowRead>,
     reads_scratch: Vec<RowRead>,
     commands: Vec<Command>,
-    /// LBAs of a command at most.
-    max_lbas: u32,
     heads: Vec<u32>,
     before: Vec<u32>,
     staging: Memory,
@@ -80,7 +78,10 @@ impl State {
 
         let options = &plan.host.options;
         let lba = store.volume.geometry().lba_size() as usize;
-        let landing = plan.tables.iter().map(|table| table.row_lbas as usize * lba).max().unwrap_or(lba);
+        // A command for each row, with what it reads beside it.
+        let gap = |row_lbas| plan.host.joinings.iter().map(|it| it.widest_gap(row_lbas)).max().unwrap_or(0);
+        let of_row = |row_lbas: u32| row_lbas.saturating_add(gap(row_lbas)) as usize * lba;
+        let landing = plan.tables.iter().map(|table| of_row(table.row_lbas)).max().unwrap_or(lba);
         let landing = landing.saturating_mul(cold).min(MAX_LANDING);
         let timeout = options.timeout.unwrap_or(store.driving.timeout);
         let mut lanes = Vec::new();
@@ -92,8 +93,6 @@ impl State {
                 lanes.push(lane.map_err(|error| queue_error(error, plan, &**member, had))?);
             }
         }
-        let transfers = store.members.iter().flatten().map(|member| member.transfer_limit());
-        let max_lbas = transfers.min().unwrap_or(0) / lba as u64;
         let unpooled = if plan.pooled { 0 } else { ids };
         Ok(Self {
             lanes,
@@ -111,7 +110,6 @@ impl State {
             reads: vec![RowRead::default(); cold],
             reads_scratch: vec![RowRead::default(); cold],
             commands: vec![Command::default(); cold],
-            max_lbas: u32::try_from(max_lbas).unwrap_or(u32::MAX).min(1 << 16),
             heads: vec![0; unpooled],
             before: vec![0; unpooled],
             staging: Memory::new(staged, "staging")?,
@@ -371,7 +369,7 @@ impl State {
         report.stages[Stage::Order as usize] = watch.lap();
 
         let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
-        let count = merge(reads, |read| table_of(read).row_lbas, self.max_lbas, &mut self.commands);
+        let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.joinings, &mut self.commands);
         report.commands = count as u64;
         report.merges = (routed.ssd - count) as u64;
         report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
@@ -493,7 +491,7 @@ impl Done {
         report.failed = positions.len() as u64;
         (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
-        report.bytes_read = reading.bytes;
+        (report.bytes_read, report.split) = (reading.bytes, reading.split);
         report.stages[Stage::Dedupe as usize] += counting;
         report.stages[Stage::Read as usize] = reading.time;
         if positions.is_empty() {

@@ -34,6 +34,12 @@ impl Status {
         self.into_bits() & 0x7ff == 0
     }
 
+    /// Whether it is a media or data integrity error (status code type 2h): of some of the command's blocks, and not of the command.
+    #[inline]
+    pub const fn is_media_error(self) -> bool {
+        self.sct() == 2
+    }
+
     /// The status code and its type as one readable value.
     pub const fn code(self) -> StatusCode {
         StatusCode::from_parts(self.sct(), self.sc())

@@ -14,6 +14,7 @@ use warprow_bench::ahead::{self, AheadResult};
 use warprow_bench::arguments::Common;
 use warprow_bench::growth::{self, GrowthResult};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
+use warprow_bench::merging::{self, MergingResult, Way};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::{Bytes, Scratch, machine_json};
 use warprow_soft_controller::Profile;
@@ -36,6 +37,9 @@ use warprow_workload::{Machine, Pairs, median};
 /// ahead: steps of a look-up and a wait of --work, as for a model on a GPU; batches fetched --ahead steps ahead, and not at all. On a drive
 /// with --profile's timing whose rows are computed.
 ///
+/// merging: rows of the same LBA in one command and no others, those of neighbouring LBAs too, and whatever one command reads more cheaply
+/// than two by the drive's read curve, which is measured. On a drive with --profile's timing whose rows are computed.
+///
 /// --gpu: the GPU executor instead, with options of its own: see lookup --gpu --help.
 #[derive(Debug, Parser)]
 #[command(
@@ -49,6 +53,7 @@ Examples:
   lookup --only direct --dir /mnt/nvme
   lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
   lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
+  lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
   lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
@@ -81,7 +86,7 @@ struct Args {
     /// Runs of each growing size.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Whose timing the drive has, of growing tables and of steps ahead: none, p5800x or gen5-tlc.
+    /// Whose timing the drive has, of growing tables, steps ahead and merging: none, p5800x or gen5-tlc.
     #[arg(long, default_value = "p5800x")]
     profile: String,
     /// ahead: how many.
@@ -110,6 +115,8 @@ enum Part {
     Growth,
     /// Batches fetched ahead.
     Ahead,
+    /// Rows that share commands.
+    Merging,
 }
 
 #[derive(Debug, Subcommand)]
@@ -157,6 +164,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         }
         false => None,
     };
+    let merging = if wants(Part::Merging) { Some(merging::run(&setup, profile, time)?) } else { None };
     if args.common.json {
         let cached = cached.as_ref().map(to_json);
         let direct = direct.as_ref().map(to_json);
@@ -173,6 +181,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "profile": args.profile,
             "growth": growth,
             "ahead": ahead.as_ref().map(ahead_json),
+            "merging": merging.as_ref().map(merging_json),
             "machine": machine_json(&machine),
         });
         return Ok(format!("{object}\n"));
@@ -186,6 +195,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     if let Some(ahead) = &ahead {
         show_ahead(args, ahead, &mut text)?;
+    }
+    if let Some(merging) = &merging {
+        show_merging(args, merging, &mut text)?;
     }
     text += &busy(&machine);
     Ok(text)
@@ -228,6 +240,53 @@ fn ahead_json(result: &AheadResult) -> Value {
         "prefetch": call(&result.prefetch),
         "lookup_prefetched": call(&result.prefetched),
         "steps_per_second": { "ahead": result.steps.median_a(), "in_turn": result.steps.median_b(), "ratio": result.steps.ratio() },
+        "rows_checked": result.checked,
+    })
+}
+
+fn show_merging(args: &Args, result: &MergingResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM, a drive with the timing of {}",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        result.hot_rows,
+        args.profile
+    )?;
+    match &result.curve {
+        Some(curve) => writeln!(text, "Reads a second, as measured: {curve}")?,
+        None => writeln!(text, "No read curve could be measured: neighbours instead.")?,
+    }
+    let rows = result.ways.iter().map(|way| {
+        let [p50, p99] = percentiles(&way.latencies);
+        let (commands, bytes) = (format!("{:.0}", way.commands), format!("{:.0}", way.bytes / 1024.0));
+        let to_it = way.curve_to_it.as_ref().map(ratio).unwrap_or_default();
+        [way.name.to_owned(), per_second(way.ids_per_second), commands, bytes, p50, p99, to_it]
+    });
+    let header = ["rows share", "ids/s", "commands", "KiB", "p50 µs", "p99 µs", "curve to it (range)"];
+    writeln!(text, "{}", table(header, rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn merging_json(result: &MergingResult) -> Value {
+    let way = |way: &Way| {
+        json!({
+            "rows_share": way.name,
+            "ids_per_second": way.ids_per_second,
+            "commands": way.commands,
+            "bytes": way.bytes,
+            "p50_us": way.latencies.percentile_us(50.0),
+            "p99_us": way.latencies.percentile_us(99.0),
+            "curve_ratio": way.curve_to_it.as_ref().map(Pairs::ratio),
+        })
+    };
+    let point = |(bytes, rate): (u32, f64)| json!({ "bytes": bytes, "reads_per_second": rate });
+    json!({
+        "curve": result.curve.as_ref().map(|curve| curve.points().map(point).collect::<Vec<_>>()),
+        "rows_in_dram": result.hot_rows,
+        "ways": result.ways.iter().map(way).collect::<Vec<_>>(),
         "rows_checked": result.checked,
     })
 }

@@ -1,5 +1,5 @@
 use warprow_store::stage::{
-    Command, KeyTable, Location, MISSING, NONE, RowRead, dedupe, keys, mask, merge, order, route,
+    Command, Joining, KeyTable, Location, MISSING, NONE, RowRead, dedupe, keys, mask, merge, order, route,
 };
 
 use super::engine::{Engine, Pread, Reads, Uring};
@@ -16,7 +16,8 @@ const END: u32 = u32::MAX;
 pub struct Equal<E> {
     target: Target,
     engine: E,
-    max_lbas: u32,
+    /// By drive.
+    joinings: Vec<Joining>,
     buffers: Buffers,
 }
 
@@ -69,7 +70,7 @@ impl<E> Equal<E> {
             heads: vec![END; max_ids],
             before: vec![END; max_ids],
         };
-        Self { max_lbas: max_lbas(&target), target, engine, buffers }
+        Self { joinings: vec![Joining::neighbours(max_lbas(&target)); target.files.len()], target, engine, buffers }
     }
 }
 
@@ -170,7 +171,7 @@ impl<E: Engine> Rival for Equal<E> {
     }
 
     fn lookup(&mut self, ids: &[i64], rows: &mut [u8], flags: &mut [u8]) -> Result<(), RivalError> {
-        let Self { target, engine, max_lbas, buffers } = self;
+        let Self { target, engine, joinings, buffers } = self;
         target.check(ids, rows, flags, buffers.keys.len())?;
         let count = ids.len();
         let (all_keys, inverse) = (&mut buffers.keys[..count], &mut buffers.inverse[..count]);
@@ -184,7 +185,7 @@ impl<E: Engine> Rival for Equal<E> {
         }
         let reads = &mut buffers.reads[..routed.ssd];
         order(reads, &mut buffers.scratch);
-        let commands = merge(reads, |_| target.row_lbas, *max_lbas, &mut buffers.commands);
+        let commands = merge(reads, |_| target.row_lbas, joinings, &mut buffers.commands);
         mask(ids, target.rows, None, flags);
 
         let (heads, before) = (&mut buffers.heads[..unique.len()], &mut buffers.before[..count]);
