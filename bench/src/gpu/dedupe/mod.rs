@@ -1,10 +1,9 @@
 //! How the different rows among a batch's ids are found on a GPU: every way, and the one that a plan would take.
 
-mod field;
+pub(in crate::gpu) mod field;
 mod measure;
 pub mod report;
 
-pub(in crate::gpu) use field::{HEADERS, SOURCE};
 pub use measure::measure;
 
 use anyhow::{bail, ensure};
