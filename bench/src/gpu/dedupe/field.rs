@@ -187,6 +187,7 @@ impl<'a> Field<'a> {
             segments: 1,
             parts_of_row: 1,
             row_lanes: 1,
+            lines_of_row: 1,
             dedupe: match way {
                 Dedupe::Hash => abi::dedupe::HASH,
                 Dedupe::Radix => abi::dedupe::RADIX,
