@@ -15,6 +15,8 @@ enum Bounds : u32 { BOUNDS_COUNT, BOUNDS_REPORT, BOUNDS_IGNORE };
 // Which ids a padding id is compared with: negative ones are no unsigned id, those past 2^63 no signed one.
 enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
+// How a launch of many ids finds the different ones: a bit for each key there is; a hash table, and a sort of what is different; a sort of all.
+enum Dedupe : u32 { DEDUPE_BITMAP, DEDUPE_HASH, DEDUPE_RADIX };
 
 // Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.
 struct Table {
@@ -191,6 +193,16 @@ struct Lookup {
     u64 summary;      // u32[keys / 32768, rounded up]
     u64 base;         // u32[keys / 1024]
     u64 parts;        // u32[parts of the summary]
+    // Of DEDUPE_HASH and DEDUPE_RADIX, in the place of those four; cuda/sort.cuh.
+    u64 sorting;      // Sorting, and behind it states of tiles
+    u64 words;        // u64 for each unique, or each id
+    u64 sorted;       // as many
+    u64 slots;        // of DEDUPE_HASH: u64[1 << slots_log2], zero between launches: a key, and 1 more; at least twice as many as uniques
+    u64 numbers;      // u32[1 << slots_log2]: of each slot the number among the uniques
+    u32 slots_log2;
+    u32 sweeps;       // bytes of the highest key
+    u32 dedupe;
+    u32 unused;
     u64 place;        // u64[max_ids]: Place
     u64 unique;       // u64[max unique]: keys, ascending
     u64 status;       // u8[max unique]: of rows on drives
@@ -253,4 +265,4 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 432, "src/abi.rs");
-static_assert(sizeof(Lookup) == 536, "src/abi.rs");
+static_assert(sizeof(Lookup) == 592, "src/abi.rs");

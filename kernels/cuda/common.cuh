@@ -22,6 +22,7 @@ constexpr u64 PLACE_MISSING = ~0ull;
 constexpr u64 PLACE_PADDING = ~0ull - 1;
 constexpr u64 PLACE_HERE = 1ull << 63;    // the lower bits are the row's address in GPU memory
 constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among the uniques
+constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slot in the hash table, which has the number
 
 // Of a unique row on drives.
 // Damaged: it is not what was written.

@@ -2,7 +2,7 @@
 #pragma once
 #include "elements.cuh"
 #include "fetch.cuh"
-#include "prepare.cuh"
+#include "dedupe.cuh"
 
 // What a position stands for: an address, or one of these.
 constexpr u64 ROW_NONE = 0;
@@ -14,6 +14,7 @@ template <bool DIRECT> DEVICE u64 row_at(const Lookup& p, const SlotState& slot,
     u32 unique;
     if (place & PLACE_STAGED) {
         unique = (u32)place;
+        if (place & PLACE_HASHED) unique = at<const u32>(p.numbers)[unique];
     } else {
         const uint4* words = at<const uint4>(p.bitmap) + place / 1024 * 8;
         u32 whole = (u32)(place % 1024 / 32), before = at<const u32>(p.base)[place / 1024];
@@ -451,17 +452,23 @@ KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_rich_bags(const Looku
     expand<true, true>(p, how, scratch_of_block());
 }
 
-// Clears what `mark` set. grid: by uniques.
+// Clears what was set to find uniques. grid: by uniques.
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
-    u64 threads = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < slot.uniques; i += threads) {
-        u64 key = at<const u64>(p.unique)[i];
-        at<u32>(p.bitmap)[key / 32] = 0;
-        at<u32>(p.summary)[key / 32768] = 0;
+    const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
+    if (p.dedupe == DEDUPE_BITMAP) {
+        for (u64 i = thread; i < slot.uniques; i += threads) {
+            u64 key = at<const u64>(p.unique)[i];
+            at<u32>(p.bitmap)[key / 32] = 0;
+            at<u32>(p.summary)[key / 32768] = 0;
+        }
+    } else {
+        forget_collected(p, thread, threads);
     }
-    if (is_last(slot.finish_left) && threadIdx.x < 32) release<true>(p);
+    if (!is_last(slot.finish_left) || threadIdx.x >= 32) return;
+    if (p.dedupe != DEDUPE_BITMAP && threadIdx.x == 0) at<Sorting>(p.sorting)->count = 0;
+    release<true>(p);
 }
 
 // Up to so many ids, what a launch counts fits one word, so that the last block knows the sums with no further load: 11 bits each for

@@ -436,6 +436,8 @@ static const Named KERNELS[] = {
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
+    NAMED(warprow_hash), NAMED(warprow_hash_updated), NAMED(warprow_list), NAMED(warprow_list_updated), NAMED(warprow_rank), NAMED(warprow_number),
+    {"warprow_sweep", [] { warprow_sweep(*simt::parameters, simt::options->how); }},
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},
     {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->how); }},

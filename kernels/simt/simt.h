@@ -29,6 +29,9 @@ typedef unsigned long long u64;
 // elsewhere, so that templates take theirs as parameters.)
 #define SHARED static __attribute__((section("simt_shared")))
 
+// Small tiles, so that few words are many of them.
+#define SORT_ITEMS 2
+
 struct alignas(16) uint4 {
     u32 x, y, z, w;
 };

@@ -90,6 +90,16 @@ pub mod tier {
     pub const SSD: u32 = 2;
 }
 
+/// How a launch of many ids finds the different ones.
+pub mod dedupe {
+    /// A bit for each key there is.
+    pub const BITMAP: u32 = 0;
+    /// A hash table, and a sort of what is different.
+    pub const HASH: u32 = 1;
+    /// A sort of all.
+    pub const RADIX: u32 = 2;
+}
+
 /// What became of a launch.
 pub mod outcome {
     /// It has not ended.
@@ -508,7 +518,7 @@ plain!(
 
 plain!(
     /// A launch.
-    Lookup, 536 {
+    Lookup, 592 {
         /// Ids.
         ids: u64,
         /// Where bags begin; 0: all bags are of one length.
@@ -594,6 +604,24 @@ plain!(
         base: u64,
         /// One u32 for each warp that counts.
         parts: u64,
+        /// Of [`dedupe::HASH`] and [`dedupe::RADIX`], in the place of those four: [`sorting_bytes`](crate::dedupe::sorting_bytes), zero between launches.
+        sorting: u64,
+        /// A u64 for each unique, or each id.
+        words: u64,
+        /// As many.
+        sorted: u64,
+        /// Of [`dedupe::HASH`]: a u64 each, zero between launches: a key, and 1 more. At least twice as many as there may be uniques.
+        slots: u64,
+        /// Of each slot its key's number among the uniques, a u32.
+        numbers: u64,
+        /// [`slots_log2`](crate::dedupe::slots_log2) of the uniques there may be.
+        slots_log2: u32,
+        /// [`sweeps`](crate::dedupe::sweeps) for the keys there are.
+        sweeps: u32,
+        /// See [`dedupe`].
+        dedupe: u32,
+        /// Zero.
+        unused: u32,
         /// One u64 an id.
         place: u64,
         /// One u64 a unique key.

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 14] = [
+const HEADERS: [(&str, &str); 16] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -20,6 +20,8 @@ const HEADERS: [(&str, &str); 14] = [
     ("elements.cuh", include_str!("../cuda/elements.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
+    ("sort.cuh", include_str!("../cuda/sort.cuh")),
+    ("dedupe.cuh", include_str!("../cuda/dedupe.cuh")),
     ("ring.cuh", include_str!("../cuda/ring.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),

@@ -5,6 +5,7 @@ pub mod abi;
 mod cache;
 mod compile;
 pub mod crc;
+pub mod dedupe;
 mod error;
 mod graph;
 mod lookup;

@@ -8,7 +8,8 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule,
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::{Adoption, Lookup, Update, expansion};
+use crate::abi::{Adoption, Lookup, Update, dedupe, expansion};
+use crate::dedupe::SORT_TILE;
 use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
@@ -17,6 +18,8 @@ pub const SMALL_IDS: u64 = 8192;
 /// Threads of a block, as in the sources.
 const WIDE: u32 = 256;
 const SMALL_THREADS: u32 = 1024;
+/// Ids that a block of `hash` or `list` goes through at a time.
+const COLLECTED: u32 = 4 * WIDE;
 
 /// Of a kernel: that for output rows by id, and that for pooled ones.
 type ByPooling = [CUfunction; 2];
@@ -31,7 +34,12 @@ pub struct Kernels {
     mark: [CUfunction; 2],
     count: CUfunction,
     place: CUfunction,
-    /// Without and with updated rows.
+    /// Without and with updated rows, as of the next two.
+    hash: [CUfunction; 2],
+    list: [CUfunction; 2],
+    sweep: CUfunction,
+    rank: CUfunction,
+    number: CUfunction,
     prepare: [CUfunction; 2],
     fetch: CUfunction,
     /// Plain, and rich.
@@ -84,7 +92,7 @@ pub enum Kind {
     Direct,
     /// Three, up to [`SMALL_IDS`] ids.
     Small,
-    /// Seven.
+    /// Seven, or six and one for each sweep: as [`Lookup::dedupe`] says.
     Large,
     /// Of a look-up that is prefetched: all of [`Small`](Self::Small) or [`Large`](Self::Large) before rows are expanded, and one that has the
     /// slot rest.
@@ -102,7 +110,7 @@ pub enum Kind {
 pub enum Ahead {
     /// By one block, up to [`SMALL_IDS`] ids. Rows in DRAM stay there.
     Small,
-    /// By four kernels. Rows in DRAM are fetched too.
+    /// By four kernels, or three and the sweeps. Rows in DRAM are fetched too.
     Large,
 }
 
@@ -114,7 +122,7 @@ pub(crate) struct Step {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
-    /// The second parameter of `expand`, of [`expansion`]; the others have one.
+    /// The second parameter of `expand`, of [`expansion`], and of `sweep`, its number; the others have one.
     how: c_uint,
 }
 
@@ -161,6 +169,11 @@ impl Kernels {
                 mark: [function(c"warprow_mark")?, function(c"warprow_mark_updated")?],
                 count: function(c"warprow_count")?,
                 place: function(c"warprow_place")?,
+                hash: [function(c"warprow_hash")?, function(c"warprow_hash_updated")?],
+                list: [function(c"warprow_list")?, function(c"warprow_list_updated")?],
+                sweep: function(c"warprow_sweep")?,
+                rank: function(c"warprow_rank")?,
+                number: function(c"warprow_number")?,
                 prepare,
                 fetch: function(c"warprow_fetch")?,
                 expand: [
@@ -217,30 +230,39 @@ impl Kernels {
         let mark = step("the kernel `mark`", self.mark[updated], by_ids);
         let count = step("the kernel `count`", self.count, walkers);
         let place = step("the kernel `place`", self.place, walkers);
+        let by_tiles = shape.blocks(shape.max_ids, SORT_TILE as u32, 4);
+        let sweep = step("the kernel `sweep`", self.sweep, by_tiles);
+        let sweep = |number| (number < lookup.sweeps).then_some(Step { how: number, ..sweep });
+        let rank = step("the kernel `rank`", self.rank, by_ids);
+        let number = step("the kernel `number`", self.number, by_tiles);
+        let collectors = shape.blocks(shape.max_ids, COLLECTED, 4);
+        let collect = |what, kernels: [CUfunction; 2]| step(what, kernels[updated], collectors);
+        let (hash, list) = (collect("the kernel `hash`", self.hash), collect("the kernel `list`", self.list));
         let finish = step("the kernel `finish`", self.finish, by_ids);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
         let expand = |how| Step { how, ..expand };
         let none = None;
-        let steps = match kind {
-            Kind::Direct => {
-                [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none, none, none, none, none]
-            }
-            Kind::Small => [Some(prepare), Some(fetch), Some(expand(expansion::ENDS)), none, none, none, none],
-            Kind::Large => {
-                [Some(begin), Some(mark), Some(count), Some(place), Some(fetch), Some(expand(0)), Some(finish)]
-            }
-            Kind::Ahead(Ahead::Small) => [Some(prepare), Some(fetch), Some(rest), none, none, none, none],
-            Kind::Ahead(Ahead::Large) => {
-                [Some(begin), Some(mark), Some(count), Some(place), Some(fetch), Some(rest), none]
-            }
-            Kind::Mask => [Some(step("the kernel `mask`", self.mask, by_ids)), none, none, none, none, none, none],
-            Kind::Rest(Ahead::Small) => {
-                [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none, none, none, none, none]
-            }
-            Kind::Rest(Ahead::Large) => [Some(expand(expansion::FETCHED)), Some(finish), none, none, none, none, none],
-            Kind::Forget => [Some(finish), none, none, none, none, none, none],
+        let sorted =
+            |first, last| [Some(begin), Some(first), sweep(0), sweep(1), sweep(2), sweep(3), sweep(4), Some(last)];
+        let unique = |ahead| match (ahead, lookup.dedupe) {
+            (Ahead::Small, _) => [Some(prepare), none, none, none, none, none, none, none],
+            (Ahead::Large, dedupe::HASH) => sorted(hash, rank),
+            (Ahead::Large, dedupe::RADIX) => sorted(list, number),
+            (Ahead::Large, _) => [Some(begin), Some(mark), Some(count), Some(place), none, none, none, none],
         };
-        steps.into_iter().flatten()
+        let (unique, then) = match kind {
+            Kind::Direct => {
+                ([none; 8], [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none])
+            }
+            Kind::Small => (unique(Ahead::Small), [Some(fetch), Some(expand(expansion::ENDS)), none]),
+            Kind::Large => (unique(Ahead::Large), [Some(fetch), Some(expand(0)), Some(finish)]),
+            Kind::Ahead(ahead) => (unique(ahead), [Some(fetch), Some(rest), none]),
+            Kind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
+            Kind::Rest(Ahead::Small) => ([none; 8], [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none]),
+            Kind::Rest(Ahead::Large) => ([none; 8], [Some(expand(expansion::FETCHED)), Some(finish), none]),
+            Kind::Forget => ([none; 8], [Some(finish), none, none]),
+        };
+        unique.into_iter().chain(then).flatten()
     }
 
     /// Launches a look-up on `stream`, kernel by kernel; a stream that is being captured records them. For

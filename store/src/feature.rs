@@ -2,6 +2,8 @@
 
 use warprow_layout::DType;
 
+use crate::gpu::Dedupe;
+
 /// How the rows of a bag become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Pooling {
@@ -137,6 +139,9 @@ pub struct PlanOptions {
     /// Room for batches whose rows are fetched ahead of their look-up (`prefetch`), one in each slot: memory for every row on drives
     /// that there can be in a batch.
     pub prefetch: bool,
+    /// How look-ups on a GPU find the different rows among a batch's ids, whatever their number. `None`: as is fastest by the benchmarks, and fits. (Rows that
+    /// need no such thing get none: those in GPU memory, and few in DRAM.)
+    pub dedupe: Option<Dedupe>,
 }
 
 impl Default for PlanOptions {
@@ -151,6 +156,7 @@ impl Default for PlanOptions {
             slots: 1,
             growth: false,
             prefetch: false,
+            dedupe: None,
         }
     }
 }
@@ -190,6 +196,12 @@ impl PlanOptions {
     #[must_use]
     pub fn with_prefetch(self) -> Self {
         Self { prefetch: true, ..self }
+    }
+
+    /// With different rows found in that way, on a GPU.
+    #[must_use]
+    pub fn with_dedupe(self, dedupe: Dedupe) -> Self {
+        Self { dedupe: Some(dedupe), ..self }
     }
 
     /// With `slots` slots.

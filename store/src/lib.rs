@@ -73,8 +73,8 @@ pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use gpu::{
-    CopiedSlot, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlacement, GpuPlan, GpuReport,
-    GpuSlot, GpuUpcoming, IdType, Len, Prefetched, QueueFault, TablePlacement, Ticket, gpu_row_bytes,
+    CopiedSlot, Dedupe, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlacement, GpuPlan,
+    GpuReport, GpuSlot, GpuUpcoming, IdType, Len, Prefetched, QueueFault, TablePlacement, Ticket, gpu_row_bytes,
 };
 pub use host::{Host, HostOptions};
 pub use hosting::{PrepareOptions, Upcoming};

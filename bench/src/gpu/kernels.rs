@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::module::code;
-    use crate::gpu::resident;
+    use crate::gpu::{dedupe, resident};
 
     #[test]
     fn they_compile_for_every_architecture() {
@@ -145,7 +145,11 @@ mod tests {
             return eprintln!("skipped: compiling the benchmarks' kernels needs libnvrtc");
         }
         for major in [8, 9, 10] {
-            for (main, headers) in [(SOURCE, &[][..]), (resident::SOURCE, &resident::HEADERS[..])] {
+            for (main, headers) in [
+                (SOURCE, &[][..]),
+                (resident::SOURCE, &resident::HEADERS[..]),
+                (dedupe::field::SOURCE, &dedupe::field::HEADERS[..]),
+            ] {
                 assert_eq!(code(main, headers, Arch { major, minor: 0 }).unwrap()[..4], *b"\x7fELF");
             }
         }

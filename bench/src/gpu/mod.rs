@@ -5,6 +5,7 @@
 
 pub mod ahead;
 pub mod criteo;
+pub mod dedupe;
 pub mod dram;
 pub mod hbm;
 mod kernels;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use warprow_kernels::abi;
+
 use crate::shim::{Shim, sources};
 use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets};
 
@@ -9,11 +11,19 @@ use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets};
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
 
 pub(crate) fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    dedupe::case(shim, seed, true)
+    dedupe::case(shim, seed, None)
 }
 
 pub(crate) fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    dedupe::case(shim, seed, false)
+    dedupe::case(shim, seed, Some(abi::dedupe::BITMAP))
+}
+
+pub(crate) fn hashed(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, Some(abi::dedupe::HASH))
+}
+
+pub(crate) fn sorted(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    dedupe::case(shim, seed, Some(abi::dedupe::RADIX))
 }
 
 pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
@@ -21,9 +31,11 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 28] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 30] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
+    ("many ids by a hash table", hashed, 60),
+    ("many ids by a sort", sorted, 60),
     ("ids far apart", dedupe::far_apart, 12),
     ("spoilt batches", dedupe::spoilt, 14),
     ("whole look-ups", whole, 160),

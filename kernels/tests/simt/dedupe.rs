@@ -1,9 +1,9 @@
-//! From ids to unique keys: `begin`, `mark`, `count`, `place`, `finish`, and `prepare`.
+//! From ids to unique keys: `begin`, `mark`, `count`, `place`, `finish`; what stands in their place where it is no bitmap; and `prepare`.
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_INSIDE;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{Lookup, SlotState, flaw, outcome};
+use warprow_kernels::abi::{Lookup, SlotState, dedupe, flaw, outcome};
 
 use crate::batch::{Batch, encode};
 use crate::buffer::{Buffer, poison};
@@ -11,8 +11,9 @@ use crate::rig::{Rig, expect};
 use crate::shim::{Shim, seeds};
 use crate::world::{Shape, World};
 
-/// Ids of a few tables, on all tiers.
-pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String> {
+/// Ids of a few tables, on all tiers: by one block, or as that of [`dedupe`] says.
+pub(crate) fn case(shim: &mut Shim, seed: u64, way: Option<u32>) -> Result<(), String> {
+    let small = way.is_none();
     let mut rng = Rng::with_seed(seed);
     let max_ids = [rng.u64(0..40), rng.u64(0..2500), SMALL_IDS][rng.usize(0..3)];
     let max_ids = if small { max_ids } else { max_ids.min(3000) };
@@ -23,7 +24,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, small: bool) -> Result<(), String
         row_bytes: 1..=8,
         ..Shape::without_drives(max_ids)
     };
-    let world = World::new(&mut rng, &shape);
+    let world = World::new(&mut rng, &shape).deduped_by(way.unwrap_or(dedupe::BITMAP));
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
         let lookup = Lookup { ticket: rng.u32(0..16), ..batch.lookup() };
@@ -55,8 +56,9 @@ pub(crate) fn far_apart(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let shape =
         Shape { drives: 1, tables: 1..2, rows: 600_000..900_000, row_bytes: 1..=2, ..Shape::without_drives(600) };
-    let world = World::new(&mut rng, &shape);
+    let mut world = World::new(&mut rng, &shape);
     for _ in 0..4 {
+        world.dedupe = (world.dedupe + 1) % 3;
         let batch = Batch::of(&mut rng, &world, 600);
         let expected = expect(&world, &batch);
         let mut rig = Rig { shim, rng: rng.fork(), world: &world };
@@ -76,27 +78,37 @@ fn ids_far_apart() {
     }
 }
 
-fn all(small: bool) {
+fn all(way: Option<u32>) {
     let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {
-        case(&mut shim, seed, small).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        case(&mut shim, seed, way).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 #[test]
 fn many_ids() {
-    all(false);
+    all(Some(dedupe::BITMAP));
+}
+
+#[test]
+fn many_ids_by_a_hash_table() {
+    all(Some(dedupe::HASH));
+}
+
+#[test]
+fn many_ids_by_a_sort() {
+    all(Some(dedupe::RADIX));
 }
 
 #[test]
 fn few_ids() {
-    all(true);
+    all(None);
 }
 
 /// A world and a batch for what follows.
 fn fixed(seed: u64) -> (World, Batch, Rng) {
     let mut rng = Rng::with_seed(seed);
-    let world = World::new(&mut rng, &Shape::without_drives(600));
+    let world = World::new(&mut rng, &Shape::without_drives(600)).deduped_by((seed % 3) as u32);
     let batch = Batch::of(&mut rng, &world, 500);
     (world, batch, rng)
 }
@@ -104,8 +116,8 @@ fn fixed(seed: u64) -> (World, Batch, Rng) {
 #[test]
 fn a_slot_in_use_is_left_alone() {
     let Some(mut shim) = Shim::new() else { return };
-    for small in [false, true] {
-        let (world, batch, rng) = fixed(1);
+    for (seed, small) in [(0, false), (1, false), (2, false), (1, true)] {
+        let (world, batch, rng) = fixed(seed);
         let expected = expect(&world, &batch).by_one_block(&world, small);
         let first = Lookup { ticket: 3, ..batch.lookup() };
         let mut rig = Rig { shim: &mut shim, rng, world: &world };

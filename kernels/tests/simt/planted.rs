@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
-use crate::covered::{Check, few, many, whole};
+use crate::covered::{Check, few, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
 use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets};
 
@@ -34,6 +34,92 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 }
 
 const PLANTED: &[Planted] = &[
+    planted(
+        "counts of earlier tiles that are not waited for",
+        sorted,
+        24,
+        patch(
+            "sort.cuh",
+            "    while ((value = load_relaxed(state)) == 0) pause(LOOK_PAUSE);",
+            "    value = load_relaxed(state);",
+        ),
+    ),
+    planted(
+        "a look back that takes a tile's own count for that of all",
+        sorted,
+        24,
+        patch("sort.cuh", "            if (state & STATE_ALL) break;\n", "            break;\n"),
+    ),
+    planted(
+        "words whose order a later sweep turns around",
+        sorted,
+        12,
+        patch("sort.cuh", "rank[k] = seen + before;", "rank[k] = seen + __popc(same) - 1 - before;"),
+    ),
+    planted(
+        "states that a sweep finds of another",
+        sorted,
+        24,
+        patch("sort.cuh", "        states_of(p, tile)[others + digit] = 0;\n", ""),
+    ),
+    planted(
+        "a digit less than keys have",
+        sorted,
+        24,
+        patch("sort.cuh", "(WORD_BITS + sweep * DIGIT_BITS)", "(WORD_BITS + 1 + sweep * DIGIT_BITS)"),
+    ),
+    planted(
+        "a slot that two keys take",
+        hashed,
+        24,
+        patch(
+            "dedupe.cuh",
+            "            found = atomicCAS(slots + slot, 0ull, word);",
+            "            found = load_relaxed(slots + slot);\n            if (found == 0) store_relaxed(slots + slot, word);",
+        ),
+    ),
+    planted(
+        "slots that the next look-up finds taken",
+        hashed,
+        12,
+        patch(
+            "dedupe.cuh",
+            "i < count; i += threads) at<u64>(p.slots)",
+            "i + 1 < count; i += threads) at<u64>(p.slots)",
+        ),
+    ),
+    planted(
+        "a key that is new again in each row of words",
+        sorted,
+        12,
+        patch("dedupe.cuh", "if (lane == 0 && i > 0 && i < count) before", "if (lane == 0 && i == 0) before"),
+    ),
+    planted(
+        "uniques in DRAM that end one too early",
+        sorted,
+        24,
+        patch(
+            "dedupe.cuh",
+            "< p.ssd_key) tell_dram_uniques(slot, here);",
+            "< p.ssd_key) tell_dram_uniques(slot, here - 1);",
+        ),
+    ),
+    planted(
+        "no barrier before what a block has collected is given away",
+        hashed,
+        24,
+        patch(
+            "dedupe.cuh",
+            "        __syncthreads();\n        if (threadIdx.x == 0) own.begin",
+            "        if (threadIdx.x == 0) own.begin",
+        ),
+    ),
+    planted(
+        "a look-up that counts on from the one before",
+        sorted,
+        12,
+        patch("expand.cuh", "at<Sorting>(p.sorting)->count = 0;", "(void)0;"),
+    ),
     planted(
         "updates that are published before their rows are there",
         overlay::readers_beside_updates,

@@ -1,7 +1,7 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, expansion, outcome};
+use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, dedupe, expansion, outcome};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -11,6 +11,7 @@ use crate::world::World;
 
 /// Place of a position that is staged, in GPU memory, padding or missing: `cuda/common.cuh`.
 const STAGED: u64 = 1 << 62;
+const HASHED: u64 = 1 << 61;
 const HERE: u64 = 1 << 63;
 const PADDING: u64 = u64::MAX - 1;
 const MISSING: u64 = u64::MAX;
@@ -99,10 +100,30 @@ impl Rig<'_> {
         let walkers = self.world.walkers;
         self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
         let blocks = self.rng.u32(1..5);
+        if lookup.dedupe != dedupe::BITMAP {
+            return self.sort(lookup, blocks);
+        }
         let mark = if lookup.overlay == 0 { "warprow_mark" } else { "warprow_mark_updated" };
         self.launch(Launch::new(mark, blocks, 256), lookup, None)?;
         self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
         self.launch(Launch::new("warprow_place", walkers, 256), lookup, None)
+    }
+
+    /// What comes behind `begin`, where it is no bitmap.
+    fn sort(&mut self, lookup: &Lookup, blocks: u32) -> Result<(), String> {
+        let (collect, number) = match (lookup.dedupe, lookup.overlay) {
+            (dedupe::HASH, 0) => ("warprow_hash", "warprow_rank"),
+            (dedupe::HASH, _) => ("warprow_hash_updated", "warprow_rank"),
+            (_, 0) => ("warprow_list", "warprow_number"),
+            _ => ("warprow_list_updated", "warprow_number"),
+        };
+        self.launch(Launch::new(collect, blocks, 256), lookup, None)?;
+        for how in 0..lookup.sweeps {
+            let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
+            self.launch(Launch { how, resident, ..Launch::new("warprow_sweep", blocks, 256) }, lookup, None)?;
+        }
+        let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
+        self.launch(Launch { resident, ..Launch::new(number, blocks, 256) }, lookup, None)
     }
 
     pub(crate) fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
@@ -200,7 +221,7 @@ impl Rig<'_> {
         same("DRAM uniques", field!(state, 0, SlotState, dram_uniques, u32_at).into(), expected.counters.rows_dram)?;
         same("counters", counters(state, std::mem::offset_of!(SlotState, counters)), expected.counters)?;
         same("flaws", field!(state, 0, SlotState, flaws, u32_at), 0)?;
-        let (bits, base) = (slot.bitmap.words(), slot.base.words());
+        let (bits, base, numbers) = (slot.bitmap.words(), slot.base.words(), slot.numbers.words());
         let below = |key: u64| {
             let (word, first) = (key as usize / 32, key as usize / 1024 * 32);
             let whole: u32 = bits[first..word].iter().map(|word| word.count_ones()).sum();
@@ -213,9 +234,14 @@ impl Rig<'_> {
                 Place::Here(_) | Place::Updated(_) => got & HERE != 0 && got < PADDING,
                 Place::Key(key) if key < expected.first_key => got & HERE != 0 && got < PADDING,
                 Place::Key(key) => {
-                    let number = if got & STAGED != 0 { got & !STAGED } else { below(got).into() };
+                    let number = match got & (STAGED | HASHED) {
+                        0 => below(got).into(),
+                        STAGED => got & !STAGED,
+                        _ => numbers[(got & !(STAGED | HASHED)) as usize].into(),
+                    };
+                    let is_bitmap = self.world.dedupe == dedupe::BITMAP;
                     got & HERE == 0
-                        && (got & STAGED != 0 || got == key)
+                        && (got & STAGED != 0 || is_bitmap && got == key)
                         && expected.uniques.get(number as usize) == Some(&key)
                 }
             };
@@ -232,6 +258,8 @@ impl Rig<'_> {
         let slot = &self.world.slot;
         same("bits that are left", slot.bitmap.words().iter().map(|word| word.count_ones()).sum(), 0)?;
         same("summary", slot.summary.is_zero(), true)?;
+        same("what sorting has left", slot.sorting.is_zero(), true)?;
+        same("slots", slot.slots.is_zero(), true)?;
         same("lease", field!(slot.state, 0, SlotState, lease, u32_at), 0)?;
         same("admitted", (0..16).all(|i| self.admitted(i) == 0), true)?;
         same("expand's count", field!(slot.state, 0, SlotState, expand_left, u32_at), 0)?;

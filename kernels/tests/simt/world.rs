@@ -7,6 +7,7 @@ use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_BYTES;
 use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, bounds, element, missing, padding, pooling, tier};
 use warprow_kernels::crc;
+use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
 
 use crate::buffer::Buffer;
 use crate::oracle::{element_bytes, row_bytes, row_crc};
@@ -172,6 +173,8 @@ pub(crate) struct World {
     pub(crate) walkers: u32,
     pub(crate) sets: u32,
     pub(crate) staging_stride: usize,
+    /// How many ids become unique keys, of [`abi::dedupe`].
+    pub(crate) dedupe: u32,
     /// The address of the overlay; 0: none.
     overlay: u64,
     described: Described,
@@ -192,6 +195,9 @@ struct Described {
 }
 
 /// What a slot keeps.
+/// Words of a tile here: `simt/simt.h`.
+const TILE: u64 = 512;
+
 pub(crate) struct Slot {
     pub(crate) state: Buffer,
     /// Of launches that need no slot, with one ticket.
@@ -202,6 +208,11 @@ pub(crate) struct Slot {
     pub(crate) summary: Buffer,
     pub(crate) base: Buffer,
     pub(crate) parts: Buffer,
+    pub(crate) sorting: Buffer,
+    pub(crate) words: Buffer,
+    pub(crate) sorted: Buffer,
+    pub(crate) slots: Buffer,
+    pub(crate) numbers: Buffer,
     pub(crate) place: Buffer,
     pub(crate) unique: Buffer,
     pub(crate) status: Buffer,
@@ -389,6 +400,7 @@ impl World {
             sets: shape.sets,
             staging_stride,
             overlay: 0,
+            dedupe: (max_ids % 3) as u32,
             described: Described {
                 tables: Buffer::new(0),
                 features: Buffer::new(0),
@@ -407,6 +419,11 @@ impl World {
                 summary: Buffer::zeroed(keys.div_ceil(32768) as usize * 4),
                 base: Buffer::new((keys / KEY_ALIGN) as usize * 4),
                 parts: Buffer::new(walkers as usize * 8 * 4),
+                sorting: Buffer::zeroed(sorting_bytes(max_ids.div_ceil(TILE) * SORT_TILE) as usize),
+                words: Buffer::new(ids * 8),
+                sorted: Buffer::new(ids * 8),
+                slots: Buffer::zeroed(8 << slots_log2(max_ids)),
+                numbers: Buffer::new(4 << slots_log2(max_ids)),
                 place: Buffer::new(ids * 8),
                 unique: Buffer::new(ids * 8),
                 status: Buffer::new(ids),
@@ -534,10 +551,16 @@ impl World {
         (parts.concat(), [features.len() as u64, (features.len() + tables.len()) as u64])
     }
 
+    /// With look-ups of many ids that find unique keys as that of [`abi::dedupe`] says.
+    pub(crate) fn deduped_by(self, dedupe: u32) -> Self {
+        Self { dedupe, ..self }
+    }
+
     /// The parts of a launch that are the slot's and the plan's.
     pub(crate) fn lookup(&self) -> Lookup {
         let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
+        let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let quads = self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 };
         Lookup {
             max_ids: self.max_ids,
@@ -571,6 +594,14 @@ impl World {
             summary: summary.address(),
             base: base.address(),
             parts: parts.address(),
+            dedupe: self.dedupe,
+            sorting: sorting.address(),
+            words: words.address(),
+            sorted: sorted.address(),
+            slots: slots.address(),
+            numbers: numbers.address(),
+            slots_log2: slots_log2(self.max_ids),
+            sweeps: sweeps(self.keys),
             place: place.address(),
             unique: unique.address(),
             status: status.address(),
@@ -629,11 +660,12 @@ impl World {
 
     /// Whether nothing was written past the end of what a slot has.
     pub(crate) fn is_sound(&self) -> bool {
-        let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging } =
+        let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
-        [state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging]
-            .iter()
-            .all(|it| it.is_sound())
+        let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
+        let sound = |buffers: &[&Buffer]| buffers.iter().all(|it| it.is_sound());
+        sound(&[state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging])
+            && sound(&[sorting, words, sorted, slots, numbers])
     }
 }
 

@@ -2,16 +2,15 @@
 //! replaced by that of other tables.
 
 use warprow_kernels::abi;
+use warprow_kernels::dedupe::MOST_KEYS;
 use warprow_layout::Table;
 
 use super::GpuError;
+use super::dedupe::MOST_BITMAP_KEYS;
 use super::executor::{element_of, keys_of, landing_stride};
 use super::view::{GpuTable, View};
 use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
 use crate::plan::{Resolved, resolve};
-
-/// Most keys that a plan has: a bitmap of 1 GiB.
-const MAX_KEYS: u64 = 1 << 33;
 
 /// What look-ups of a plan read.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ impl Keys {
 
     /// For tables that grow: in either tier twice as many as there are rows, as far as that goes.
     fn grown(self, rows: u64) -> Self {
-        let spare = MAX_KEYS.saturating_sub(self.all()) / 2;
+        let spare = MOST_BITMAP_KEYS.saturating_sub(self.all()) / 2;
         let more =
             |keys: u64| keys + rows.saturating_mul(2).saturating_sub(keys).min(spare) / abi::KEY_ALIGN * abi::KEY_ALIGN;
         Self { dram: more(self.dram), ssd: more(self.ssd) }
@@ -91,9 +90,9 @@ impl Description {
             None if options.growth && view.follows => needed.grown(sum(|it| it.located.table().rows)),
             None => needed,
         };
-        if keys.all() > MAX_KEYS {
+        if keys.all() > MOST_KEYS {
             return Err(GpuError::Unsupported(format!(
-                "the plan's tables have {} rows outside GPU memory; the GPU executor takes {MAX_KEYS}: split the plan",
+                "the plan's tables have {} rows outside GPU memory; the GPU executor takes {MOST_KEYS}: split the plan",
                 keys.all()
             )));
         }
@@ -191,6 +190,11 @@ impl Description {
             Some(before) => this.check_in_place_of(before).map(|()| this),
             None => Ok(this),
         }
+    }
+
+    /// The most different rows outside GPU memory of a batch of so many ids. `follows`: of whatever tables come in the place of these.
+    pub(crate) fn most_uniques(&self, ids: u64, follows: bool) -> u64 {
+        if follows { self.keys.all() } else { self.keyed_rows }.min(ids)
     }
 
     /// The name of table number `index` of those that look-ups read.

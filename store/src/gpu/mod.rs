@@ -3,6 +3,7 @@
 mod arrange;
 mod batch;
 mod copied;
+mod dedupe;
 mod describe;
 mod error;
 mod executor;
@@ -19,6 +20,7 @@ mod view;
 pub use arrange::{GpuPlacement, TablePlacement, gpu_row_bytes};
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
+pub use dedupe::Dedupe;
 pub use error::{GpuError, QueueFault};
 pub use executor::{DramRows, GpuExecutor, GpuOptions};
 pub use follow::GpuUpcoming;

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use warprow_gpu_queues::DeviceMemory;
+use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_kernels::abi::TICKETS;
 use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
 
 use super::GpuError;
 use super::arrange::LINE;
+use super::dedupe::{Dedupe, Sizes};
 use super::describe::Description;
 use super::executor::Attached;
 use super::slot::{GpuSlot, State};
@@ -38,6 +39,8 @@ pub(crate) struct Prepared {
     pub is_cold: bool,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
     direct_ids: u64,
+    /// How launches of many ids find different rows: not by one block.
+    pub many: Dedupe,
     /// Of few ids, and of many.
     sharing: [Sharing; 2],
     /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row, not rows, and what
@@ -103,9 +106,17 @@ impl GpuPlan {
             3..=8 => 1 << 18,
             _ => 1 << 17,
         });
+        let sizes = Sizes { ids: options.max_ids as u64, keys: description.keys.all(), uniques: 0 };
+        let sizes = Sizes { uniques: description.most_uniques(sizes.ids, attached.options.following), ..sizes };
+        let many = many(&attached.gpu, &options, sizes, description.keys.dram > 0)?;
         let mut prepared = Prepared {
+            many,
             is_cold: description.cold_rows > 0 || view.follows && options.growth,
-            direct_ids: if description.keyed_rows == 0 && !view.follows { u64::MAX } else { most.max(SMALL_IDS) },
+            direct_ids: match options.dedupe {
+                _ if description.keyed_rows == 0 && !view.follows => u64::MAX,
+                None => most.max(SMALL_IDS),
+                Some(_) => 0,
+            },
             source: features.to_vec(),
             views: Mutex::new(vec![view]),
             states,
@@ -137,10 +148,28 @@ impl GpuPlan {
         self.inner.description.width
     }
 
+    /// How its largest batches' different rows are found, where that is done at all; of up to 8,192 ids it is by one block, unless the plan was asked for
+    /// another way.
+    pub fn dedupe(&self) -> Dedupe {
+        if self.inner.by_one_block(self.inner.options.max_ids as u64) { Dedupe::Block } else { self.inner.many }
+    }
+
     /// The latest generation among those that it reads; of each look-up, [`GpuReport::generation`](super::GpuReport::generation).
     pub fn generation(&self) -> u64 {
         let views = lock(&self.inner.views);
         views.last().map_or(0, |view| self.inner.description.generation_in(view))
+    }
+}
+
+/// How launches of many ids find different rows; those of plans that have none, the one that takes least memory.
+fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<Dedupe, GpuError> {
+    if let Some(asked) = options.dedupe {
+        asked.check(sizes).map_err(GpuError::Unsupported)?;
+        return Ok(if asked == Dedupe::Block { Dedupe::NEVER } else { asked });
+    }
+    match sizes.ids > SMALL_IDS || options.prefetch && dram {
+        true => Ok(Dedupe::of_many(sizes, gpu.memory()?.1)),
+        false => Ok(Dedupe::NEVER),
     }
 }
 
@@ -152,16 +181,21 @@ impl Prepared {
     pub(crate) fn kind(&self, ids: u64) -> Kind {
         if !self.is_cold && ids <= self.direct_ids {
             Kind::Direct
-        } else if ids <= SMALL_IDS {
+        } else if self.by_one_block(ids) {
             Kind::Small
         } else {
             Kind::Large
         }
     }
 
-    /// How so many ids are prefetched: rows in DRAM too, where there are some.
+    fn by_one_block(&self, ids: u64) -> bool {
+        self.options.dedupe.map_or(ids <= SMALL_IDS, |it| it == Dedupe::Block)
+    }
+
+    /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
     pub(crate) fn ahead(&self, ids: u64) -> Ahead {
-        if self.description.keys.dram > 0 || ids > SMALL_IDS { Ahead::Large } else { Ahead::Small }
+        let staged = self.description.keys.dram > 0 && self.options.dedupe.is_none();
+        if staged || !self.by_one_block(ids) { Ahead::Large } else { Ahead::Small }
     }
 
     pub(crate) fn sharing(&self, ids: u64) -> Sharing {

@@ -9,10 +9,12 @@ use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
-use warprow_kernels::{Ahead, Kind, LookupGraph, Shape};
+use warprow_kernels::dedupe::{slots_log2, sorting_bytes, sweeps};
+use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS, Shape};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
+use super::dedupe::{Dedupe, Sizes};
 use super::error::QueueFault;
 use super::executor::element_of;
 use super::launch::{self, Side};
@@ -72,6 +74,8 @@ impl Graphs {
             follows: plan.attached.options.replaces().into(),
             rich: plan.description.rich.into(),
             overlay: plan.attached.overlay_at(),
+            dedupe: plan.many.code(),
+            sweeps: sweeps(plan.description.keys.all()),
             ..abi::Lookup::default()
         };
         let of = |kind, needed: bool| {
@@ -80,7 +84,7 @@ impl Graphs {
         };
         Ok(Self {
             direct: of(Kind::Direct, !plan.is_cold)?,
-            small: of(Kind::Small, plan.is_cold)?,
+            small: of(Kind::Small, plan.kind(most.min(SMALL_IDS)) == Kind::Small)?,
             large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
             ahead_small: of(Kind::Ahead(Ahead::Small), plan.options.prefetch && plan.ahead(0) == Ahead::Small)?,
             ahead_large: of(Kind::Ahead(Ahead::Large), plan.options.prefetch && plan.ahead(most) == Ahead::Large)?,
@@ -108,6 +112,11 @@ struct Places {
     summary: u64,
     base: u64,
     parts: u64,
+    sorting: u64,
+    words: u64,
+    sorted: u64,
+    slots: u64,
+    numbers: u64,
     place: u64,
     unique: u64,
     status: u64,
@@ -154,8 +163,11 @@ impl State {
     pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
         let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
         let ids = plan.options.max_ids as u64;
-        let follows = plan.attached.options.following;
-        let uniques = if follows { plan.description.keys.all() } else { plan.description.keyed_rows }.min(ids);
+        let uniques = plan.description.most_uniques(ids, plan.attached.options.following);
+        let (many, keys) = (plan.many, plan.description.keys.all());
+        let sizes = Sizes { ids, keys, uniques };
+        let bits = if many == Dedupe::Bitmap { keys } else { 0 };
+        let (words, slots) = (many.words(sizes), many.slots(sizes));
         let mut bytes = 0u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
@@ -163,10 +175,15 @@ impl State {
             begin
         };
         let places = Places {
-            bitmap: room(plan.description.keys.all() / 8),
-            summary: room(plan.description.keys.all().div_ceil(32768) * 4),
-            base: room(plan.description.keys.all() / 1024 * 4),
+            bitmap: room(bits / 8),
+            summary: room(bits.div_ceil(32768) * 4),
+            base: room(bits / 1024 * 4),
             parts: room(u64::from(Shape::parts(gpu.sms())) * 4),
+            sorting: room(if bits == 0 { sorting_bytes(words) } else { 0 }),
+            words: room(words * 8),
+            sorted: room(words * 8),
+            slots: room(slots * 8),
+            numbers: room(slots * 4),
             place: room(ids * 8),
             unique: room(uniques * 8),
             status: room(uniques),
@@ -288,7 +305,7 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7; 1 if no row lies on a drive and deduplication would not pay.
+    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`]; 1 if no row lies on a drive and deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
     /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
@@ -595,6 +612,7 @@ pub(super) fn describe(
         Len::Host(ids) => (0, ids as u64),
         Len::Device(counts) => (counts, 0),
     };
+    let uniques = plan.description.most_uniques(plan.options.max_ids as u64, plan.attached.options.following);
     let lookup = abi::Lookup {
         ids: batch.ids,
         offsets: batch.offsets.unwrap_or(0),
@@ -623,6 +641,7 @@ pub(super) fn describe(
         follows: plan.attached.options.replaces().into(),
         rich: plan.description.rich.into(),
         lines_of_row: plan.lines_of_row,
+        dedupe: plan.many.code(),
         feature: 0,
         table: 0,
         segment: 0,
@@ -638,6 +657,14 @@ pub(super) fn describe(
         summary: memory + places.summary,
         base: memory + places.base,
         parts: memory + places.parts,
+        sorting: memory + places.sorting,
+        words: memory + places.words,
+        sorted: memory + places.sorted,
+        slots: memory + places.slots,
+        numbers: memory + places.numbers,
+        slots_log2: slots_log2(uniques),
+        sweeps: sweeps(plan.description.keys.all()),
+        unused: 0,
         place: memory + places.place,
         unique: memory + places.unique,
         status: memory + places.status,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warprow_gpu_queues::Gpu;
-use warprow_store::{GpuOptions, LoadOptions};
+use warprow_store::{Dedupe, GpuOptions, LoadOptions};
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Table};
@@ -59,6 +59,34 @@ fn match_the_naive_look_up() {
     for seed in 0..seeds {
         eprintln!("seed {seed}");
         whole_lookups(&gpu, seed, |options| options);
+    }
+}
+
+#[test]
+fn every_way_to_find_different_rows_matches_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    for (seed, way) in (2000..).zip([Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix].repeat(4)) {
+        eprintln!("seed {seed}: {way:?}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(random.usize(1..4), 24 << 20, 512);
+        let tables = some_keyed(random_tables(&mut random), true, &mut random);
+        common::load(&store, &tables, &LoadOptions::default());
+        let attach = patient().with_hbm_bytes(random.u64(..200_000)).with_dram_bytes(random.u64(..600_000));
+        let executor = store.attach_gpu(gpu.clone(), attach.with_checked_keys()).unwrap();
+        let stream = Stream::new(&gpu);
+        let (features, options) = random_features(&tables, &mut random);
+        let ids = if way == Dedupe::Block { 8192 } else { 40_000 };
+        let options = options.with_max(1000, ids).with_dedupe(way);
+        let plan = executor.plan(&features, options.clone()).unwrap();
+        assert_eq!(plan.dedupe(), way);
+        let slot = plan.slot().unwrap();
+        for _ in 0..4 {
+            one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
+        }
+        if way == Dedupe::Block {
+            let refused = executor.plan(&features, options.with_max(1000, 8193)).unwrap_err().to_string();
+            assert!(refused.contains("8192 ids"), "{refused}");
+        }
     }
 }
 

@@ -1,0 +1,106 @@
+//! Times of every way.
+
+use anyhow::ensure;
+use warprow_kernels::SMALL_IDS;
+use warprow_store::Dedupe;
+use warprow_workload::{Content, median, mix_all};
+
+use super::field::{Code, Field, on_drives};
+use super::{DedupeResult, DedupeSetup, WayTimes, name};
+use crate::gpu::{Drawn, Request, Shape, Stream, us};
+
+/// Batches whose uniques and inverse are compared, of each way.
+const COMPARED: u32 = 2;
+/// Rows of an answer that the processor computes too.
+const SPOTS: u32 = 4;
+/// Part of the GPU's free memory that a table and its batches may take.
+const SHARE: f64 = 0.9;
+
+/// Finds different rows among ids in every way. `note` is told what is left out.
+pub fn measure(stream: &Stream, setup: &DedupeSetup, note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<DedupeResult>> {
+    setup.check()?;
+    let code = Code::new(stream)?;
+    let most = setup.ids.iter().copied().max().unwrap_or(1);
+    let mut results = Vec::new();
+    for &rows in &setup.rows {
+        let (free, _) = stream.gpu().memory()?;
+        let needed = Field::bytes(rows, most);
+        if needed as f64 > free as f64 * SHARE {
+            note(&format!("{rows} rows are left out: they need {needed} B of GPU memory, {free} are free"));
+            continue;
+        }
+        let field = Field::new(&code, stream, rows, most, setup.seed)?;
+        for &alpha in &setup.alphas {
+            let drawn = Drawn::new(field.content, alpha)?;
+            let seed = mix_all([setup.seed, rows, alpha.to_bits()]);
+            let mut request = Request::new(stream, &[drawn], most, most, seed)?;
+            for &ids in &setup.ids {
+                results.push(batches(stream, &field, &mut request, (ids, alpha), setup.runs)?);
+            }
+        }
+    }
+    ensure!(!results.is_empty(), "no table fits the GPU's memory");
+    Ok(results)
+}
+
+/// Batches of so many ids, in every way that takes them.
+fn batches(
+    stream: &Stream,
+    field: &Field<'_>,
+    request: &mut Request,
+    (ids, alpha): (u64, f64),
+    runs: u32,
+) -> anyhow::Result<DedupeResult> {
+    let (rows, drives) = (field.content.rows(), on_drives(ids));
+    request.reshape(Shape::rows(ids))?;
+    let feature = field.describe(ids)?;
+    let ways = [Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix];
+    let ways = ways.into_iter().filter(|&way| way != Dedupe::Block || ids <= SMALL_IDS);
+    request.draw(stream)?;
+    field.prove(request, &field.lookup(request, ids, Dedupe::Bitmap, feature))?;
+    let (mut times, mut uniques, mut compared, before) = (Vec::new(), 0, 0, request.checked);
+    for way in ways {
+        let lookup = field.lookup(request, ids, way, feature);
+        let mut graph = field.graph(&lookup, way)?;
+        for _ in 0..COMPARED {
+            request.draw(stream)?;
+            uniques = field.compare(request, &lookup, way)?;
+            compared += ids + uniques;
+            if !drives {
+                request.check(stream, SPOTS)?;
+            }
+        }
+        let (mut whole, mut unique) = (Vec::new(), Vec::new());
+        // The first is for warming up.
+        for run in 0..=runs {
+            request.draw(stream)?;
+            let (took, ()) = stream.hidden(|| field.run(&mut graph, &lookup))?;
+            let until = field.unique_ns()?;
+            if !drives {
+                request.check(stream, SPOTS)?;
+            }
+            if run > 0 {
+                whole.push(us(took));
+                unique.push(until as f64 / 1e3);
+            }
+        }
+        times.push(WayTimes { way: name(way), us: median(whole), unique_us: median(unique) });
+    }
+    let keys = rows.next_multiple_of(warprow_kernels::abi::KEY_ALIGN);
+    let chosen = name(Dedupe::choose(ids, keys, ids.min(rows), stream.gpu().memory()?.1));
+    let best = times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |it| (it.way, it.us));
+    let its = times.iter().find(|it| it.way == chosen).map_or(f64::NAN, |it| it.us);
+    Ok(DedupeResult {
+        tier: if drives { "drives" } else { "memory" },
+        rows,
+        ids,
+        alpha,
+        uniques,
+        ways: times,
+        best: best.0,
+        chosen,
+        over_best: its / best.1,
+        compared,
+        rows_compared: request.checked - before,
+    })
+}
