@@ -18,7 +18,7 @@ const PAST: usize = 4 << 20;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of rows that are on their way while one is copied: scattered rows are no pattern that a processor would foresee.
-const AHEAD: usize = 4 << 10;
+const AHEAD: usize = 8 << 10;
 
 /// Slots for rows. Memory that no row was put into costs nothing.
 #[derive(Debug)]
@@ -116,17 +116,24 @@ impl Arena {
         let mut out = out;
         let (ahead, foreseen) = ((AHEAD / self.row_bytes).max(1), self.row_bytes >= LINE);
         for (slab, run) in self.runs(slots) {
-            let Some(slab) = self.reading(slab) else { continue };
-            let row = |slot: u32| slab.get(self.place(slot).1..).and_then(|rows| rows.get(..self.row_bytes));
-            for (at, &slot) in run.iter().enumerate() {
-                if let Some(next) = run.get(at + ahead).filter(|_| foreseen).and_then(|&slot| row(slot)) {
+            let (first, held) = (slab * self.rows, self.reading(slab));
+            let Some((mine, later)) = std::mem::take(&mut out).split_at_mut_checked(run.len() * self.row_bytes) else {
+                break;
+            };
+            out = later;
+            let Some(held) = held else { continue };
+            let rows: &[u8] = &held;
+            let row = |slot: u32| {
+                let begin = (slot as usize - first) * self.row_bytes;
+                rows.get(begin..begin + self.row_bytes)
+            };
+            for ((at, &slot), to) in run.iter().enumerate().zip(mine.chunks_exact_mut(self.row_bytes)) {
+                if foreseen && let Some(next) = run.get(at + ahead).and_then(|&slot| row(slot)) {
                     stream::expect(next.get(..AHEAD).unwrap_or(next));
                 }
-                let Some((now, later)) = std::mem::take(&mut out).split_at_mut_checked(self.row_bytes) else { break };
                 if let Some(row) = row(slot) {
-                    put(now, row, past);
+                    put(to, row, past);
                 }
-                out = later;
             }
         }
         stream::settle();

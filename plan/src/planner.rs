@@ -18,6 +18,8 @@ use crate::trace::Trace;
 const LEAST: u64 = 10;
 /// Queries read at a time where batches do not matter.
 pub(crate) const BLOCK: usize = 1 << 13;
+/// Bytes of all tables on drives, at most: more than any drives have, and few enough to reckon with.
+const MOST: u64 = 1 << 60;
 /// Bytes of a stripe unit.
 const STRIPE: u64 = 32 << 10;
 
@@ -45,9 +47,7 @@ pub fn plan(
 impl<'a> Planner<'a> {
     fn new(shapes: &'a [TableShape], trace: &Trace<'_>, options: &'a Options) -> Result<Self, PlanError> {
         let refuse = |option, reason: String| Err(PlanError::Option { option, reason });
-        if shapes.is_empty() {
-            return Err(PlanError::NoTables);
-        }
+        let Some(first) = shapes.first() else { return Err(PlanError::NoTables) };
         if !shapes.iter().map(|it| &*it.name).eq(trace.tables()) {
             return refuse("trace", "its tables are not the plan's, in their order".to_owned());
         }
@@ -95,6 +95,10 @@ impl<'a> Planner<'a> {
         let planner = Self { shapes, options, packings, stripe_lbas, in_memory, budgets };
         let (needed, drives) =
             (planner.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0)), &options.drives);
+        if needed > MOST {
+            let largest = planner.tables_on_drives().zip(shapes).max_by_key(|(it, _)| it.0);
+            return Err(table(largest.map_or(first, |it| it.1), "its rows take more bytes than any drives have"));
+        }
         let room = drives.bytes.saturating_mul(drives.count.into());
         match room != 0 && needed > room {
             true => Err(PlanError::Drives { needed, room }),
@@ -247,5 +251,59 @@ impl<'a> Planner<'a> {
         let placed = orders.iter().zip(&self.packings).zip(rows);
         let stripe_lbas = self.stripe_lbas;
         placed.map(|((&order, &packing), (&hbm, &hot))| Placed { order, packing, stripe_lbas, hbm, hot }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use warprow_layout::DType;
+
+    use super::*;
+    use crate::trace::{Bags, Recorded};
+    use crate::{Drives, HostCosts};
+
+    /// Plans by a trace of a single id.
+    fn planned(rows: u64, budgets: Budgets, drives: Drives) -> Result<Planned, PlanError> {
+        let bags = Bags { ids: vec![0; 40], ends: (1..=40).collect() };
+        let shape = TableShape { name: "t".to_owned(), rows, dim: 16, dtype: DType::F32, index_bytes: None };
+        let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(Recorded::new(&bags, 0..40)) as _)])?;
+        let options =
+            Options { budgets, drives, batch: 4, memory: 1 << 20, costs: HostCosts::NONE, ..Options::default() };
+        plan(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(()))
+    }
+
+    #[test]
+    fn no_sizes_are_too_strange_to_be_planned_or_refused() {
+        const SIZES: [u64; 4] = [0, 64, 1 << 40, u64::MAX];
+        let (mut made, mut refused) = (0, 0);
+        for rows in [1, 1000, 1 << 40, 1 << 53, 1 << 55, u64::MAX] {
+            for (hbm, dram, bytes) in SIZES.into_iter().flat_map(|hbm| {
+                SIZES.into_iter().flat_map(move |dram| [0, 1 << 24, u64::MAX].map(|bytes| (hbm, dram, bytes)))
+            }) {
+                for profile in ["none", "p5800x", "gen5-tlc"] {
+                    let drives = Drives { count: 3, profile: profile.to_owned(), bytes, lba: 512, emulated: false };
+                    let what = format!("{rows} rows, {hbm} and {dram} bytes, {profile} of {bytes}");
+                    match planned(rows, Budgets { hbm, dram }, drives) {
+                        Ok(planned) => {
+                            made += 1;
+                            let (expected, table) = (&planned.plan.expected, &planned.plan.tables[0]);
+                            let sum = expected.hbm + expected.dram + expected.ssd;
+                            assert!((sum - 1.0).abs() < 1e-9 && expected.error.is_finite(), "{what}: {expected:?}");
+                            assert!(table.hbm_rows + table.dram_rows <= rows, "{what}: {table:?}");
+                            // The only row that is asked for is where there is memory.
+                            assert_eq!(expected.ssd > 0.5, hbm == 0 && dram == 0, "{what}: {expected:?}");
+                        }
+                        Err(error) => {
+                            refused += 1;
+                            let fits = bytes == 0 || bytes == u64::MAX || rows <= 1000;
+                            assert!(!fits || rows > 1 << 53, "{what}: {error}");
+                        }
+                    }
+                }
+            }
+        }
+        assert!(made > 200 && refused > 200, "{made} made, {refused} refused");
     }
 }

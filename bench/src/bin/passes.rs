@@ -1,14 +1,16 @@
 //! `passes`: training passes, against rows from the drive and against copies of memory.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::Common;
 use warprow_bench::output::{busy, finish, per_second, table};
-use warprow_bench::passes::{Bed, PassSetup, run};
+use warprow_bench::passes::{Bed, Measured, PassSetup, Progress, run};
 use warprow_bench::{Scratch, machine_json};
 use warprow_soft_controller::Profile;
 use warprow_workload::Machine;
@@ -23,20 +25,24 @@ use warprow_workload::rival::Caching;
 ///
 /// uncached: every pass is read from the drive, and durable before the next. cached (num_blocks, target_hit_rate, max_num_evict).
 /// ahead and behind: the next pass is read, and the one before written, while the trainer trains, as long as an uncached
-/// pass takes to be read and written. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective bandwidth is the bytes of the rows by the time for which the trainer waits.
+/// pass takes to be read and written. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective
+/// bandwidth is the bytes of the rows by the time for which the trainer waits. memcpy is measured before each pass, by as many threads.
+///
+/// Each way that is left has the same share of the time that is left (--limit), and ends with the pass under way: figures are then of
+/// fewer passes, which is said, as are ways for which no time was left. What is done is told on stderr meanwhile.
 #[derive(Debug, Parser)]
 #[command(
     name = "passes",
     version,
     after_help = "\
 Examples:
-  passes                                  # 256 MiB of rows of 512 B, on a file in /var/tmp
-  passes --rows 16000000 --dir /mnt/nvme --json
+  passes                                  # 128 MiB of rows of 512 B, on a file in /var/tmp
+  passes --rows 16000000 --dir /mnt/nvme --limit 900 --json
   passes --drive gen5-tlc                 # in memory, with the timing of such a drive"
 )]
 struct Args {
     /// Rows. Three times their bytes must be free, and twice their bytes in memory.
-    #[arg(long, default_value_t = 1 << 19)]
+    #[arg(long, default_value_t = 1 << 18)]
     rows: u64,
     /// Elements (f32) of a row.
     #[arg(long, default_value_t = 128)]
@@ -47,6 +53,9 @@ struct Args {
     /// Threads that copy rows; 0: as many as there are processors.
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// Seconds that all of it may take, about: up to a pass longer, and what it takes to compare the table.
+    #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    limit: u64,
     /// Where the file is made, without a name. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -79,8 +88,15 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         Drive::P5800x => Bed::Timed(Profile::P5800x),
         Drive::Gen5Tlc => Bed::Timed(Profile::Gen5Tlc),
     };
-    let setup = PassSetup { rows: args.rows, dim: args.dim, bed, threads: args.threads, seed: args.common.seed };
-    let result = run(&setup, &args.dir.clone().unwrap_or_else(Scratch::default_directory))?;
+    let setup = PassSetup {
+        rows: args.rows,
+        dim: args.dim,
+        bed,
+        threads: args.threads,
+        seed: args.common.seed,
+        limit: Duration::from_secs(args.limit),
+    };
+    let result = run(&setup, &args.dir.clone().unwrap_or_else(Scratch::default_directory), &mut tell)?;
     if args.common.json {
         let object = json!({
             "schema": 1,
@@ -101,32 +117,62 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         args.rows,
         per_second(result.memcpy)
     );
-    let uncached = result.ways.first().map_or(f64::NAN, |way| way.both);
+    let uncached = result.ways.iter().find(|it| it.way == "uncached").map_or(f64::NAN, |way| way.both);
     let rows = result.ways.iter().map(|it| {
         [
             it.way.to_owned(),
-            format!("{:.0} %, {:.0} %", it.hit_rate * 100.0, it.hit_rate_later * 100.0),
+            it.passes.to_string(),
+            hits(it),
             per_second(it.read),
             per_second(it.write),
             per_second(it.both),
             format!("{:.1} ×", it.both / uncached),
+            format!("{:.1} ms", it.stage * 1e3),
             per_second(it.copy),
-            format!("{:.0} %, {:.0} %", it.copy / result.memcpy * 100.0, it.parts / result.memcpy * 100.0),
+            format!("{:.0} %, {:.0} %", it.copy / it.memcpy * 100.0, it.parts / it.memcpy * 100.0),
             format!("{:.2} s, {:.2} s", it.training, it.tail),
         ]
     });
     let header = [
         "way",
+        "passes",
         "hits, 2nd time",
         "read B/s",
         "write B/s",
         "both",
         "of uncached",
+        "staging",
         "copy B/s",
         "of memcpy, in parts",
         "training, tail",
     ];
     writeln!(text, "{}", table(header, rows))?;
+    if !result.left_out.is_empty() {
+        writeln!(text, "Left out, since no time was left (--limit {}): {}.", args.limit, result.left_out.join("; "))?;
+    }
     writeln!(text, "{} rows compared.", result.checked)?;
     Ok(text + &busy(&machine))
+}
+
+fn hits(way: &Measured) -> String {
+    let later = way.hit_rate_later.map_or("–".to_owned(), |rate| format!("{:.0} %", rate * 100.0));
+    format!("{:.0} %, {later}", way.hit_rate * 100.0)
+}
+
+/// On stderr, which nobody may be reading.
+fn tell(progress: Progress<'_>) {
+    let line = match progress {
+        Progress::Loaded(seconds) => format!("table loaded, {seconds:.1} s"),
+        Progress::Done(way, None) => format!("{way}: no time left"),
+        Progress::Done(way, Some(it)) => format!(
+            "{way}: {} passes, {} in memory, read {}B/s, write {}B/s, both {}B/s, memcpy {}B/s",
+            it.passes,
+            hits(it),
+            per_second(it.read),
+            per_second(it.write),
+            per_second(it.both),
+            per_second(it.memcpy)
+        ),
+    };
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

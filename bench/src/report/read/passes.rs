@@ -20,8 +20,10 @@ pub(super) struct Passes {
 struct Found {
     pass_rows: u64,
     distinct: u64,
-    memcpy: f64,
+    memcpy: Option<f64>,
     ways: Vec<Way>,
+    #[serde(default)]
+    left_out: Vec<String>,
     checked: u64,
 }
 
@@ -29,28 +31,26 @@ struct Found {
 struct Way {
     way: String,
     hit_rate: f64,
-    hit_rate_later: f64,
+    hit_rate_later: Option<f64>,
     read: f64,
     write: f64,
     both: f64,
     copy: f64,
     parts: f64,
+    #[serde(default)]
+    memcpy: Option<f64>,
 }
 
 pub(super) fn passes(it: Passes) -> Section {
-    let Found { pass_rows, distinct, memcpy, ways, checked } = it.result;
-    let uncached = ways.first().map_or(f64::NAN, |way| way.both);
+    let Found { pass_rows, distinct, memcpy, ways, left_out, checked } = it.result;
+    let uncached = ways.iter().find(|it| it.way == "uncached").map_or(f64::NAN, |way| way.both);
     let waited = ways.iter().map(|way| {
         let bars = [("staged and copied out", way.read), ("taken back", way.write), ("both", way.both)];
         Group { label: way.way.clone(), bars: bars.map(|(name, rate)| Bar::ours(name, rate)).to_vec() }
     });
     let copied = ways.iter().map(|way| {
-        let share = |rate: f64| (rate > 0.0).then(|| memcpy / rate);
-        let bars = vec![
-            Bar::ours("copied out of memory", way.copy),
-            Bar::ours("the same in parts", way.parts),
-            Bar::rival("memcpy", memcpy, share(way.copy)),
-        ];
+        let mut bars = vec![Bar::ours("copied out of memory", way.copy), Bar::ours("the same in parts", way.parts)];
+        bars.extend(way.memcpy.or(memcpy).map(|it| Bar::rival("memcpy", it, (way.copy > 0.0).then(|| it / way.copy))));
         Group { label: way.way.clone(), bars }
     });
     let chart = |title: &str, groups: Vec<Group>| Chart::Bars(Bars { title: title.to_owned(), unit: RATE, groups });
@@ -67,8 +67,10 @@ pub(super) fn passes(it: Passes) -> Section {
         format!("{}: {}{times}", way.way, RATE.show(way.both))
     };
     let hits = |way: &Way| {
-        let [first, later] = [way.hit_rate, way.hit_rate_later].map(|rate| Unit::Share.show(rate));
-        format!("{}: {first} of the rows were in memory, {later} in the second iteration.", way.way)
+        let later = way
+            .hit_rate_later
+            .map_or(String::new(), |rate| format!(", {} in the second iteration", Unit::Share.show(rate)));
+        format!("{}: {} of the rows were in memory{later}.", way.way, Unit::Share.show(way.hit_rate))
     };
     Section {
         title: "Training passes".to_owned(),
@@ -87,7 +89,11 @@ pub(super) fn passes(it: Passes) -> Section {
         }],
         headlines: best.into_iter().map(headline).collect(),
         charts,
-        notes: ways.iter().map(hits).collect(),
+        notes: ways
+            .iter()
+            .map(hits)
+            .chain(left_out.iter().map(|way| format!("{way}: left out, since no time was left.")))
+            .collect(),
         checked,
         ..Section::default()
     }
