@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::random::{Case, random_features};
 use common::{Keys, Table};
-use warprow_layout::{FormatOptions, VolumeError};
+use warprow_layout::FormatOptions;
 use warprow_soft_controller::SoftController;
 use warprow_store::{
     Batch, Create, DType, Device, DriveAddress, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions,
