@@ -168,16 +168,33 @@ impl TableFile {
     /// The keys in a file of their own.
     fn key_file(&mut self, name: &str) -> Result<KeyArray, FormatError> {
         let path = Path::new(name);
-        let beside = self.key_arrays.iter().map(|array| &*array.name).collect::<Vec<_>>().join(", ");
         if !path.exists() {
-            let what = format!("it has no list of whole numbers {name:?}, and there is no such file; it has: {beside}");
-            return Err(FormatError::new(Kind::Missing, &self.path, what, "name one of these, or a .npy file of keys"));
+            let lists = self.key_arrays.iter().map(|array| &*array.name).collect::<Vec<_>>().join(", ");
+            let lists = if lists.is_empty() { "none" } else { &lists };
+            let what = format!(
+                "it has no list of whole numbers {name:?}, of 32 or 64 bits, and there is no such file; its lists: {lists}"
+            );
+            let remedy = match name.split_once('=') {
+                None => "name one of its lists, or a .npy file of keys".to_owned(),
+                // Whoever gives the name of the new table is told which is meant.
+                Some((before, _)) => {
+                    let tables = self.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
+                    format!(
+                        "before the equals sign stands a tensor of the file, and {before:?} is none: it has {tables}"
+                    )
+                }
+            };
+            return Err(FormatError::new(Kind::Missing, &self.path, what, &remedy));
         }
         let input = Input::open(path)?;
         let reader = BufReader::with_capacity(4096, npy::From { input: &input, at: 0 });
         let Some((rows, keys, at)) = npy::list(reader, input.len) else {
             let what = "is no whole .npy file of a list of <i8, <u8, <i4 or <u4";
-            return Err(input.error(Kind::Unsupported, what, "save the keys with numpy.save, as int64"));
+            return Err(input.error(
+                Kind::Unsupported,
+                what,
+                "keys are whole numbers of 32 or 64 bits: save them with numpy.save, as int64",
+            ));
         };
         let place = KeyPlace::Flat(vec![Part { input: self.inputs.len(), at, first: 0, rows }]);
         self.inputs.push(Arc::new(input));

@@ -16,6 +16,7 @@ mod input;
 #[cfg(feature = "parquet")]
 mod integers;
 mod keys;
+mod new_file;
 pub mod npy;
 mod npy_header;
 mod npz;
@@ -38,6 +39,7 @@ pub use input::refuse_special;
 #[cfg(feature = "parquet")]
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
 pub use keys::{KeyArray, KeyOrder, KeyType, Keys};
+pub use new_file::NewFile;
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use sharded::parse_index;
 pub use spool::AnyOrder;

@@ -16,8 +16,17 @@ const AGAIN: &str = "write it again, with numpy.save";
 
 pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
-    let reader = BufReader::with_capacity(4096, From { input: &input, at: 0 });
-    let (rows, dim, dtype, at) = array(&input, reader, input.len)?;
+    let reader = || BufReader::with_capacity(4096, From { input: &input, at: 0 });
+    if NpyHeader::read(&mut reader()).is_ok_and(|header| matches!(*header.shape, [0, dim] if dim > 0)) {
+        let (name, why) = (stem(path), "it has no rows".to_owned());
+        return Ok(Found {
+            inputs: vec![input],
+            empty: vec![name.clone()],
+            skipped: vec![(name, why)],
+            ..Found::default()
+        });
+    }
+    let (rows, dim, dtype, at) = array(&input, reader(), input.len)?;
     let table = FileTable::flat(stem(path), rows, dim, dtype, at);
     Ok(Found { inputs: vec![input], tables: vec![table], ..Found::default() })
 }

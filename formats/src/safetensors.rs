@@ -127,7 +127,12 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
         found.key_arrays.extend(KeyArray::of_tensor(&tensor, 0));
         match table_of(&tensor) {
             Ok(table) => found.tables.push(table),
-            Err(reason) => found.skipped.push((tensor.name, reason)),
+            Err(reason) => {
+                if matches!(*tensor.shape, [0, dim] if dim > 0) {
+                    found.empty.push(tensor.name.clone());
+                }
+                found.skipped.push((tensor.name, reason));
+            }
         }
     }
     found.inputs.push(input);

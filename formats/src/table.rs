@@ -23,6 +23,8 @@ pub struct TableFile {
     pub tables: Vec<FileTable>,
     /// What cannot, by name, and why not.
     pub skipped: Vec<(String, String)>,
+    /// Those of them that would be tables if they had rows.
+    pub empty: Vec<String>,
     /// Lists of whole numbers, which may be the keys of its tables: see [`with_keys`](Self::with_keys).
     pub key_arrays: Vec<KeyArray>,
     pub(crate) inputs: Vec<Arc<Input>>,
@@ -78,6 +80,7 @@ pub(crate) struct Found {
     pub(crate) inputs: Vec<Input>,
     pub(crate) tables: Vec<FileTable>,
     pub(crate) skipped: Vec<(String, String)>,
+    pub(crate) empty: Vec<String>,
     pub(crate) key_arrays: Vec<KeyArray>,
 }
 
@@ -129,9 +132,9 @@ impl TableFile {
         };
         found.tables.sort_by(|a, b| a.name.cmp(&b.name));
         found.skipped.sort();
-        let Found { inputs, tables, skipped, key_arrays } = found;
+        let Found { inputs, tables, skipped, empty, key_arrays } = found;
         let inputs = inputs.into_iter().map(Arc::new).collect();
-        Ok(Self { path: path.to_owned(), format, tables, skipped, key_arrays, inputs })
+        Ok(Self { path: path.to_owned(), format, tables, skipped, empty, key_arrays, inputs })
     }
 
     /// What tells these files from others, and from themselves after a change: paths, inodes, sizes, times.

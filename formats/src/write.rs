@@ -1,25 +1,25 @@
 //! Writing a table to a file: all of it appears at once, or nothing does.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::{Metadata, TensorInfo};
-use tempfile::NamedTempFile;
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
 use crate::input::refuse_special;
+use crate::new_file::NewFile;
 use crate::npy;
 
 /// A table being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 #[derive(Debug)]
 pub struct TableWriter {
     path: PathBuf,
-    temp: NamedTempFile,
+    new: NewFile,
     force: bool,
     /// Where the keys begin, in the same file.
     keys_at: u64,
@@ -99,39 +99,34 @@ impl TableWriter {
         let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
         let (at, size) =
             end.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
-        let temp = tempfile::Builder::new()
-            .prefix(".warprow-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(path))
-            .map_err(cannot)?;
-        temp.as_file().set_len(size).map_err(cannot)?;
-        temp.as_file().write_all_at(head, 0).map_err(cannot)?;
-        Ok(Self { path: path.to_owned(), temp, force, keys_at, at, row_bytes })
+        let new = NewFile::create(path).map_err(cannot)?;
+        new.file().set_len(size).map_err(cannot)?;
+        new.file().write_all_at(head, 0).map_err(cannot)?;
+        Ok(Self { path: path.to_owned(), new, force, keys_at, at, row_bytes })
     }
 
     /// Writes the rows from row `first` on. Every row must be written once, in any order.
     pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
         let at = self.at + first * self.row_bytes;
-        self.temp.as_file().write_all_at(rows, at).map_err(|error| self.failed(error))
+        self.new.file().write_all_at(rows, at).map_err(|error| self.failed(error))
     }
 
     /// Writes keys of a file that has some, from that of row `first` on. Every one must be written once, in any order.
     pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FormatError> {
         let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        self.temp.as_file().write_all_at(&bytes, self.keys_at + first * 8).map_err(|error| self.failed(error))
+        self.new.file().write_all_at(&bytes, self.keys_at + first * 8).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
     pub fn finish(self) -> Result<(), FormatError> {
-        self.temp.as_file().sync_all().map_err(|error| self.failed(error))?;
-        let Self { path, temp, force, .. } = self;
-        let persisted = if force { temp.persist(&path) } else { temp.persist_noclobber(&path) };
-        persisted.map_err(|error| match error.error.kind() {
+        self.new.file().sync_all().map_err(|error| self.failed(error))?;
+        let Self { path, new, force, .. } = self;
+        new.persist(force).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let what = "appeared meanwhile, and was left as it is";
                 FormatError::new(Kind::Exists, &path, what, "choose another name, or add --force to replace it")
             }
-            _ => FormatError::io(&path, "cannot be written", error.error),
+            _ => FormatError::io(&path, "cannot be written", error),
         })?;
         let synced = File::open(directory(&path)).and_then(|directory| directory.sync_all());
         synced.map_err(|error| FormatError::io(&path, "cannot be made durable", error))

@@ -275,3 +275,17 @@ fn the_function_is_what_is_written_down() {
     assert!(keys.iter().all(|key| index.slot(*key) == by_hand.get(key).copied()));
     assert_eq!(bytes.len() as u64, prints + 2 * n);
 }
+
+/// What is said before an index is built is never more than it takes, and not far below.
+#[test]
+fn the_least_size_of_an_index_is_close() {
+    for (count, bits) in [(1, 8), (1000, 16), (70_000, 32), (300_000, 16)] {
+        let fingerprint = Fingerprint::from_bits(bits).unwrap();
+        let keys: Vec<u64> = (0..count).map(|key| key * 977 + 5).collect();
+        let index = build(&keys[..], &Options::default().with_fingerprint(fingerprint)).unwrap();
+        let (least, bytes) = (KeyIndex::least_bytes(count, fingerprint), index.as_bytes().len() as u64);
+        assert!(least <= bytes && bytes <= least + least / 20 + 4096, "{count} keys: {least} of {bytes}");
+    }
+    assert_eq!(KeyIndex::least_bytes(0, Fingerprint::Bits8), 0);
+    assert_eq!(KeyIndex::least_bytes(u64::MAX, Fingerprint::Bits8), 0);
+}

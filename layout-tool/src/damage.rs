@@ -75,6 +75,19 @@ pub fn text(bad: &[BadUnit]) -> String {
     text
 }
 
+/// What a commit that was cut off left to be written, for people; empty if there is nothing.
+pub fn unfinished_text(units: &[BadUnit]) -> String {
+    if units.is_empty() {
+        return String::new();
+    }
+    format!(
+        "An interrupted commit left {} of the metadata to be written. Nothing is damaged or lost: what writes to the store next finishes \
+         it, or `warprow repair --yes`.\n{}",
+        if units.len() == 1 { "1 copy".to_owned() } else { format!("{} copies", units.len()) },
+        text(units)
+    )
+}
+
 /// What it comes to: what a drive cannot read is the drive's failure, what is damaged of the store's own is the store's, rows that
 /// are not what was written are a mismatch.
 pub fn failure(bad: &[BadUnit]) -> Option<Failure> {

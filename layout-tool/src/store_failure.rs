@@ -21,6 +21,8 @@ type Meaning = (Class, String, &'static str);
 const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
 const LESS: &str = "load less, add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; room comes back too when \
     all tables of an earlier load are replaced";
+const ROOM_TO_GROW: &str = "add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; then `warprow compact`. The keys are \
+    there, and looked up, meanwhile";
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
 const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
@@ -50,6 +52,15 @@ impl From<StoreError> for Failure {
             StoreError::Volume(VolumeError::NoSpace { needed, free, chunk_size, .. }) => {
                 let what = format!(
                     "{} of {} are needed, {} are free",
+                    units::plural(needed, "chunk"),
+                    units::bytes(chunk_size),
+                    units::count(free)
+                );
+                Self { message: what, ..failure }
+            }
+            StoreError::NoRoomToGrow { generation, needed, free, chunk_size } => {
+                let what = format!(
+                    "created keys need room for all tables of generation {generation} twice, until they are in: {} of {} are needed, {} are free",
                     units::plural(needed, "chunk"),
                     units::bytes(chunk_size),
                     units::count(free)
@@ -137,6 +148,9 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::CreatedUnfollowed { table } => {
             (Class::Refused, table.clone(), "drop the executor on the GPU first")
         }
+        StoreError::NoRoomToGrow { generation, .. } => {
+            (Class::Resources, format!("generation {generation}"), ROOM_TO_GROW)
+        }
         StoreError::Keys { table, .. } => (Class::Bug, table.clone(), "please report it"),
         StoreError::OverlayFull { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")
@@ -151,6 +165,11 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::KeysNotStored { table } => {
             (Class::Input, table.clone(), "do without --check-keys, or load the table again with its keys stored")
         }
+        StoreError::NotUpdatable { table } => (
+            Class::Input,
+            table.clone(),
+            "load the table again with its keys, without --forget-keys; nothing was updated",
+        ),
         StoreError::Plan { feature, .. } => (Class::Input, feature.clone(), "choose another pooling or type"),
         StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),

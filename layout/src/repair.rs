@@ -9,7 +9,7 @@ use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
 use crate::catalogue;
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::{OpenError, VolumeError};
+use crate::error::{BlockError, OpenError, VolumeError};
 use crate::geometry::Copy;
 use crate::open::{Candidate, Repair, RepairKind, Survey, agreed, read_catalogue, refuse_lost};
 use crate::probe::{Probe, SlotState, probe};
@@ -120,6 +120,8 @@ pub struct Mend {
     pub found: String,
     /// Where the copy comes from, in words.
     pub from: String,
+    /// Whether nothing is damaged: a commit was cut off before it wrote this copy, or while it did. What writes next mends it.
+    pub unfinished: bool,
 }
 
 /// What is mended.
@@ -222,7 +224,7 @@ impl RepairPlan {
         let Survey { candidates, current, damaged, .. } = &self.survey;
         let candidate = needed.candidate;
         let per_unit = UNIT as u64 / u64::from(current.geometry.lba_size());
-        let mend = |unit: u64, units: u64, what, epoch, found, from: String| Mend {
+        let mend = |unit: u64, units: u64, what, epoch, found, from: String, unfinished| Mend {
             drive: candidate.name(),
             member: candidate.newest.member,
             lba: unit * per_unit,
@@ -231,6 +233,7 @@ impl RepairPlan {
             epoch,
             found,
             from,
+            unfinished,
         };
         let mut mends = Vec::new();
         if needed.catalogue {
@@ -245,6 +248,7 @@ impl RepairPlan {
                 current.epoch,
                 found,
                 from,
+                false,
             ));
         }
         for (copy, superblock) in &needed.copies {
@@ -268,14 +272,50 @@ impl RepairPlan {
             } else {
                 before.as_ref().map(|(_, from)| from.clone()).unwrap_or_default()
             };
-            mends.push(mend(unit, 1, MendWhat::Superblock(*copy), superblock.epoch, found, from));
+            let unfinished = self.survey.is_unfinished(candidate, *copy, superblock.epoch);
+            mends.push(mend(unit, 1, MendWhat::Superblock(*copy), superblock.epoch, found, from, unfinished));
         }
         mends
     }
 }
 
+impl Survey {
+    /// Whether a copy of the superblock of `epoch` that is not as it should be is what a commit leaves that was cut off: an intact
+    /// one of the epoch that it overwrites, or a torn one where something else shows that there was such a commit.
+    fn is_unfinished(&self, candidate: &Candidate, copy: Copy, epoch: u64) -> bool {
+        let [start, tail] = candidate.probe.slot(epoch);
+        let torn = |state: &SlotState| match state {
+            SlotState::Bad(BlockError::Unreadable | BlockError::Misplaced { .. } | BlockError::Version { .. }) => false,
+            state => matches!(state, SlotState::Bad(_)),
+        };
+        if epoch != self.current.epoch {
+            // The next one: its catalogue is durable before its first superblock is written.
+            let begun =
+                || other_catalogue(candidate, &self.current).is_some_and(|id| id.epoch == self.current.epoch + 1);
+            return copy == Copy::Start && torn(start) && begun();
+        }
+        let is_old = |it: &Candidate| is_old(it, it.probe.slot(epoch)[1], epoch);
+        match copy {
+            // Tail copies are written when all at the start are durable.
+            Copy::Start => is_old(candidate) && (torn(start) || self::is_old(candidate, start, epoch)),
+            Copy::Tail => is_old(candidate) || torn(tail) && self.candidates.iter().any(is_old),
+        }
+    }
+}
+
+/// Whether `state`, of a slot that is to have epoch `epoch`, is what stood there before that was written.
+fn is_old(candidate: &Candidate, state: &SlotState, epoch: u64) -> bool {
+    match state {
+        SlotState::Valid(found) => found.epoch + 2 == epoch,
+        // The slot was never written before: the store, or the member, is new.
+        SlotState::Empty => candidate.probe.slot(epoch + 1).into_iter().all(|it| *it == SlotState::Empty) || epoch == 2,
+        SlotState::Bad(_) => false,
+    }
+}
+
 impl Volume {
-    /// Reads every copy of the superblocks and of the catalogue, on the members that are there, and says which are not whole.
+    /// Reads every copy of the superblocks and of the catalogue, on the members that are there, and says which are not whole: damaged,
+    /// or left so by a commit that was cut off ([`Mend::unfinished`]).
     /// Between two commits: none is under way meanwhile. [`RepairPlan`] mends them, when the store is closed.
     pub fn damaged_metadata(&self) -> Result<Vec<Mend>, VolumeError> {
         let _between_commits = self.committing();

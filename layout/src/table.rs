@@ -57,6 +57,13 @@ impl TableSpec {
         Self { rows: keyed.len(), permuted: keyed.ranks().is_some(), keys: Some(keyed.spec()), ..self }
     }
 
+    /// With keys that have no index yet, as small as that can be: to see whether there will be room.
+    #[must_use]
+    pub fn with_least_keys(self, kind: KeyKind, fingerprint: Fingerprint, stored: bool) -> Self {
+        let index_bytes = warprow_keys::KeyIndex::least_bytes(self.rows, fingerprint);
+        Self { keys: Some(KeySpec { index_bytes, kind, fingerprint, stored }), ..self }
+    }
+
     pub(crate) fn invalid(&self, reason: impl Into<String>) -> VolumeError {
         VolumeError::InvalidTable { table: self.name.clone(), reason: reason.into() }
     }
@@ -239,5 +246,9 @@ impl Table {
 /// The checksum stored for a row: CRC32C of its rank (`u64`, little-endian) followed by its bytes. The rank is in it so that
 /// an intact row read from the wrong place does not pass.
 pub fn row_crc(rank: u64, row: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&rank.to_le_bytes()), row)
+    // Faster than the crate `crc32c` from rows of 32 bytes on, and twice as fast from 512 on.
+    let mut crc = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    crc.update(&rank.to_le_bytes());
+    crc.update(row);
+    crc.finalize() as u32
 }

@@ -128,6 +128,28 @@ fn cuts_during_switches_leave_old_or_new() {
     }
 }
 
+/// What a process that is killed leaves, or a power cut between whole writes, is told from damage.
+#[test]
+fn cuts_between_writes_are_not_taken_for_damage() {
+    for sizes in [&ONE[..], &THREE] {
+        let shapes = shapes(512, sizes);
+        let (base, log) = record_switches(&shapes);
+        let (mut unfinished, mut fates) = (0, vec![Fate::AllKept, Fate::AllLost]);
+        fates.extend((0..8).map(Fate::Writes));
+        let checked = enumerate_fates(&shapes, &base, &log, 0, &fates, |crash| {
+            let rig = Rig::with_images(&shapes, crash.images);
+            let opened = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
+            let mends = opened.volume.damaged_metadata().map_err(|error| error.to_string())?;
+            unfinished += mends.len();
+            match mends.iter().find(|mend| !mend.unfinished) {
+                Some(damage) => Err(format!("{damage:?}")),
+                None => Ok(()),
+            }
+        });
+        assert!(checked.unwrap() > 100 && unfinished > 10, "{unfinished} copies to be written");
+    }
+}
+
 #[test]
 fn every_flush_of_a_switch_is_needed() {
     for sizes in [&ONE[..], &THREE] {

@@ -61,7 +61,7 @@ impl Finder {
                 (ranks, inverse)
             })),
             Some(index) => {
-                let missing = || StoreError::KeysNotStored { table: name.clone() };
+                let missing = || StoreError::NotUpdatable { table: name.clone() };
                 Known::Keys { index: Arc::new(index), ranks, keys: store.keys(&name)?.ok_or_else(missing)? }
             }
         };

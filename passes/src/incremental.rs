@@ -36,6 +36,12 @@ impl Passes {
         self.touched.len()
     }
 
+    /// Keys that the journal had when it was opened and the table does not: of passes whose commit did not come about. Nothing of these
+    /// passes counts as touched.
+    pub fn dropped_keys(&self) -> usize {
+        self.dropped
+    }
+
     /// Writes the rows that were changed since the mark to `rows`, `.safetensors` or `.npy`, and whose they are, in the same order, to
     /// `keys`, `.npy`; without that, into `rows` too, which is a `.safetensors` file then, as a tensor called as the table and `.keys`. Everything that was
     /// finished is made durable before. Each file appears when it is whole; first the keys. Existing files are refused, unless `force`.

@@ -1,11 +1,12 @@
 //! A file that remembers which keys were touched since a mark.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use warprow_formats::{directory, refuse_special};
+use warprow_formats::{NewFile, directory, refuse_special};
 
 use crate::PassError;
 
@@ -27,6 +28,8 @@ pub(crate) struct Journal {
     path: String,
     /// Where the last whole record ends.
     end: u64,
+    /// Whether the file goes on behind that, with what is to go.
+    longer: bool,
     /// Passes up to this one are not here any more.
     mark: u64,
     /// The last pass that is.
@@ -40,6 +43,12 @@ pub(crate) struct Record {
     pub keys: Vec<u64>,
 }
 
+impl Record {
+    fn bytes(&self) -> usize {
+        RECORD + self.keys.len() * 8
+    }
+}
+
 impl Journal {
     /// Opens it, or makes it, with what it has. What a power cut tore at its end is cut off: the commit that it was for did
     /// not come about. Damage before that is an error: the keys there are wanted.
@@ -49,30 +58,42 @@ impl Journal {
             let path = name.clone();
             move |source| PassError::Journal { path, what, source }
         };
-        if path.exists() {
-            refuse_special(path)?;
+        let begin = [&MAGIC[..], &VERSION.to_le_bytes(), &crc32c::crc32c(table.as_bytes()).to_le_bytes()].concat();
+        let unused = |what: String| failed("cannot be used")(io::Error::new(ErrorKind::InvalidData, what));
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make(path, &begin).map_err(failed("cannot be made"))?
+            }
+            _ => refuse_special(path)?,
         }
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let opened = OpenOptions::new().read(true).write(true).open(path);
         let mut file = opened.map_err(failed("cannot be opened"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("cannot be read"))?;
-        let begin = [&MAGIC[..], &VERSION.to_le_bytes(), &crc32c::crc32c(table.as_bytes()).to_le_bytes()].concat();
-        let unused = |what| failed("cannot be used")(io::Error::new(ErrorKind::InvalidData, what));
-        let (mut records, mut valid, mut mark) = (Vec::new(), HEAD, 0);
+        let (mut records, mut valid, mark);
         match bytes.get(..HEAD) {
             Some(found) if found.starts_with(&begin) => {
-                mark = marked(found).ok_or_else(|| unused("its head is damaged"))?;
+                (records, valid) = (Vec::new(), HEAD);
+                mark = marked(found).ok_or_else(|| unused("its head is damaged".into()))?;
                 while let Some(more) = record(bytes.get(valid..).unwrap_or_default()) {
-                    valid += RECORD + more.keys.len() * 8;
+                    valid += more.bytes();
                     records.push(more);
                 }
                 if !is_torn(bytes.get(valid..).unwrap_or_default()) {
-                    return Err(unused("a record in its middle is damaged: export the whole table, and begin another"));
+                    return Err(unused(
+                        "a record in its middle is damaged: export the whole table, and begin another".into(),
+                    ));
                 }
             }
-            // It was made, and not written yet.
-            None if head(&begin, 0).starts_with(&bytes) => {}
-            _ => return Err(unused("it is no journal of this version, or another table's")),
+            // It gets its name with its head.
+            None if begin.starts_with(bytes.get(..MARK).unwrap_or(&bytes)) => {
+                return Err(unused(format!(
+                    "it is cut off: it has {} bytes, the head of a journal alone {HEAD}. What passes touched is lost: export the whole table, \
+                     remove it, and begin another",
+                    bytes.len()
+                )));
+            }
+            _ => return Err(unused("it is no journal of this version, or another table's".into())),
         }
         let settle = || {
             file.write_all_at(&head(&begin, mark), 0)?;
@@ -82,7 +103,36 @@ impl Journal {
         };
         settle().map_err(failed("cannot be written"))?;
         let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
-        Ok((Self { file, path: name, end: valid as u64, mark, last }, records))
+        Ok((Self { file, path: name, end: valid as u64, longer: false, mark, last }, records))
+    }
+
+    /// Leaves out what was noted for commits that did not come about, by the keys that the table does not have: `absent`. A pass created them,
+    /// and is not there. Each pass after it would have brought them, so all that follows names them too; what does not is of another table,
+    /// or of this one as it was: that is an error, and nothing is changed. The records that count; what does not goes with the next
+    /// append.
+    pub(crate) fn without(
+        &mut self,
+        mut records: Vec<Record>,
+        absent: &HashSet<u64>,
+    ) -> Result<Vec<Record>, PassError> {
+        let lacks = |record: &Record| record.keys.iter().any(|key| absent.contains(key));
+        let Some(first) = records.iter().find(|it| lacks(it)).map(|it| it.pass) else { return Ok(records) };
+        let last = records.last().map_or(0, |it| it.pass);
+        let named: HashSet<u64> =
+            records.iter().filter(|it| it.pass == last).flat_map(|it| it.keys.iter().copied()).collect();
+        if let Some(key) = absent.iter().copied().filter(|key| !named.contains(key)).min() {
+            let what = format!(
+                "{} of its keys are not in the table, such as {key}: it is of another, or of this one before it was loaded anew. Export the whole \
+                 table, and begin another",
+                absent.len()
+            );
+            let source = io::Error::new(ErrorKind::InvalidData, what);
+            return Err(PassError::Journal { path: self.path.clone(), what: "cannot be used", source });
+        }
+        let count = records.iter().take_while(|it| it.pass < first).count();
+        self.end -= records.drain(count..).map(|it| it.bytes() as u64).sum::<u64>();
+        self.longer = true;
+        Ok(records)
     }
 
     /// Passes up to this one are not here any more.
@@ -100,7 +150,12 @@ impl Journal {
         let mut keys = keys.peekable();
         // What failed half-way is written over.
         let mut end = self.end;
+        let longer = self.longer;
         let mut write = || {
+            if longer {
+                self.file.set_len(end)?;
+                self.file.sync_all()?;
+            }
             while keys.peek().is_some() {
                 let keys = keys.by_ref().take(KEYS).flat_map(u64::to_le_bytes);
                 let rest: Vec<u8> = pass.to_le_bytes().into_iter().chain(keys).collect();
@@ -113,7 +168,7 @@ impl Journal {
             self.file.sync_data()
         };
         write().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
-        self.end = end;
+        (self.end, self.longer) = (end, false);
         self.last = self.last.max(pass);
         Ok(())
     }
@@ -129,7 +184,7 @@ impl Journal {
             self.file.sync_all()
         };
         clear().map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be written", source })?;
-        (self.mark, self.end) = (mark, HEAD as u64);
+        (self.mark, self.end, self.longer) = (mark, HEAD as u64, false);
         Ok(())
     }
 
@@ -140,7 +195,7 @@ impl Journal {
         read.map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be read", source })?;
         let (mut keys, mut at) = (Vec::new(), 0);
         while let Some(more) = record(bytes.get(at..).unwrap_or_default()) {
-            at += RECORD + more.keys.len() * 8;
+            at += more.bytes();
             if more.pass > pass {
                 keys.extend(more.keys);
             }
@@ -153,6 +208,14 @@ impl Journal {
             }
         }
     }
+}
+
+/// Makes a journal: it has its head as soon as it has its name.
+fn make(path: &Path, begin: &[u8]) -> io::Result<()> {
+    let new = NewFile::create(path)?;
+    new.file().write_all_at(&head(begin, 0), 0)?;
+    new.file().sync_all()?;
+    new.persist(false)
 }
 
 /// A number with its checksum.
@@ -225,8 +288,15 @@ mod tests {
         // Torn anywhere, and appended to.
         let mut random = fastrand::Rng::with_seed(5);
         let mut cuts: Vec<usize> = (0..60).map(|_| random.usize(..whole.len())).collect();
-        cuts.extend([0, 3, HEAD, whole.len() - 1]);
+        cuts.extend([0, 3, HEAD - 1, HEAD, whole.len() - 1]);
         for cut in cuts {
+            if cut < HEAD {
+                // What it had cannot be told: it is not taken for a new one, and left as it is.
+                std::fs::write(&path, &whole[..cut]).unwrap();
+                assert!(open().unwrap_err().to_string().contains("it is cut off"), "cut at {cut}");
+                assert_eq!(std::fs::read(&path).unwrap(), whole[..cut]);
+                continue;
+            }
             let mut bytes = whole[..cut].to_vec();
             if random.bool() && cut > HEAD + RECORD {
                 let at = random.usize(HEAD..cut);
@@ -268,6 +338,37 @@ mod tests {
             assert!(opened.unwrap_err().to_string().contains("in its middle"), "byte {at}");
             assert_eq!(std::fs::read(&path).unwrap(), bytes, "byte {at}: it is as it was");
         }
+    }
+
+    #[test]
+    fn what_did_not_come_about_is_left_out_and_strange_keys_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("touched");
+        let open = || Journal::open(&path, "items").unwrap();
+        let (mut journal, _) = open();
+        journal.append(1, 0..10).unwrap();
+        // Pass 2 created 100 and more, and failed; pass 3 with it.
+        journal.append(2, (5..8).chain(100..70_100)).unwrap();
+        journal.append(3, (8..9).chain(100..70_200)).unwrap();
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        let absent: HashSet<u64> = (100..70_200).collect();
+        let (mut journal, found) = open();
+        let kept = journal.without(found, &absent).unwrap();
+        assert_eq!(keys(kept), (0..10).collect::<Vec<_>>());
+        assert_eq!(std::fs::read(&path).unwrap(), whole, "who only reads it changes nothing");
+        journal.append(4, [7].into_iter()).unwrap();
+        assert_eq!((journal.since(1).unwrap(), journal.last()), (vec![7], 4));
+        drop(journal);
+        assert_eq!(keys(open().1), (0..10).chain([7]).collect::<Vec<_>>());
+
+        // A key that a later pass does not name was there once.
+        std::fs::write(&path, &whole).unwrap();
+        let (mut journal, found) = open();
+        let strange = HashSet::from([3, 100]);
+        let refused = journal.without(found, &strange).unwrap_err().to_string();
+        assert!(refused.contains("2 of its keys are not in the table, such as 3"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::arena::Arena;
 use crate::bits::Bits;
 use crate::cache::{Cache, Planned};
 use crate::finder::{Finder, Found};
-use crate::journal::Journal;
+use crate::journal::{Journal, Record};
 use crate::options::{CacheOptions, Mode, NewKeys, PassOptions};
 use crate::pass::{Pass, StageReport};
 use crate::{Keyset, PassError};
@@ -44,6 +44,8 @@ pub struct Passes {
     /// Rows that were changed since the mark.
     pub(crate) touched: Bits,
     pub(crate) journal: Option<Journal>,
+    /// Keys in it that are not in the table.
+    pub(crate) dropped: usize,
     totals: PassTotals,
 }
 
@@ -130,13 +132,23 @@ impl Passes {
             }
         };
         let journal = options.journal.as_deref().map(|path| Journal::open(path, &table.name)).transpose()?;
-        let mut touched = Bits::new(rows);
-        let journal = journal.map(|(journal, keys)| {
-            // A key that is not there was created in a pass that did not come about.
-            let keys = keys.into_iter().flat_map(|it| it.keys).collect();
-            touched = finder.find(&finder.keyset(keys), 1).ranks;
-            journal
-        });
+        let (mut touched, mut dropped) = (Bits::new(rows), 0);
+        let journal = match journal {
+            None => None,
+            Some((mut journal, records)) => {
+                let find = |records: &[Record]| {
+                    let keys = records.iter().flat_map(|it| it.keys.iter().copied()).collect();
+                    finder.find(&finder.keyset(keys), 1)
+                };
+                let found = find(&records);
+                dropped = found.new.len();
+                touched = match found.new.is_empty() {
+                    true => found.ranks,
+                    false => find(&journal.without(records, &found.new.into_iter().collect())?).ranks,
+                };
+                Some(journal)
+            }
+        };
         let finished = journal.as_ref().map_or(0, Journal::last);
         let mut passes = Self {
             finished,
@@ -158,6 +170,7 @@ impl Passes {
             uncommitted: 0,
             touched,
             journal,
+            dropped,
             totals: PassTotals::default(),
             finder,
         };

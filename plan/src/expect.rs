@@ -138,38 +138,47 @@ impl Planner<'_> {
         drives.dedup();
         let sites: Vec<Site> = drives.into_iter().map(|count| self.site(count)).collect();
         let batches = replay.batches().max(1) as f64;
-        let point = |bytes: u64| {
+        // Who learns from the whole trace finds more in memory than the replay, by `bend`: none still without memory, and all in enough.
+        let point = |bytes: u64, bend: f64| {
             let budgets = Budgets { hbm: budgets.hbm.min(bytes), dram: bytes.saturating_sub(budgets.hbm) };
             let allocation = allocate(&tables, budgets);
             let cold = replay.cold(&allocation.hot, &allocation.hbm);
-            let asked = cold.asked(1.0).divided(batches);
+            let missed = cold.ids_ssd as f64 / cold.ids.max(1) as f64;
+            let hit = (1.0 - missed).powf(bend);
+            let kept_reads = if missed > 0.0 { (1.0 - hit) / missed } else { 1.0 };
+            let made = kept_reads.min(1.0);
+            let asked = cold.asked(made).divided(batches);
             let work = self.work(&asked);
             let rate = |site: &Site| {
                 let turns = (SKETCHED as f64 / asked.commands.max(1.0)).clamp(2.0, 64.0) as usize;
                 let step = replay.samples().len().div_ceil(turns).max(1);
                 let kept = (0..).zip(replay.samples()).step_by(step);
                 let (sum, turns) = kept.fold((Duration::ZERO, 0u32), |(sum, turns), (turn, kept)| {
-                    let took = self.took(site, &work, replay, kept, &allocation.hot, 1.0, turn);
+                    let took = self.took(site, &work, replay, kept, &allocation.hot, made, turn);
                     (sum + took.time, turns + 1)
                 });
-                let seconds = sum.as_secs_f64() / f64::from(turns.max(1));
+                let seconds = kept_reads.max(1.0) * sum.as_secs_f64() / f64::from(turns.max(1));
                 let ids_per_second = if seconds > 0.0 { asked.ids / seconds } else { 0.0 };
                 Rate { drives: site.drives.count, ids_per_second }
             };
-            let hit = 1.0 - cold.ids_ssd as f64 / cold.ids.max(1) as f64;
-            let rates = sites.iter().map(rate).collect();
-            let mut point = Point { bytes, hit, commands: asked.commands, rates };
-            if bytes == chosen.min(all) {
-                (point.hit, point.commands) = (1.0 - expected.ssd, expected.commands);
-                point
-                    .rates
-                    .iter_mut()
-                    .filter(|it| it.drives == count)
-                    .for_each(|it| it.ids_per_second = expected.ids_per_second);
-            }
-            point
+            let commands = cold.commands as f64 / batches * kept_reads;
+            Point { bytes, hit, commands, rates: sites.iter().map(rate).collect() }
         };
-        sizes.into_iter().map(point).collect()
+        // The curve passes through what is expected of the plan itself.
+        let own = point(chosen.min(all), 1.0);
+        let within = |share: f64| share > 0.0 && share < 1.0;
+        let bend = match within(own.hit) && within(expected.ssd) {
+            true => (1.0 - expected.ssd).ln() / own.hit.ln(),
+            false => 1.0,
+        };
+        let of = |point: &Point| point.rates.iter().find(|it| it.drives == count).map_or(0.0, |it| it.ids_per_second);
+        let mut curve: Vec<Point> = sizes.into_iter().map(|bytes| point(bytes, bend)).collect();
+        let sketched = curve.iter().find(|point| point.bytes == own.bytes).map_or(0.0, of);
+        if sketched > 0.0 && expected.ids_per_second > 0.0 {
+            let longer = expected.ids_per_second / sketched;
+            curve.iter_mut().flat_map(|point| &mut point.rates).for_each(|it| it.ids_per_second *= longer);
+        }
+        curve
     }
 }
 

@@ -53,6 +53,15 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
+    /// Rows are to be updated by keys that are not stored: an index alone may take another key for one of them.
+    #[error(
+        "table {table:?} does not store its keys, only an index of them, which may take a key that is new for one that is there: its rows \
+         cannot be updated"
+    )]
+    NotUpdatable {
+        /// The table.
+        table: String,
+    },
     /// Sparse ids are to be compared with the stored ones, and the table has none.
     #[error(
         "table {table:?} does not store its keys, so none can be compared: load it with them, or do without the check"
@@ -169,6 +178,21 @@ pub enum StoreError {
         /// The table.
         table: String,
     },
+    /// Created keys come into their tables by a copy of the whole generation, for which there is no room.
+    #[error(
+        "generation {generation} has keys that updates created, and is written anew beside itself to take them in: {needed} \
+         chunks of {chunk_size} bytes are needed, {free} are free"
+    )]
+    NoRoomToGrow {
+        /// The generation.
+        generation: u64,
+        /// Chunks needed.
+        needed: u64,
+        /// Chunks free.
+        free: u64,
+        /// Bytes of a chunk.
+        chunk_size: u64,
+    },
     /// No index can be made for keys.
     #[error("the keys of table {table:?}: {source}")]
     Keys {
@@ -283,12 +307,16 @@ pub enum StoreError {
         slots: u32,
     },
     /// A row that was read does not match its checksum.
-    #[error("table {table:?}: the row of rank {rank} does not match its checksum; load the table again")]
+    #[error(
+        "table {table:?}, rank {rank}: the row that drive {drive} returned does not match its checksum; load the table again"
+    )]
     RowDamaged {
         /// The table.
         table: String,
         /// The row.
         rank: u64,
+        /// The drive.
+        drive: String,
     },
     /// A drive was reset during a load: somebody brought it back after a failure. What had been written may be lost.
     #[error("the load was interrupted by a reset of drive {drive}; nothing of it was committed: load again")]

@@ -292,7 +292,7 @@ impl Store {
         })?;
         match damaged {
             None => Ok(()),
-            Some(rank) => Err(StoreError::RowDamaged { table: table.located.table().name.clone(), rank }),
+            Some(rank) => Err(self.shared.damaged_row(&table.located, rank)),
         }
     }
 }

@@ -88,7 +88,7 @@ pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
 pub use slot::Slot;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
 pub use update::{FillRow, TakeRow, UpdateOptions};
-pub use verify::{BadKind, BadUnit, Verified};
+pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata};
 pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};

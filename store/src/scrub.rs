@@ -102,6 +102,8 @@ pub struct Scrubbed {
     pub transient: u64,
     /// What is bad, metadata first: at most 10,000 places.
     pub bad: Vec<BadUnit>,
+    /// Copies of metadata that a commit which was cut off left as they were: [`VerifiedMetadata::unfinished`](crate::VerifiedMetadata).
+    pub unfinished: Vec<BadUnit>,
     /// Bad places beyond those.
     pub unlisted: u64,
 }
@@ -125,7 +127,8 @@ impl Store {
         progress: &mut dyn FnMut(ScrubProgress<'_>) -> ControlFlow<()>,
     ) -> Result<Scrubbed, StoreError> {
         let mut scrub = Scrub { store: self, done: Scrubbed::default(), told: 0, before: 0, total: 0, progress };
-        scrub.done.bad = self.verify_metadata()?;
+        let metadata = self.verify_metadata()?;
+        (scrub.done.bad, scrub.done.unfinished) = (metadata.bad, metadata.unfinished);
         let mut at = options.from.unwrap_or_default();
         // A generation is held only while it is read.
         while let Some(generation) = self.next_generation(at.generation) {

@@ -117,6 +117,16 @@ pub(crate) struct Shared {
     pub unopened: Vec<DriveState>,
 }
 
+impl Shared {
+    /// That a row which was read does not match its checksum.
+    pub(crate) fn damaged_row(&self, located: &Located, rank: u64) -> StoreError {
+        let at = located.generation.row(located.index, rank);
+        let member = at.and_then(|at| self.members.get(usize::from(at.drive))?.as_ref());
+        let drive = member.map_or_else(|| "unknown".to_owned(), |member| member.name().to_owned());
+        StoreError::RowDamaged { table: located.table().name.clone(), rank, drive }
+    }
+}
+
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("volume", &self.volume).field("members", &self.members).finish_non_exhaustive()

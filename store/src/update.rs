@@ -76,7 +76,7 @@ impl KeyedTables {
             return Ok(None);
         };
         let (volume, index) = (&store.volume, index as usize);
-        let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+        let missing = || StoreError::NotUpdatable { table: table.name.clone() };
         // A fingerprint that passes falsely would have another key's row changed.
         let stored = volume.read_keys(generation, index)?.ok_or_else(missing)?;
         let found = volume.read_key_index(generation, index)?.ok_or_else(missing)?;

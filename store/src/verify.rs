@@ -105,6 +105,17 @@ impl Verified {
     }
 }
 
+/// The result of [`Store::verify_metadata`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifiedMetadata {
+    /// What is damaged.
+    pub bad: Vec<BadUnit>,
+    /// Copies that a commit which was cut off left as they were, or torn. The store is whole: opening it for writing, or the next commit,
+    /// writes them.
+    pub unfinished: Vec<BadUnit>,
+}
+
 impl Store {
     /// Reads all rows of a table, its permutation and its keys, at the drives' bandwidth, and checks them against their checksums
     /// as far as there are any. Damage is no error, but in the result; so is what a drive cannot read.
@@ -128,29 +139,33 @@ impl Store {
     }
 
     /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, and the logs of updated rows: what
-    /// of them is damaged. Beside commits and updates.
-    pub fn verify_metadata(&self) -> Result<Vec<BadUnit>, StoreError> {
+    /// of them is damaged, and what a commit that was cut off did not come to. Beside commits and updates.
+    pub fn verify_metadata(&self) -> Result<VerifiedMetadata, StoreError> {
         self.shared.watch()?;
         let volume = &self.shared.volume;
-        let mut bad = match volume.damaged_metadata() {
-            Ok(mends) => mends
-                .into_iter()
-                .map(|it| {
+        let mut verified = VerifiedMetadata::default();
+        match volume.damaged_metadata() {
+            Ok(mends) => {
+                for it in mends {
                     let what = match it.what {
                         MendWhat::Catalogue => BadKind::Catalogue,
                         _ => BadKind::Superblock,
                     };
                     let detail = format!("of epoch {}: {}", it.epoch, it.found);
-                    BadUnit { drive: Some(it.drive), lba: Some(it.lba), lbas: it.lbas, ..BadUnit::new(what, detail) }
-                })
-                .collect(),
-            Err(error @ VolumeError::Metadata { .. }) => vec![BadUnit::new(BadKind::Superblock, error.to_string())],
+                    let unit = BadUnit::new(what, detail);
+                    let unit = BadUnit { drive: Some(it.drive), lba: Some(it.lba), lbas: it.lbas, ..unit };
+                    if it.unfinished { &mut verified.unfinished } else { &mut verified.bad }.push(unit);
+                }
+            }
+            Err(error @ VolumeError::Metadata { .. }) => {
+                verified.bad.push(BadUnit::new(BadKind::Superblock, error.to_string()));
+            }
             Err(error) => return Err(error.into()),
-        };
-        for generation in volume.generations() {
-            bad.extend(self.damaged_log(&generation)?);
         }
-        Ok(bad)
+        for generation in volume.generations() {
+            verified.bad.extend(self.damaged_log(&generation)?);
+        }
+        Ok(verified)
     }
 
     /// What is wrong with the log of a generation, which may grow meanwhile.

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use common::random::{Case, random_features};
 use common::{Keys, Table};
-use warprow_layout::{FormatOptions, VolumeError};
+use warprow_layout::FormatOptions;
 use warprow_soft_controller::SoftController;
 use warprow_store::{
     Batch, Create, DType, Device, DriveAddress, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions,
     OpenOptions, Output, PlanOptions, PrepareOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
-    UpdateOptions,
+    UpdateOptions, VerifiedMetadata,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -193,7 +193,7 @@ fn created_at_random(seed: u64) {
         }
     }
     assert_eq!(store.generations().len(), 1);
-    assert!(store.verify_metadata().unwrap().is_empty());
+    assert_eq!(store.verify_metadata().unwrap(), VerifiedMetadata::default());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn what_cannot_be_created_is_refused_with_nothing_changed() {
     common::load(&store, &tables, &LoadOptions::default());
     let create = |store: &Store, table: &str, id: u64| store.update_with(table, &[id], &[1; 16], &creating());
     let refused = create(&store, "forgotten", 1);
-    assert!(matches!(refused, Err(StoreError::KeysNotStored { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::NotUpdatable { .. })), "{refused:?}");
     let refused = create(&store, "dense", 300);
     assert!(matches!(&refused, Err(StoreError::NoSuchRow { ids, .. }) if *ids == [300]), "{refused:?}");
     let refused = store.update("keyed", &[1000, 1, 2000, 2, 1], &[1; 80]);
@@ -350,7 +350,8 @@ fn damage_is_not_written_anew() {
     flip("grows", 5);
     flip("stays", 6);
     let refused = store.compact(0);
-    assert!(matches!(refused, Err(StoreError::Volume(VolumeError::Source { .. }))), "{refused:?}");
+    let Err(StoreError::RowDamaged { table, rank, drive }) = refused else { panic!("{refused:?}") };
+    assert_eq!((&*table, rank, drive), ("grows", 5, store.drives()[0].clone().unwrap()));
     assert_eq!((damaged("grows"), store.created("grows").unwrap()), (vec![5], vec![(7, vec![1; 16])]));
     // Another row in its place is whole.
     store.update("grows", &[5000], &[2; 16]).unwrap();

@@ -137,3 +137,50 @@ fn one_that_was_stopped_keeps_what_it_wrote() {
     assert!(report.resumed >= (19 << 20) - 2 * IN_FLIGHT, "{report:?}");
     holds(&store, &table);
 }
+
+/// Rows that are put in order: in memory, where each extent counts, and in parts, where each of these does.
+#[test]
+fn rows_that_are_put_in_order_are_found_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    for (memory, part) in [(1 << 30, 30 << 20), (8 << 20, 100 << 20)] {
+        let (drives, store) = common::store(3, 64 << 20, 512);
+        let mut table = table(350, 1);
+        let mut order: Vec<u64> = (0..ROWS).collect();
+        fastrand::Rng::with_seed(3).shuffle(&mut order);
+        let ranks = warprow_layout::Ranks::from_u64(order).unwrap();
+        (table.spec.permuted, table.ranks) = (true, Some(ranks.clone()));
+        let options = LoadOptions::default().with_journal(&journal, "the same").with_memory(memory);
+        let load = |store: &Store, ranks: &warprow_layout::Ranks, most: u64| {
+            let source = &table.rows[..];
+            let loads = [TableLoad::new(&table.spec, &source).with_ranks(ranks)];
+            let mut go = |progress: warprow_store::LoadProgress| {
+                assert!(progress.written < most, "killed");
+                ControlFlow::Continue(())
+            };
+            catch_unwind(AssertUnwindSafe(|| store.load("m", &loads, &options, &mut go))).ok()
+        };
+        // 61 MB, of LBAs, or, in parts, twice that.
+        assert!(load(&store, &ranks, part).is_none());
+        drop(store);
+        let store = Store::open(&common::devices(&drives), &OpenOptions::default()).unwrap();
+        let kept = std::fs::read(&journal).unwrap();
+        let report = load(&store, &ranks, u64::MAX).unwrap().unwrap();
+        assert!(report.resumed >= 16 << 20, "{report:?}");
+        assert!(!journal.exists());
+        let ids = ranks.inverse();
+        let mut row = |rank: u64, row: &[u8]| {
+            assert_eq!(row, table.row(ids.get(rank).unwrap()), "rank {rank}");
+            ControlFlow::Continue(())
+        };
+        store.scan("t", 0..u64::MAX, &mut row).unwrap();
+        let verified = store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!((verified.checked, verified.rows, verified.damaged), (true, ROWS, 0));
+
+        // Other ranks put other rows there.
+        let (_drives, store) = common::store(3, 64 << 20, 512);
+        std::fs::write(&journal, kept).unwrap();
+        let report = load(&store, &ranks.inverse(), u64::MAX).unwrap().unwrap();
+        assert_eq!(report.resumed, 0);
+    }
+}

@@ -507,5 +507,5 @@ fn keys_that_are_not_stored_are_not_updated() {
     table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let refused = store.update("t", &[1000], &[0; 64]);
-    assert!(matches!(refused, Err(StoreError::KeysNotStored { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::NotUpdatable { .. })), "{refused:?}");
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::bytes::Shape;
 use crate::hash::{mix, unmix};
-use crate::{BuildError, Fingerprint, KeyIndex, KeySource, MAX_KEYS};
+use crate::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource, MAX_KEYS};
 use crew::{Crew, Tell};
 use place::{Placed, Placer};
 use scatter::Scattered;
@@ -117,6 +117,15 @@ impl KeyIndex {
         Err(BuildError::Unlucky { tried: ATTEMPTS, seed: options.seed })
     }
 
+    /// Bytes that an index of so many keys has at least; 0 of a number that none can have. Few have much more.
+    pub fn least_bytes(keys: u64, fingerprint: Fingerprint) -> u64 {
+        if keys == 0 || keys > MAX_KEYS {
+            return 0;
+        }
+        let shape = shape(keys, 0, fingerprint, KeyKind::U64);
+        Shape { slots: slots(keys.div_ceil(shape.parts)), ..shape }.layout().prints.end
+    }
+
     /// The slot of each key of `source` in their order, which the index was built from: an array of its length, 4 or 8 bytes a
     /// key.
     pub fn place<S: KeySource + ?Sized, T: SlotNumber>(
@@ -166,6 +175,19 @@ impl SlotNumber for u64 {
     }
 }
 
+/// What an index of so many keys looks like, but for its slots.
+fn shape(keys: u64, seed: u64, fingerprint: Fingerprint, kind: KeyKind) -> Shape {
+    let parts = keys.div_ceil(if keys <= 1 << 32 { PART_KEYS } else { LARGE_PART_KEYS });
+    let buckets = keys.div_ceil(parts).div_ceil(BUCKET_KEYS) as u32;
+    Shape { keys, seed, parts, buckets, slots: 0, fingerprint, kind }
+}
+
+/// Slots of each part, of which the fullest has so many keys.
+fn slots(most: u64) -> u32 {
+    // One in a hundred stays free, for the last keys to find a place.
+    (most + most / 100 + 4) as u32
+}
+
 struct Attempt<'a> {
     source: &'a dyn KeySource,
     options: &'a Options,
@@ -175,10 +197,9 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&self, progress: &mut Tell<'_>) -> Result<KeyIndex, Setback> {
         let keys = self.source.len();
-        let parts = keys.div_ceil(if keys <= 1 << 32 { PART_KEYS } else { LARGE_PART_KEYS });
-        let buckets = keys.div_ceil(parts).div_ceil(BUCKET_KEYS) as u32;
         let (kind, fingerprint) = (self.source.kind(), self.options.fingerprint);
-        let mut shape = Shape { keys, seed: self.seed, parts, buckets, slots: 0, fingerprint, kind };
+        let mut shape = shape(keys, self.seed, fingerprint, kind);
+        let (parts, buckets) = (shape.parts, shape.buckets);
         let threads = self.options.crew().min(keys.div_ceil(BLOCK) as usize);
         let crew = Crew::new(threads);
         let counts = scatter::count(self.source, &shape, &crew, progress)?;
@@ -191,8 +212,7 @@ impl Attempt<'_> {
             self.find_duplicates_in(fullest as u64, &shape)?;
             return Err(Setback::Unlucky);
         }
-        // One in a hundred stays free, for the last keys to find a place.
-        shape.slots = (most + most / 100 + 4) as u32;
+        shape.slots = slots(most);
 
         let layout = shape.layout();
         let spare = (shape.total_slots() - keys) * fingerprint.bytes() as u64;

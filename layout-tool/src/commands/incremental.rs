@@ -126,9 +126,18 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> 
         out.display(),
         keys.map_or_else(|| ", with their keys".to_owned(), |keys| format!(", and their keys in {}", keys.display())),
     );
+    let text = match passes.dropped_keys() {
+        0 => text,
+        keys => format!(
+            "{text}\nThe journal's last pass did not come about, and was left out: {} of it {} not in the table.",
+            units::plural(keys as u64, "key"),
+            if keys == 1 { "is" } else { "are" }
+        ),
+    };
     Done::new(
         text,
         json!({
+            "dropped_keys": passes.dropped_keys(),
             "table": table.name,
             "rows": done.rows,
             "dim": done.dim,

@@ -1,11 +1,11 @@
 //! `warprow inspect`.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use warprow_formats::NewFile;
 use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
 use warprow_store::{FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
 
@@ -114,18 +114,14 @@ fn save(path: &Path, force: bool, picture: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::io(subject(), "cannot be written", &error);
     file::refuse_drive(path, force)?;
     file::refuse_special(path)?;
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".warprow-").tempfile_in(directory).map_err(failed)?;
-    file.write_all(picture.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    let permissions = std::fs::Permissions::from_mode(0o644);
-    file.as_file().set_permissions(permissions).map_err(failed)?;
-    let saved = if force { file.persist(path) } else { file.persist_noclobber(path) };
-    match saved {
-        Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+    let new = NewFile::create(path).map_err(failed)?;
+    new.file().write_all(picture.as_bytes()).and_then(|()| new.file().sync_all()).map_err(failed)?;
+    match new.persist(force) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(Failure::new(Class::Refused, subject(), "exists already").remedy("choose another name, or add --force"))
         }
-        Err(error) => Err(failed(error.error)),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use warprow_formats::{
     Converted, FileRows, Format, FormatError, Lost, RawShape, ReadOptions, TableFile, npy, refuse_special,
 };
-use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
+use warprow_keys::{Fingerprint, KeyIndex, KeyKind, KeySource};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
 use warprow_plan::{PlanFile, ranks_of};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
@@ -70,8 +70,9 @@ pub struct LoadArgs {
     /// The column of ids of Parquet files, if several are of whole numbers
     #[arg(long, value_name = "COLUMN")]
     key_column: Option<String>,
-    /// The keys of the rows: a list of whole numbers of the same .npz or safetensors file, or a .npy file of them
-    #[arg(long, value_name = "[TABLE=]NAME")]
+    /// The keys of the rows: a list of whole numbers of 32 or 64 bits in the same .npz or safetensors file, or a .npy file of them. TENSOR,
+    /// where a file has several, is what the file calls the rows, not the table
+    #[arg(long, value_name = "[TENSOR=]NAME")]
     keys: Vec<String>,
     /// Whether keys get an index, or become ids; ids are the numbers from 0 on
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -122,7 +123,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Note in this file what is written, so that the same command goes on where it was killed or stopped; it goes when all is
-    /// loaded. Rows that are put in order, by --hotness or keys, are written anew
+    /// loaded. Of tables above 1 GiB that are put in order, by --hotness or keys, whole GiB are found
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     resume: Option<PathBuf>,
     /// Only say what would be loaded and replaced, or why it could not be
@@ -200,6 +201,10 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         whose.push(read_keys(args, chosen, context)?);
         context.interrupt.check()?;
     }
+    // Now it is known which tables have an index besides. That is said before it is built, and ids are counted.
+    let outlines =
+        chosen.iter().zip(&whose).map(|(it, whose)| Ok(indexed(args, whose, outline(args, it, permuted(it))?)));
+    store.check_load(model, outlines.collect::<Result<_, Failure>>()?, &options)?;
     let mut prepared = Vec::with_capacity(chosen.len());
     for (chosen, whose) in chosen.into_iter().zip(&whose) {
         prepared.push(prepare(args, chosen, whose, &hotness, plan.as_ref(), context)?);
@@ -415,7 +420,7 @@ fn fingerprint(bits: &str) -> Result<Fingerprint, String> {
     }
 }
 
-/// Says which keys a table has: `[TABLE=]NAME`.
+/// Says which keys a table has: `[TENSOR=]NAME`.
 pub(crate) fn name_keys(files: &mut [TableFile], argument: &str) -> Result<(), Failure> {
     // Both names may contain an equals sign.
     let splits = argument.match_indices('=').filter_map(|(at, _)| argument.split_at_checked(at));
@@ -443,7 +448,9 @@ pub(crate) fn name_keys(files: &mut [TableFile], argument: &str) -> Result<(), F
     }
     if rows == 0 {
         let what = format!("{argument:?} is no list of keys for any table");
-        return Err(Failure::input("--keys", what).remedy("name the table too: --keys TABLE=NAME"));
+        return Err(
+            Failure::input("--keys", what).remedy("name the rows too, as the file calls them: --keys TENSOR=NAME")
+        );
     }
     Ok(())
 }
@@ -470,6 +477,13 @@ fn outline(args: &LoadArgs, chosen: &Chosen<'_>, permuted: bool) -> Result<Table
     let table = chosen.table;
     let spec = TableSpec::new(&chosen.name, table.rows, table.dim, args.to.unwrap_or(table.dtype));
     Ok(TableSpec { permuted, row_crc: args.row_crc, ..spec })
+}
+
+/// With the index that it gets if it is looked up by keys, as small as that can be, and with what lies beside it.
+fn indexed(args: &LoadArgs, whose: &Whose<'_>, spec: TableSpec) -> TableSpec {
+    let Whose::Keys(keys) = whose else { return spec };
+    // Its slots have ranks.
+    TableSpec { permuted: true, ..spec }.with_least_keys(keys.kind(), args.fingerprint, !args.forget_keys)
 }
 
 /// The type that rows are converted to, if they are.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use warprow_formats::RawShape;
+use warprow_formats::{NewFile, RawShape};
 use warprow_plan::trace::{Read, Source, Trace};
 use warprow_plan::{
     Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point,
@@ -227,15 +227,9 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
 /// Writes a file as a whole, or not at all.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let fail = |error: &std::io::Error| Failure::io(path.display().to_string(), "cannot be written", error);
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(mode()).tempfile_in(folder).map_err(|error| fail(&error))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|error| fail(&error))?;
-    file.persist(path).map(drop).map_err(|error| fail(&error.error))
-}
-
-/// What others may do with a new file, before the process's mask.
-fn mode() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+    let new = NewFile::create(path).map_err(|error| fail(&error))?;
+    let written = new.file().write_all(bytes).and_then(|()| new.file().sync_all());
+    written.and_then(|()| new.persist(true)).map_err(|error| fail(&error))
 }
 
 /// Traces, each with the names of its tables.
@@ -330,8 +324,20 @@ fn stated(argument: &str, keyed: &[String]) -> Result<TableShape, Failure> {
 /// An error of the share in memory that is worth a warning.
 const UNPREDICTABLE: f64 = 0.02;
 
+/// An error of a share from which on it says nothing of it.
+const UNKNOWN: f64 = 1.0;
+
 fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+    let text = format!("{:.1}%", share * 100.0);
+    if text == "-0.0%" { "0.0%".to_owned() } else { text }
+}
+
+/// The error of a share, in parentheses.
+fn error(share: f64) -> String {
+    match share.abs() < UNKNOWN {
+        true => format!("(± {})", percent(share)),
+        false => "(error unknown: too little was held out)".to_owned(),
+    }
 }
 
 fn describe(planned: &Planned, options: &Options) -> String {
@@ -366,26 +372,26 @@ fn describe(planned: &Planned, options: &Options) -> String {
     for it in &plan.tables {
         let Some(grouping) = it.grouping else { continue };
         text += &format!(
-            "\n{}: rows looked up together {} LBAs: {} of read commands and {} of bytes {} (± {})",
+            "\n{}: rows looked up together {} LBAs: {} of read commands and {} of bytes {} {}",
             printable(&it.name),
             if grouping.applied { "share" } else { "do not share" },
             percent(grouping.commands_saved),
             percent(grouping.bytes_saved),
             if grouping.applied { "saved" } else { "would be saved" },
-            percent(2.0 * grouping.error),
+            error(2.0 * grouping.error),
         );
     }
     text += &format!(
-        "\n\nexpected of ids: {} from GPU memory, {} from DRAM, {} from drives (± {})",
+        "\n\nexpected of ids: {} from GPU memory, {} from DRAM, {} from drives {}",
         percent(expected.hbm),
         percent(expected.dram),
         percent(expected.ssd),
-        percent(expected.error)
+        error(expected.error)
     );
     if expected.drift > UNPREDICTABLE {
         text += &format!(
             "\nwhat is looked up changes, and few rows take much of it: the share in memory may be off by {}",
-            percent(expected.drift)
+            if expected.drift < UNKNOWN { percent(expected.drift) } else { "any amount".to_owned() }
         );
     }
     text += &format!(
@@ -417,7 +423,8 @@ fn describe(planned: &Planned, options: &Options) -> String {
 
 /// About ten of the points, and the plan's own.
 fn budgets(plan: &Plan) -> String {
-    let chosen = plan.memory_for_rows();
+    // What passes all rows is as good as memory for them.
+    let chosen = plan.memory_for_rows().min(plan.curve.last().map_or(0, |point| point.bytes));
     let step = plan.curve.len().div_ceil(10).max(1);
     let last = plan.curve.len().saturating_sub(1);
     let kept = |(at, point): &(usize, &Point)| at % step == 0 || *at == last || point.bytes == chosen;
@@ -435,4 +442,18 @@ fn budgets(plan: &Plan) -> String {
         ]
     });
     table([">memory for rows", ">ids from memory", ">commands a look-up", "ids/s by number of drives"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_their_errors_are_said_as_far_as_they_say_something() {
+        assert_eq!([percent(-0.0004), percent(-0.0006), percent(0.25)], ["0.0%", "-0.1%", "25.0%"]);
+        assert_eq!(error(0.013), "(± 1.3%)");
+        for useless in [2.277, 1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(error(useless), "(error unknown: too little was held out)");
+        }
+    }
 }

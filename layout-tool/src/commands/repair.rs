@@ -107,6 +107,6 @@ fn mend_json(it: &Mend) -> Value {
     };
     json!({
         "drive": it.drive, "member": it.member, "lba": it.lba, "lbas": it.lbas, "what": what, "epoch": it.epoch,
-        "found": it.found, "from": it.from,
+        "found": it.found, "from": it.from, "unfinished_commit": it.unfinished,
     })
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use warprow_store::{BadUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition};
+use warprow_formats::NewFile;
+use warprow_store::{BadUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition, Scrubbed};
 
 use super::{Context, Done};
 use crate::damage;
@@ -115,13 +116,11 @@ impl State {
     /// Puts it into the file, whole or not at all.
     fn keep(&self, path: &Path) -> Result<(), Failure> {
         let failed = |error: std::io::Error| Failure::io(path.display().to_string(), "cannot be written", &error);
-        let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new().prefix(".warprow-").tempfile_in(directory).map_err(failed)?;
-        serde_json::to_writer(&mut file, self).map_err(|error| failed(error.into()))?;
-        file.write_all(b"\n").map_err(failed)?;
-        file.as_file().sync_all().map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        let mut text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        let new = NewFile::create(path).map_err(failed)?;
+        new.file().write_all(&text).and_then(|()| new.file().sync_all()).map_err(failed)?;
+        new.persist(true).map_err(failed)
     }
 }
 
@@ -203,20 +202,19 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<Done, Failure> 
         }
         (None, _) => {}
     }
-    report(&state, &bad, scrubbed.next.is_some(), goes_on, seconds, scrubbed.bytes, context, args)
+    report(&state, &bad, &scrubbed, goes_on, seconds, context, args)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one for each member of the result")]
 fn report(
     state: &State,
     bad: &[BadUnit],
-    stopped: bool,
+    scrubbed: &Scrubbed,
     goes_on: bool,
     seconds: f64,
-    read: u64,
     context: &Context,
     args: &ScrubArgs,
 ) -> Result<Done, Failure> {
+    let (stopped, read) = (scrubbed.next.is_some(), scrubbed.bytes);
     let unchecked = state.rows - state.checked_rows.min(state.rows);
     let rate = if seconds > 0.0 { (read as f64 / seconds) as u64 } else { 0 };
     let mut text = format!(
@@ -247,6 +245,9 @@ fn report(
     if !bad.is_empty() {
         text += &format!("\n{}", damage::text(bad));
     }
+    if !scrubbed.unfinished.is_empty() {
+        text += &format!("\n{}", damage::unfinished_text(&scrubbed.unfinished));
+    }
     let object = json!({
         "store": state.store,
         "complete": !stopped,
@@ -262,6 +263,7 @@ fn report(
         "bad_units": bad.len() as u64 + state.unlisted,
         "unlisted": state.unlisted,
         "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
+        "unfinished_commit": scrubbed.unfinished.iter().map(damage::json).collect::<Vec<_>>(),
     });
     let mut done = Done::new(text, object)?;
     done.failure = match stopped {

@@ -10,6 +10,7 @@ use warprow_keys::KeyKind;
 use warprow_layout::RowSource;
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
 use warprow_workload::Keys;
+use wildmatch::WildMatch;
 
 use super::{Context, Done, load, lookup};
 use crate::drives::{self, DriveArgs};
@@ -51,8 +52,9 @@ pub struct UpdateArgs {
     /// A file of them: .npy, .csv with a column, or raw .i32, .i64, .u32, .u64
     #[arg(long, value_name = "FILE[:COLUMN]")]
     ids_file: Option<String>,
-    /// The keys of the rows: a list of whole numbers of the same .npz or safetensors file, or a .npy file of them
-    #[arg(long, value_name = "[TABLE=]NAME", conflicts_with_all = ["ids", "ids_file"])]
+    /// The keys of the rows: a list of whole numbers of 32 or 64 bits in the same .npz or safetensors file, or a .npy file of them. TENSOR,
+    /// where a file has several, is what the file calls the rows, not the table
+    #[arg(long, value_name = "[TENSOR=]NAME", conflicts_with_all = ["ids", "ids_file"])]
     keys: Option<String>,
     /// Which tensor of the file, if it holds several
     #[arg(long, value_name = "GLOB")]
@@ -81,6 +83,9 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     let reading =
         ReadOptions { format: args.format, shape: args.shape, dim: None, key_column: args.key_column.clone() };
     let mut file = [TableFile::open_with(&args.rows, &reading)?];
+    if let Some(tensor) = empty(args, &file[0]) {
+        return nothing(args, tensor);
+    }
     args.keys.iter().try_for_each(|keys| load::name_keys(&mut file, keys))?;
     let selection = Selection { tensors: args.tensor.iter().cloned().collect(), ..Selection::default() };
     let chosen = selection.choose(&file, &format!("warprow update {}", args.drives.pasteable()))?;
@@ -165,6 +170,30 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     )
 }
 
+/// The tensor that is meant, if it has no rows: an incremental model of passes that changed none.
+fn empty<'a>(args: &UpdateArgs, file: &'a TableFile) -> Option<&'a str> {
+    let glob = args.tensor.as_deref().map(WildMatch::new);
+    let meant = |name: &str| glob.as_ref().is_none_or(|glob| glob.matches(name));
+    if file.tables.iter().any(|table| meant(&table.name)) {
+        return None;
+    }
+    file.empty.iter().map(|name| &**name).find(|name| meant(name))
+}
+
+fn nothing(args: &UpdateArgs, tensor: &str) -> Result<Done, Failure> {
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let text =
+        format!("Nothing to update in table {:?}: {tensor:?} in {} has no rows.", info.name, args.rows.display());
+    Done::new(
+        text,
+        json!({
+            "table": info.name, "rows": 0, "created": 0, "batches": 0, "sequence": null, "seconds": 0.0, "rows_per_second": 0.0,
+            "compactions": 0, "converted_from": null,
+        }),
+    )
+}
+
 /// Whose the rows are: ids, or keys by their bits.
 fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
     let given = match (&args.ids, &args.ids_file) {
@@ -191,8 +220,20 @@ fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u
         None => Ok(bits),
         Some(&id) => {
             let id = if signed { (id as i64).to_string() } else { id.to_string() };
-            let what = format!("table {:?} has no row {id}", info.name);
-            Err(Failure::input(&info.name, what).remedy("look at the ids; nothing was updated"))
+            let (what, remedy) = match (info.keys.is_some(), table_signed) {
+                (false, _) => {
+                    (format!("table {:?} has no row {id}", info.name), "look at the ids; nothing was updated")
+                }
+                (true, false) => (
+                    format!("{id} is no key of table {:?}: its keys are u64, numbers from 0 on", info.name),
+                    "look at the keys; nothing was updated",
+                ),
+                (true, true) => (
+                    format!("{id} is no key of table {:?}: its keys are i64, numbers below 2⁶³", info.name),
+                    "look at the keys; nothing was updated",
+                ),
+            };
+            Err(Failure::input(&info.name, what).remedy(remedy))
         }
     }
 }

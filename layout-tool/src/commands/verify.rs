@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{Ranks, RowSource};
-use warprow_store::{BadUnit, KeyKind, OpenOptions, Store, StoreError, TableInfo};
+use warprow_store::{BadUnit, KeyKind, OpenOptions, Store, StoreError, TableInfo, VerifiedMetadata};
 use wildmatch::WildMatch;
 
 use super::load::name_keys;
@@ -49,8 +49,9 @@ pub struct VerifyArgs {
     /// Compare with the tables in this file, bit for bit
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// The keys of the rows in that file, if they are a list beside them, or a .npy file
-    #[arg(long, value_name = "[TABLE=]NAME", requires = "against")]
+    /// The keys of the rows in that file, if they are a list beside them, or a .npy file. TENSOR, where it has several, is what the
+    /// file calls the rows
+    #[arg(long, value_name = "[TENSOR=]NAME", requires = "against")]
     keys: Vec<String>,
     /// The tensor in that file, where its name is not the table's nor ends like it
     #[arg(long, value_name = "GLOB", requires = "against", requires = "table")]
@@ -193,7 +194,15 @@ fn compare(
             "table {:?} has {} × {} {}, {} in {path} has {} × {} {}",
             table.name, table.rows, table.dim, table.dtype, theirs.name, theirs.rows, theirs.dim, theirs.dtype
         );
-        return Err(Failure::new(Class::Mismatch, table.name, what));
+        let remedy = match (theirs.dim, theirs.dtype) == (table.dim, table.dtype) {
+            true => {
+                "no row was compared: give the file that the table was loaded from; keys that updates created since are rows too"
+            }
+            false => {
+                "no row was compared: give the file that the table was loaded from, or, if it was converted, one that `warprow export` wrote"
+            }
+        };
+        return Err(Failure::new(Class::Mismatch, table.name, what).remedy(remedy));
     }
     let bar = context.screen.bar(format!("comparing {}", table.name), table.rows, Unit::Things);
     let source = match table.keys {
@@ -343,8 +352,9 @@ impl Counterpart<'_> {
     }
 }
 
-fn report(findings: Vec<Finding>, metadata: Vec<BadUnit>) -> Result<Done, Failure> {
+fn report(findings: Vec<Finding>, metadata: VerifiedMetadata) -> Result<Done, Failure> {
     let verdict = |finding: &Finding| match (&finding.against, finding.differing) {
+        _ if finding.damage.as_ref().is_some_and(|it| it.class == Class::Mismatch) => "DIFFERS, see below".to_owned(),
         _ if finding.damage.is_some() => "DAMAGED, see below".to_owned(),
         (None, _) => "readable; row contents NOT checked".to_owned(),
         (Some(against), 0) => format!("equal to {against}"),
@@ -368,10 +378,12 @@ fn report(findings: Vec<Finding>, metadata: Vec<BadUnit>) -> Result<Done, Failur
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
     }
+    let VerifiedMetadata { bad: metadata, unfinished, .. } = metadata;
     let mut bad = metadata.clone();
     bad.extend(findings.iter().flat_map(|it| it.bad.iter().cloned()));
     text += &match metadata.is_empty() {
-        true => "\nEvery copy of the metadata is whole.".to_owned(),
+        true if unfinished.is_empty() => "\nEvery copy of the metadata is whole.".to_owned(),
+        true => format!("\n{}", damage::unfinished_text(&unfinished)),
         false => format!("\nDAMAGED in the metadata: {}.", units::plural(metadata.len() as u64, "place")),
     };
     if !bad.is_empty() {
@@ -404,6 +416,7 @@ fn report(findings: Vec<Finding>, metadata: Vec<BadUnit>) -> Result<Done, Failur
         "differing": differing,
         "metadata_sound": metadata.is_empty(),
         "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
+        "unfinished_commit": unfinished.iter().map(damage::json).collect::<Vec<_>>(),
     });
     let mut done = Done::new(text, object)?;
     let unreadable: Vec<BadUnit> = bad.iter().filter(|it| it.unreadable).cloned().collect();

@@ -139,6 +139,23 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
         rig.fails(&["incremental", "-d", &trained, "--table", table, "--journal", journal, "--out", "x.npy"], exit);
     }
     assert!(!rig.path("absent").exists());
+    // One that was cut off is not taken for a new one.
+    let whole = fs::read(rig.path("journal")).unwrap();
+    for cut in [0, 20] {
+        fs::write(rig.path("cut"), &whole[..cut]).unwrap();
+        let args = ["incremental", "-d", &trained, "--table", "items", "--journal", "cut", "--out", "x.safetensors"];
+        assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("cut off"));
+        assert_eq!(fs::read(rig.path("cut")).unwrap(), whole[..cut]);
+    }
+    // Nor are keys left out that the table has lost.
+    let fewer = rig.drive("c.drive", "64M");
+    let one = rig.npy("one.npy", 1, DIM as u64, |_, _| 0.0);
+    let of_one = [warprow_formats::npy::head_of_list("<i8", 1), key(0).to_le_bytes().to_vec()].concat();
+    fs::write(rig.path("key.npy"), of_one).unwrap();
+    rig.ok(&["load", "-d", &fewer, &one, "--tensor", "items=one", "--keys", "key.npy"]);
+    let strange = ["incremental", "-d", &fewer, "--table", "items", "--journal", "journal", "--out", "x.safetensors"];
+    let error = rig.fails(&strange, 3);
+    assert!(error["message"].as_str().unwrap().contains("are not in the table"), "{error}");
     // Keys that lie beside the table until it is compacted.
     let new = rig.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
     rig.ok(&["update", "items", "-d", &trained, "--rows", &new, "--ids", "999999999", "--create"]);

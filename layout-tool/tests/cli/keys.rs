@@ -346,3 +346,18 @@ fn movies_are_ranked_by_their_ratings() {
     let found = rig.ok(&["lookup", "-d", &drive, "--table", "movies", "--ids", &format!("{},0", order[0])]);
     assert_eq!(found["found"], json!([true, false]));
 }
+
+/// Rows that fit, and an index, keys and an order beside them that do not: that is said before ids are counted.
+#[test]
+fn an_index_that_does_not_fit_is_said_before_anything_is_counted() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "8M");
+    let keys: Vec<i64> = (0..400_000).map(|key| key * 977 + 5).collect();
+    fs::write(rig.path("t.safetensors"), safetensors(&vec![1.0; keys.len()], 1, &keys)).unwrap();
+    fs::write(rig.path("hot.npy"), "no counts").unwrap();
+    let load = ["load", "-d", &drive, "t.safetensors", "--tensor", "t=rows", "--hotness", "hot.npy"];
+    let error = rig.fails(&[&load[..], &["--keys", "ids"]].concat(), 8);
+    assert!(error["message"].as_str().unwrap().contains("are needed"), "{error}");
+    // The rows alone do.
+    rig.fails(&load, 3);
+}

@@ -89,6 +89,55 @@ fn a_scrub_names_every_bad_place() {
     assert_eq!(rig.ok(&["verify", "-d", &all])["metadata_sound"], true);
 }
 
+/// A commit that is cut off between its superblocks, as a kill does it.
+#[test]
+fn an_interrupted_commit_is_no_damage() {
+    let rig = Rig::new();
+    let given = drives(&rig, 2);
+    let all = given.join(",");
+    let load = |name: &str| {
+        let file = rig.npy(&format!("{name}.npy"), 1000, 16, |row, column| (row * 16 + column) as f32);
+        rig.ok(&["load", "-d", &all, &file, "--row-crc"]);
+    };
+    load("first");
+    let image = |n: usize| rig.path(&format!("{n}.drive"));
+    let before: Vec<Vec<u8>> = (0..2).map(|n| fs::read(image(n)).unwrap()).collect();
+    load("second");
+    let whole: Vec<Vec<u8>> = (0..2).map(|n| fs::read(image(n)).unwrap()).collect();
+    let epoch = rig.ok(&["inspect", "-d", &all])["store"]["epoch"].as_u64().unwrap() as usize;
+    // Of drive, and of which copy: units of the slot, at the start and at the end.
+    let unit = |n: usize, tail: bool| {
+        let units = before[n].len() / 4096;
+        (if tail { units - 2 } else { 0 } + epoch % 2) * 4096
+    };
+    for undone in [&[(1, true)][..], &[(0, true), (1, true)], &[(0, true), (1, true), (1, false)]] {
+        let mut images = whole.clone();
+        for &(n, tail) in undone {
+            let at = unit(n, tail);
+            images[n][at..at + 4096].copy_from_slice(&before[n][at..at + 4096]);
+            assert_ne!(images[n], whole[n], "{undone:?}");
+        }
+        (0..2).for_each(|n| fs::write(image(n), &images[n]).unwrap());
+        for command in ["verify", "scrub"] {
+            let found = rig.ok(&[command, "-d", &all]);
+            assert_eq!(found["unfinished_commit"].as_array().unwrap().len(), undone.len(), "{command}: {found}");
+            assert_eq!(found["bad"], json!([]));
+            let run = rig.run(&[command, "-d", &all]);
+            assert!(run.stdout.contains("interrupted commit") && !run.stdout.contains("DAMAGED"), "{run:?}");
+        }
+        assert!((0..2).all(|n| fs::read(image(n)).unwrap() == images[n]), "nothing is written");
+        // What writes next finishes it.
+        rig.ok(&["compact", "-d", &all]);
+        assert_eq!(rig.ok(&["verify", "-d", &all])["unfinished_commit"], json!([]));
+        // What else stands there is damage still.
+        (0..2).for_each(|n| fs::write(image(n), &images[n]).unwrap());
+        flip(&rig, &given[0], unit(0, false) as u64 + 700);
+        if undone.len() == 1 {
+            assert_eq!(rig.json(&["verify", "-d", &all]).1, 6);
+        }
+    }
+}
+
 #[test]
 fn a_scrub_that_was_stopped_goes_on() {
     let rig = Rig::new();

@@ -38,7 +38,21 @@ fn a_plan_is_made_and_applied() {
     assert!(expected["ids_per_second"].as_f64().unwrap() > 0.0, "{expected}");
     let curve = made["plan"]["curve"].as_array().unwrap();
     assert!(curve.windows(2).all(|pair| pair[0]["hit"].as_f64() <= pair[1]["hit"].as_f64()), "{curve:?}");
-    assert_eq!(curve.last().unwrap()["hit"], 1.0);
+    assert_eq!((&curve[0]["hit"], &curve.last().unwrap()["hit"]), (&0.0.into(), &1.0.into()));
+    // The plan's own budget is a point of the curve like any other: rates with other numbers of drives go with it.
+    let own = curve.iter().position(|point| point["bytes"] == 64 << 10).unwrap();
+    let near = |found: &serde_json::Value, wanted: f64| (found.as_f64().unwrap() / wanted - 1.0).abs() < 1e-9;
+    assert!(near(&curve[own]["hit"], 1.0 - expected["ssd"].as_f64().unwrap()), "{curve:?}");
+    assert!(near(&curve[own]["commands"], expected["commands"].as_f64().unwrap()), "{curve:?}");
+    assert!(curve.windows(2).all(|pair| pair[0]["commands"].as_f64() >= pair[1]["commands"].as_f64()), "{curve:?}");
+    let rates = |point: &serde_json::Value| -> Vec<f64> {
+        point["rates"].as_array().unwrap().iter().map(|rate| rate["ids_per_second"].as_f64().unwrap()).collect()
+    };
+    assert!(near(&curve[own]["rates"][1]["ids_per_second"], expected["ids_per_second"].as_f64().unwrap()), "{curve:?}");
+    for (at, &rate) in rates(&curve[own]).iter().enumerate() {
+        let (below, above) = (rates(&curve[own - 1])[at], rates(&curve[own + 1])[at]);
+        assert!(below * 0.98 <= rate && rate <= above * 1.02, "{below}, {rate}, {above}");
+    }
     let svg = fs::read_to_string(rig.path("p.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("8 drives"));
     // GPU memory to the hottest of them, DRAM to the next; both are told, and drawn.
@@ -49,6 +63,10 @@ fn a_plan_is_made_and_applied() {
     assert!(fs::read_to_string(rig.path("g.svg")).unwrap().contains("128 (16 KiB), 512 (64 KiB), 4360 of 5000"));
     let text = rig.run(&plan);
     assert!(text.exit == 0 && text.stdout.contains("64.0 KiB *"), "{text:?}");
+    // More than all rows take.
+    let ample: Vec<&str> = plan.iter().map(|it| if *it == "64K" { "64M" } else { it }).collect();
+    let text = rig.run(&ample);
+    assert!(text.exit == 0 && text.stdout.contains("625 KiB *"), "{text:?}");
 
     let loaded = rig.ok(&["load", "-d", &drive, &table, "--plan", "p.safetensors"]);
     assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&512.into(), &"plan".into()));

@@ -1,11 +1,13 @@
 //! Rows that are updated: by ids and from delta files, in batches, and what comes out of the store then.
 
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::keys::safetensors;
 use crate::rig::Rig;
 use npyz::WriterBuilder;
 use serde_json::json;
+use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store};
 
 /// A `.npy` file of ids.
 fn ids(rig: &Rig, name: &str, ids: &[i64]) -> String {
@@ -185,6 +187,111 @@ fn keys_are_created_where_that_is_asked_for() {
         rig.ok(&["verify", "-d", &drive, "--table", "t", "--against", "o.npy", "--keys", "k.npy"])["differing"],
         0
     );
+}
+
+/// A table of 1000 keys 7, 1007, … with rows of 4, and the file of an update that creates two more.
+fn keyed(rig: &Rig, drive: &str, more: &[&str]) {
+    let keys: Vec<i64> = (0..1000).map(|i| 7 + 1000 * i).collect();
+    let rows: Vec<f32> = (0..4000).map(|value| value as f32).collect();
+    std::fs::write(rig.path("t.safetensors"), safetensors(&rows, 4, &keys)).unwrap();
+    rig.ok(
+        &[&["load", "-d", drive, "t.safetensors", "--tensor", "t=rows", "--keys", "ids", "--row-crc"], more].concat()
+    );
+    std::fs::write(rig.path("d.safetensors"), safetensors(&[-1.0; 8], 4, &[8, 9])).unwrap();
+}
+
+const CREATE: [&str; 8] = ["update", "t", "--rows", "d.safetensors", "--tensor", "rows", "--keys", "ids"];
+
+#[test]
+fn a_damaged_row_that_a_compaction_meets_is_named() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    keyed(&rig, &drive, &[]);
+    rig.ok(&[&CREATE[..], &["-d", &drive, "--create"]].concat());
+    let address: DriveAddress = drive.parse().unwrap();
+    let store = Store::open(&[Device::open(&address, Create::Never).unwrap()], &OpenOptions::default()).unwrap();
+    let (generation, index) = store.generation("t").unwrap();
+    let at = generation.row(index, 123).unwrap();
+    let at = at.lba * 512 + u64::from(at.byte);
+    drop((generation, store));
+    std::fs::File::options().write(true).open(rig.path("a.drive")).unwrap().write_all_at(&[0xff; 3], at).unwrap();
+    let error = rig.fails(&["compact", "-d", &drive], 6);
+    let message = error["message"].as_str().unwrap();
+    for part in ["\"t\"", "rank 123", "a.drive", "checksum"] {
+        assert!(message.contains(part), "{part}: {error}");
+    }
+    assert_eq!(error["subject"], "t");
+    let remedy = error["remedy"].as_str().unwrap();
+    assert!(remedy.contains("warprow verify") && !remedy.contains("file"), "{error}");
+}
+
+#[test]
+fn a_compaction_of_created_keys_that_finds_no_room_says_that_it_needs_it_twice() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "8M");
+    keyed(&rig, &drive, &[]);
+    // Little else is free.
+    let file = rig.npy("more.npy", 7000, 128, |row, _| row as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    rig.ok(&[&CREATE[..], &["-d", &drive, "--create"]].concat());
+    let error = rig.fails(&["compact", "-d", &drive], 8);
+    let (message, remedy) = (error["message"].as_str().unwrap(), error["remedy"].as_str().unwrap());
+    assert!(message.contains("created keys") && message.contains("twice"), "{error}");
+    assert!(remedy.contains("add-drive") && !remedy.contains("load less"), "{error}");
+    assert_eq!(look(&rig, &drive, "9"), json!([[-1.0, -1.0, -1.0, -1.0]]));
+}
+
+#[test]
+fn keys_that_cannot_be_updated_are_refused_in_their_own_words() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    keyed(&rig, &drive, &["--forget-keys"]);
+    let error = rig.fails(&[&CREATE[..], &["-d", &drive, "--create"]].concat(), 3);
+    assert!(error["message"].as_str().unwrap().contains("cannot be updated"), "{error}");
+    let remedy = error["remedy"].as_str().unwrap();
+    assert!(remedy.contains("--forget-keys") && !remedy.contains("--check-keys"), "{error}");
+
+    // What the other kind of number has, and this one has not.
+    keyed(&rig, &drive, &["--replace"]);
+    let one = rig.npy("one.npy", 1, 4, |_, _| 0.0);
+    let error =
+        rig.fails(&["update", "t", "-d", &drive, "--rows", &one, "--ids", "9223372036854775813", "--create"], 3);
+    assert!(error["message"].as_str().unwrap().contains("its keys are i64"), "{error}");
+    // Names before an equals sign are the file's.
+    let refused = rig.fails(&["load", "-d", &drive, &one, "--tensor", "u=one", "--keys", "u=keys.npy"], 3);
+    let remedy = refused["remedy"].as_str().unwrap();
+    assert!(remedy.contains("\"u\" is none: it has one"), "{refused}");
+}
+
+/// As `incremental` writes it of passes that changed nothing.
+#[test]
+fn a_file_without_rows_updates_nothing() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    keyed(&rig, &drive, &[]);
+    std::fs::write(rig.path("d.safetensors"), safetensors(&[], 4, &[])).unwrap();
+    let done = rig.ok(&[&CREATE[..], &["-d", &drive]].concat());
+    assert_eq!((&done["rows"], &done["batches"], &done["table"]), (&json!(0), &json!(0), &json!("t")));
+    let none = rig.npy("none.npy", 0, 4, |_, _| 0.0);
+    assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", &none, "--keys", "absent.npy"])["rows"], 0);
+    rig.fails(&["update", "x", "-d", &drive, "--rows", &none], 3);
+    // A table of no rows is none.
+    let refused = rig.fails(&["load", "-d", &drive, &none], 3);
+    assert!(refused["message"].as_str().unwrap().contains("no rows"), "{refused}");
+}
+
+#[test]
+fn a_file_of_other_rows_is_no_damage() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 2, |r, c| (r + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    let fewer = rig.npy("fewer.npy", 999, 2, |r, c| (r + c) as f32);
+    let (verified, exit) = rig.json(&["verify", "-d", &drive, "--table", "t", "--against", &fewer]);
+    assert_eq!(exit, 5, "{verified}");
+    assert!(verified["error"]["remedy"].as_str().unwrap().contains("no row was compared"), "{verified}");
+    let run = rig.run(&["verify", "-d", &drive, "--table", "t", "--against", &fewer]);
+    assert!(run.stdout.contains("DIFFERS") && !run.stdout.contains("DAMAGED"), "{run:?}");
 }
 
 #[test]

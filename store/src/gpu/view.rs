@@ -215,7 +215,7 @@ impl View {
         }
         match damaged {
             None => Ok(()),
-            Some(rank) => Err(StoreError::RowDamaged { table: table.located.table().name.clone(), rank }.into()),
+            Some(rank) => Err(store.shared.damaged_row(&table.located, rank).into()),
         }
     }
 }

@@ -142,11 +142,12 @@ impl<'a> Buckets<'a> {
         gathered(done.into_inner())
     }
 
-    /// Writes every row to its bucket, if there is more than one, in the order in which they come.
+    /// Writes every row to its bucket, if there is more than one, in the order in which they come; but for buckets that are `whole`.
     pub(super) fn partition(
         &self,
         source: &dyn RowSource,
         bulk: &mut Bulk,
+        whole: &[bool],
         wrote: &mut dyn FnMut(usize) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         if self.count() < 2 {
@@ -156,6 +157,9 @@ impl<'a> Buckets<'a> {
         // Each bucket's unfinished stripe unit, and the rows that have come.
         let mut open: Vec<(Vec<u8>, u64)> = (0..self.count()).map(|_| (vec![0; unit_bytes], 0)).collect();
         let mut write = |bucket: u64, unit: u64, content: &[u8], bulk: &mut Bulk| {
+            if whole.get(bucket as usize).is_some_and(|&whole| whole) {
+                return Ok(());
+            }
             let lbas = self.placement.stripe_lbas();
             let region = Region { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
             let mut fill = |extent: &Extent, buf: &mut [u8]| {

@@ -107,7 +107,7 @@ impl LoadOptions {
 
     /// Noting in the file at `path` what is written, to go on there if it is killed or stopped: the same load of the same
     /// `sources`, on a store that nothing else was committed to meanwhile, reads what it had written back and compares it, which
-    /// takes less than writing it. Rows that have to be put in order are written anew.
+    /// takes less than writing it. Of a table that is put in order, and larger than [`memory`](Self::memory), parts of that size are found.
     #[must_use]
     pub fn with_journal(self, path: impl Into<PathBuf>, sources: impl Into<String>) -> Self {
         Self { journal: Some((path.into(), sources.into())), ..self }
@@ -189,10 +189,9 @@ impl Store {
         let began = clock.now();
         let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0 };
         let mut pace = Pace { progress, at, resumed: 0 };
-        let journal = options
-            .journal
-            .as_ref()
-            .map(|(path, sources)| Journal::open(path, self.describe(&spec, placement, placed.id, sources).as_bytes()));
+        let journal = options.journal.as_ref().map(|(path, sources)| {
+            Journal::open(path, self.describe(&spec, placement, placed.id, tables, sources).as_bytes())
+        });
         let mut journal = journal.transpose()?;
         if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut journal, &mut pace) {
             match journal {
@@ -226,11 +225,21 @@ impl Store {
     }
 
     /// What tells a load from others: the store and its state, which decide where it writes, and what it writes.
-    fn describe(&self, spec: &GenerationSpec, placement: &Placement, id: u64, sources: &str) -> String {
+    fn describe(
+        &self,
+        spec: &GenerationSpec,
+        placement: &Placement,
+        id: u64,
+        tables: &[TableLoad<'_>],
+        sources: &str,
+    ) -> String {
         let volume = &self.shared.volume;
         let map = placement.map().iter().fold(0, |crc, chunk| crc32c::crc32c_append(crc, &chunk.0.to_le_bytes()));
         let (store, epoch, stripe) = (volume.store(), volume.epoch(), placement.stripe_bytes());
-        format!("{store} {epoch} {id} {map:08x} {stripe} {spec:?} {sources}")
+        // Hotness may have been counted anew since, and put rows elsewhere.
+        let orders = tables.iter().flat_map(|load| [load.order, load.placement()]).flatten();
+        let orders = orders.fold(0, |crc, ranks| crc32c::crc32c_append(crc, &checksum_of(ranks).to_le_bytes()));
+        format!("{store} {epoch} {id} {map:08x} {stripe} {orders:08x} {spec:?} {sources}")
     }
 
     /// Writes everything but the commit.
@@ -377,6 +386,18 @@ impl<'a> TableLoad<'a> {
     }
 }
 
+fn checksum_of(ranks: &Ranks) -> u32 {
+    let mut bytes = Vec::with_capacity(1 << 16);
+    let mut crc = 0;
+    for first in (0..ranks.len()).step_by(1 << 13) {
+        bytes.clear();
+        let part = first..ranks.len().min(first + (1 << 13));
+        part.filter_map(|id| ranks.get(id)).for_each(|rank| bytes.extend_from_slice(&rank.to_le_bytes()));
+        crc = crc32c::crc32c_append(crc, &bytes);
+    }
+    crc
+}
+
 /// Where a table's ranks and keys lie.
 fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
     let keys = table.keys.into_iter().flat_map(|keys| [Some(keys.index), keys.keys]).flatten();
@@ -450,19 +471,7 @@ fn write_table(
             Some(journal) => resume(bulk, &loader, placement, table, &source, (journal, index as u32), pace)?,
             None => write(bulk, &loader, placement, table.rows_region, pace)?,
         },
-        Some(buckets) => {
-            buckets.partition(load.source, bulk, &mut |bytes| pace.wrote(bytes))?;
-            for number in 0..buckets.count() {
-                let note = |rank: u64, row: &[u8]| source.note(rank, row);
-                let bucket = buckets.gather(number, load.source, bulk, &note, &mut |bytes| pace.gathered(bytes))?;
-                let mut fill = |extent: &Extent, buf: &mut [u8]| {
-                    buckets.fill(&bucket, extent, buf);
-                    pace.wrote(buf.len())
-                };
-                let extents = placement.extents(buckets.region(number), bulk.extent_bytes());
-                bulk.run(extents, Job::Write(&mut fill))?;
-            }
-        }
+        Some(buckets) => write_in_order(bulk, &buckets, placement, table, (index as u32, &source), journal, pace)?,
     }
     for region in arrays(table) {
         write(bulk, &loader, placement, region, pace)?;
@@ -504,20 +513,69 @@ fn write(
     bulk.run(extents, Job::Write(&mut fill))
 }
 
-/// Writes a table's rows, but for those that the journal knows, and that are there.
-fn resume(
+/// Puts rows in order and writes them: bucket by bucket, but for those that the journal knows and that are there whole. If there is but one,
+/// that counts of each extent of it.
+fn write_in_order(
     bulk: &mut Bulk,
-    loader: &Loader<'_, Source<'_>>,
+    buckets: &Buckets<'_>,
+    placement: &Placement,
+    table: &Table,
+    (index, source): (u32, &Source<'_>),
+    journal: &mut Option<Journal>,
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let mut numbers = 0u32..;
+    let extents: Vec<Vec<(u32, Extent)>> = (0..buckets.count())
+        .map(|bucket| {
+            let extents = placement.extents(buckets.region(bucket), bulk.extent_bytes());
+            extents.map(|extent| (numbers.next().unwrap_or(u32::MAX), extent)).collect()
+        })
+        .collect();
+    let mut intact = HashSet::new();
+    let alone = buckets.count() == 1;
+    if let Some(journal) = &*journal {
+        // Buckets among several count as wholes: rows on their way lay in the same place.
+        let known = |them: &&Vec<(u32, Extent)>| alone || them.iter().all(|it| journal.crc(index, it.0).is_some());
+        let known = extents.iter().filter(known).flatten().copied();
+        intact = find_intact(bulk, placement, table, source, (journal, index), known, pace)?;
+    }
+    let whole: Vec<bool> = extents.iter().map(|them| them.iter().all(|(number, _)| intact.contains(number))).collect();
+    if whole.iter().all(|&whole| whole) {
+        return Ok(());
+    }
+    buckets.partition(source.load.source, bulk, &whole, &mut |bytes| pace.wrote(bytes))?;
+    for ((number, extents), _) in (0..).zip(&extents).zip(&whole).filter(|(_, whole)| !**whole) {
+        let note = |rank: u64, row: &[u8]| source.note(rank, row);
+        let bucket = buckets.gather(number, source.load.source, bulk, &note, &mut |bytes| pace.gathered(bytes))?;
+        // What was there of a bucket among several has been written over with rows on their way.
+        for &(number, extent) in extents.iter().filter(|(number, _)| !(alone && intact.contains(number))) {
+            let mut fill = |extent: &Extent, buf: &mut [u8]| {
+                buckets.fill(&bucket, extent, buf);
+                if let Some(journal) = journal {
+                    journal.wrote(index, number, crc32c::crc32c(buf))?;
+                }
+                pace.wrote(buf.len())
+            };
+            bulk.submit(extent, &mut Job::Write(&mut fill))?;
+        }
+        bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))?;
+    }
+    Ok(())
+}
+
+/// The extents that the journal knows, and that are there; their rows' checksums are noted.
+fn find_intact(
+    bulk: &mut Bulk,
     placement: &Placement,
     table: &Table,
     source: &Source<'_>,
-    (journal, index): (&mut Journal, u32),
+    (journal, index): (&Journal, u32),
+    extents: impl Iterator<Item = (u32, Extent)> + Clone,
     pace: &mut Pace<'_>,
-) -> Result<(), StoreError> {
-    let extents: Vec<_> = (0u32..).zip(placement.extents(table.rows_region, bulk.extent_bytes())).collect();
+) -> Result<HashSet<u32>, StoreError> {
     let known = extents
-        .iter()
-        .filter_map(|(number, extent)| Some(((extent.drive, extent.lba), (*number, journal.crc(index, *number)?))));
+        .clone()
+        .filter_map(|(number, extent)| Some(((extent.drive, extent.lba), (number, journal.crc(index, number)?))));
     let known: HashMap<(u16, u64), (u32, u32)> = known.collect();
     let mut intact = HashSet::new();
     let mut compare = |extent: &Extent, buf: &[u8]| {
@@ -531,8 +589,23 @@ fn resume(
         }
         Ok(())
     };
-    let written = extents.iter().filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
-    bulk.run(written.map(|(_, extent)| *extent), Job::Read(&mut compare))?;
+    let written = extents.filter(|(_, extent)| known.contains_key(&(extent.drive, extent.lba)));
+    bulk.run(written.map(|(_, extent)| extent), Job::Read(&mut compare))?;
+    Ok(intact)
+}
+
+/// Writes a table's rows, but for those that the journal knows, and that are there.
+fn resume(
+    bulk: &mut Bulk,
+    loader: &Loader<'_, Source<'_>>,
+    placement: &Placement,
+    table: &Table,
+    source: &Source<'_>,
+    (journal, index): (&mut Journal, u32),
+    pace: &mut Pace<'_>,
+) -> Result<(), StoreError> {
+    let extents: Vec<_> = (0u32..).zip(placement.extents(table.rows_region, bulk.extent_bytes())).collect();
+    let intact = find_intact(bulk, placement, table, source, (journal, index), extents.iter().copied(), pace)?;
     let missing = extents.into_iter().filter(|(number, _)| !intact.contains(number)).collect::<Vec<_>>();
     if source.is_computed() {
         filled(loader, missing.iter().copied(), |number, extent, content| {

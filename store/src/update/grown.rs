@@ -67,7 +67,12 @@ impl Store {
         let specs: Vec<TableSpec> = found.tables.iter().enumerate().map(spec).collect();
         let mut spec = GenerationSpec::new(&*found.name, specs.clone());
         spec.stripe_unit = Some(found.placement.stripe_bytes() as u32);
-        let mut rebuilt = self.shared.volume.rebuild(found.id, &spec)?;
+        let mut rebuilt = self.shared.volume.rebuild(found.id, &spec).map_err(|error| match error {
+            VolumeError::NoSpace { needed, free, chunk_size, .. } => {
+                StoreError::NoRoomToGrow { generation: found.id, needed, free, chunk_size }
+            }
+            error => error.into(),
+        })?;
         if rebuilt.before().base_sequence != found.base_sequence {
             return Err(VolumeError::Rewriting { generation: found.id }.into());
         }
@@ -89,7 +94,7 @@ impl Store {
                 Some(order) => load.with_order(order),
                 None => load,
             };
-            self.write_one(rebuilt.transaction(), index, &load, MEMORY)?;
+            self.write_one(rebuilt.transaction(), index, &load, MEMORY).map_err(of_source)?;
         }
         let chunks = rebuilt.transaction().generation().placement.map().len();
         let indexed = all.into_iter().map(|keyed| (keyed.index().clone(), keyed.ranks().cloned().map(Arc::new)));
@@ -160,7 +165,7 @@ fn growing<'a>(
     if created.is_empty() {
         return Ok(None);
     }
-    let missing = || StoreError::KeysNotStored { table: table.name.clone() };
+    let missing = || StoreError::NotUpdatable { table: table.name.clone() };
     let known = keyed.0.get(&(index as u32)).ok_or_else(missing)?;
     let stored = known.stored.as_ref().ok_or_else(missing)?;
     let keys = stored.iter().copied().chain(created.iter().map(|(key, _)| *key)).collect();
@@ -219,6 +224,17 @@ fn identity(rows: u64) -> Ranks {
     }
 }
 
+/// What [`Source`] met, rather than a file that cannot be read.
+fn of_source(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Volume(VolumeError::Source { table, source }) => match source.downcast::<StoreError>() {
+            Ok(met) => met,
+            Err(source) => VolumeError::Source { table, source }.into(),
+        },
+        error => error,
+    }
+}
+
 /// The rows of a table by rank, as they are updated, and then those that were created. Read in their order.
 struct Source<'a> {
     store: &'a Store,
@@ -252,7 +268,7 @@ impl Source<'_> {
         })?;
         match damaged {
             None => Ok(()),
-            Some(rank) => Err(StoreError::RowDamaged { table: self.located.table().name.clone(), rank }),
+            Some(rank) => Err(self.store.shared.damaged_row(&self.located, rank)),
         }
     }
 }

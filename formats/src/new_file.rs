@@ -1,0 +1,130 @@
+//! A file that nobody sees before it is whole, and of which a kill leaves nothing.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::unistd::linkat;
+use tempfile::NamedTempFile;
+
+use crate::write::directory;
+
+/// What others may do with it, before the process's mask.
+const MODE: u32 = 0o666;
+
+/// A file on its way to its name. Dropped before [`persist`](Self::persist), it is gone; so it is after `kill -9`, where the file system
+/// has files without a name (`O_TMPFILE`). Where it has none, a file `.warprow-*` beside it stays then.
+#[derive(Debug)]
+pub struct NewFile {
+    kind: Kind,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Unnamed(File),
+    Named(NamedTempFile),
+}
+
+impl NewFile {
+    /// A file, open for reading and writing, that is to be called `path`.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut unnamed = OpenOptions::new();
+        unnamed.read(true).write(true).mode(MODE).custom_flags(OFlag::O_TMPFILE.bits());
+        let kind = match unnamed.open(directory(path)) {
+            // Its name comes by way of procfs.
+            Ok(file) if place(&file).exists() => Kind::Unnamed(file),
+            _ => {
+                let permissions = Permissions::from_mode(MODE);
+                Kind::Named(temporary().permissions(permissions).tempfile_in(directory(path))?)
+            }
+        };
+        Ok(Self { kind, path: path.to_owned() })
+    }
+
+    /// Its content.
+    pub fn file(&self) -> &File {
+        match &self.kind {
+            Kind::Unnamed(file) => file,
+            Kind::Named(file) => file.as_file(),
+        }
+    }
+
+    /// Whether it has no name yet, rather than another one.
+    pub fn is_unnamed(&self) -> bool {
+        matches!(self.kind, Kind::Unnamed(_))
+    }
+
+    /// Gives it its name. What is there stays, which is an error ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), unless `replace` says that
+    /// this takes its place, at once.
+    pub fn persist(self, replace: bool) -> io::Result<()> {
+        let Self { kind, path } = self;
+        match kind {
+            Kind::Named(file) if replace => file.persist(&path).map(drop).map_err(|error| error.error),
+            Kind::Named(file) => file.persist_noclobber(&path).map(drop).map_err(|error| error.error),
+            Kind::Unnamed(file) => match link(&file, &path) {
+                Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {
+                    // Only a name can be moved onto another.
+                    let named = temporary().make_in(directory(&path), |other| link(&file, other))?;
+                    named.into_temp_path().persist(&path).map_err(|error| error.error)
+                }
+                other => other,
+            },
+        }
+    }
+}
+
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".warprow-");
+    builder
+}
+
+/// Where procfs shows an open file.
+fn place(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    Ok(linkat(AT_FDCWD, &place(file), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn it_appears_whole_and_a_kill_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let listed = || std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let write = |content: &str| {
+            let new = NewFile::create(&path).unwrap();
+            new.file().write_all(content.as_bytes()).unwrap();
+            new
+        };
+        // As after a kill: nothing is tidied up.
+        let killed = write("half");
+        let expected = usize::from(!killed.is_unnamed());
+        std::mem::forget(killed);
+        assert_eq!(listed().len(), expected);
+        if let Some(left) = listed().first() {
+            println!("no files without a name in {}", dir.path().display());
+            std::fs::remove_file(dir.path().join(left)).unwrap();
+        }
+        drop(write("dropped"));
+        assert!(listed().is_empty());
+        write("first").persist(false).unwrap();
+        let refused = write("second").persist(false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
+        write("third").persist(true).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "third");
+        assert_eq!(listed(), ["t"]);
+    }
+}
