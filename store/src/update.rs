@@ -560,9 +560,12 @@ impl Store {
         let (sequence, snapshot, keyed) = {
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared, generation)?;
-            let sequence = log.seal();
+            let snapshot = writer.current.snapshot();
+            let room = self.check_compaction(generation, snapshot.as_ref());
+            let sequence = if room.is_ok() { log.seal() } else { 0 };
             writer.log = Some(log);
-            (sequence, writer.current.snapshot(), writer.keyed.clone())
+            room?;
+            (sequence, snapshot, writer.keyed.clone())
         };
         let Some(snapshot) = snapshot else { return Ok(0) };
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
@@ -608,6 +611,25 @@ impl Store {
         compacted?;
         writer.compacted(sequence, HashMap::new());
         Ok(chunks)
+    }
+
+    /// Refuses a compaction for which there is certainly no room: behind one that has begun, the next update needs another chunk.
+    fn check_compaction(&self, generation: u64, snapshot: Option<&Snapshot>) -> Result<(), StoreError> {
+        let volume = &self.shared.volume;
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        let grows = has_created(snapshot, &found);
+        if !grows && volume.free_chunks().iter().any(|&free| free > 0) {
+            return Ok(());
+        }
+        volume.check(&grown::spec_anew(&found), &[generation]).map_err(|error| match error {
+            error if grows => grown::no_room(generation, error),
+            // It copies at least one.
+            VolumeError::NoSpace { free, pinned, chunk_size, .. } => {
+                VolumeError::NoSpace { needed: 1, free, pinned, chunk_size }.into()
+            }
+            error => error.into(),
+        })
     }
 
     /// Forgets the updates of a generation that is gone.
