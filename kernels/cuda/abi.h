@@ -216,7 +216,7 @@ struct Lookup {
 
 // Updated rows, in GPU memory: cuda/overlay.cuh.
 struct Overlay {
-    u64 published;    // bit 0: the side that is read; bits 1 to 62: how many of its records are to be seen; bit 63: 1
+    u64 published;    // bit 0: the side that is read; bits 1 to 32: how many of its records are to be seen; bit 62: some are of created keys; bit 63: 1
     u64 words[2];     // of each side: u64[mask + 1]
     u64 records[2];   // of each side: Record[]
     u64 mask;
@@ -224,9 +224,9 @@ struct Overlay {
 
 // An updated row. Written once.
 struct Record {
-    u64 row;          // its number: the id, or the slot of the key
+    u64 row;          // its number: the id, or the slot of the key; the key itself where that was created
     u64 address;      // where it lies
-    u32 table;        // Table.overlay
+    u32 table;        // Table.overlay; with its highest bit, a key of it that was created
     u32 before;       // the number of the record before of the same row; 0: none
     u64 unused;
 };

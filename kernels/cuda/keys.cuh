@@ -36,11 +36,13 @@ DEVICE u64 rank_of(const Table& table, u64 row) {
     return table.rank_bytes == 4 ? at<const u32>(table.ranks)[row] : at<const u64>(table.ranks)[row];
 }
 
-// The row of a sparse id, or SLOT_ABSENT. `is_signed`: the id's type is.
+// Whether the keys' type can hold an id: numbers that it cannot have the upper bit. `is_signed`: the id's type is.
+DEVICE bool is_key(const KeyIndex& index, u64 id, bool is_signed) { return (index.is_signed != 0) == is_signed || id >> 63 == 0; }
+
+// The row of a sparse id, or SLOT_ABSENT.
 DEVICE u64 row_of_key(const Table& table, u64 id, bool is_signed) {
     const KeyIndex& index = *at<const KeyIndex>(table.keys);
-    // Numbers that the keys' type cannot hold have the upper bit.
-    if ((index.is_signed != 0) != is_signed && id >> 63 != 0) return SLOT_ABSENT;
+    if (!is_key(index, id, is_signed)) return SLOT_ABSENT;
     const u64 row = slot_of(index, id);
     if (index.stored == 0 || row == SLOT_ABSENT) return row;
     return at<const u64>(index.stored)[rank_of(table, row)] == id ? row : SLOT_ABSENT;

@@ -5,15 +5,25 @@
 // `Overlay.published` says how many are to be seen. A launch takes that word once. Records with higher numbers are passed over, to the one
 // before of the same row: so a launch sees all of an update or nothing of it. There are two sides: what has become full is copied, without what was updated
 // again, to the other, in which no launch reads by then: the host sees to that, by the leases.
+//
+// Keys that a table's index does not have are in it like rows, by the key itself, and of a number of the table's that has one bit more: so they are published
+// with the rows that are updated beside them.
 #pragma once
 #include "common.cuh"
 
 constexpr u64 SNAPSHOT_TAKEN = 1ull << 63;
+// Some of the records are of created keys.
+constexpr u64 SNAPSHOT_CREATED = 1ull << 62;
+// In a record's table: its row is a key.
+constexpr u32 TABLE_CREATED = 1u << 31;
+
+// How many records a snapshot shows: fewer than 2^32.
+DEVICE u32 count_of(u64 snapshot) { return (u32)(snapshot >> 1); }
 
 // What a launch sees, as place_of wants it; 0: no updated row.
 DEVICE u64 seen_by(const SlotState& slot) {
     const u64 snapshot = slot.snapshot;
-    return (snapshot & ~SNAPSHOT_TAKEN) >> 1 == 0 ? 0 : snapshot;
+    return count_of(snapshot) == 0 ? 0 : snapshot;
 }
 
 // The same, by the block: set_up puts it there.
@@ -24,17 +34,18 @@ DEVICE u64& seen() {
 
 DEVICE u64 published(const Lookup& p) { return load_relaxed(&at<const Overlay>(p.overlay)->published); }
 
-// The same function is in store/src/gpu/overlay.rs.
+// The same function is in src/overlay.rs. Small keys are no small rows: else each would meet the other's word.
 DEVICE u64 overlay_hash(u32 table, u64 row) {
-    const u64 mixed = (row ^ (u64)table << 40) * 0x9e3779b97f4a7c15ull;
+    const u64 turned = table & TABLE_CREATED ? ~row : row;
+    const u64 mixed = (turned ^ (u64)table << 40) * 0x9e3779b97f4a7c15ull;
     return (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull;
 }
 
-// The address of the updated row `row` of overlay table `table`, as of `seen`; 0: it was not updated. One dependent load where it was not, mostly;
+// The address of the updated row `row` of overlay table `table`, as of `seen`; 0: it was not updated. With TABLE_CREATED, of a created key. One dependent load where it was not, mostly;
 // two where it was, and the row.
 APART u64 updated_row(u64 overlay_at, u64 seen, u32 table, u64 row) {
     const Overlay& overlay = *at<const Overlay>(overlay_at);
-    const u32 side = seen & 1, count = (u32)((seen & ~SNAPSHOT_TAKEN) >> 1);
+    const u32 side = seen & 1, count = count_of(seen);
     const u64* words = at<const u64>(overlay.words[side]);
     const Record* records = at<const Record>(overlay.records[side]);
     const u64 hash = overlay_hash(table, row);

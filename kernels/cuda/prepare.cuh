@@ -170,25 +170,40 @@ struct Marked {
     u32 missing, padding, hbm, dram, ssd;
 };
 
+// Where the row of an id lies in the overlay; 0: it is not there. `row`: what the table itself has the id's row to be.
+DEVICE u64 overlaid_row(const Lookup& p, const Table& table, u64 id, u64 row) {
+    const u64 snapshot = seen();
+    if (table.overlay == 0 || snapshot == 0) return 0;
+    if (table.keys != 0 && (snapshot & SNAPSHOT_CREATED) != 0) {
+        const KeyIndex& index = *at<const KeyIndex>(table.keys);
+        // A key that was found by itself was not created; one whose fingerprint alone is known may have been.
+        if ((row == SLOT_ABSENT || index.stored == 0) && is_key(index, id, is_signed(p))) {
+            const u64 created = updated_row(p.overlay, snapshot, table.overlay | TABLE_CREATED, id);
+            if (created != 0) return created;
+        }
+    }
+    return row < table.rows ? updated_row(p.overlay, snapshot, table.overlay, row) : 0;
+}
+
 // What becomes of an id of `feature`: its place, which is a key where it has one. DIRECT: rows in DRAM are read where they lie.
-// UPDATED: some rows may be. They count as rows in DRAM, as the host has them.
+// UPDATED: some rows may be, and keys created. They count as rows in DRAM, as the host has them.
 template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& p, const Feature& feature, u64 id, Marked& marked) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(p));
-    if (is_padding(p, feature, id) && (p.pooled || row >= table.rows)) {
+    const bool padding = is_padding(p, feature, id);
+    u64 updated = 0;
+    if constexpr (UPDATED) updated = padding && p.pooled ? 0 : overlaid_row(p, table, id, row);
+    if (padding && (p.pooled || (row >= table.rows && updated == 0))) {
         ++marked.padding;
         return PLACE_PADDING;
+    }
+    if (UPDATED && updated != 0) {
+        ++marked.dram;
+        return PLACE_HERE | updated;
     }
     if (row >= table.rows) {
         ++marked.missing;
         return PLACE_MISSING;
-    }
-    if constexpr (UPDATED) {
-        const u64 updated = table.overlay != 0 && seen() != 0 ? updated_row(p.overlay, seen(), table.overlay, row) : 0;
-        if (updated != 0) {
-            ++marked.dram;
-            return PLACE_HERE | updated;
-        }
     }
     const u64 rank = rank_of(table, row);
     if (rank < table.hbm_rows) {

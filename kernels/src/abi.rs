@@ -430,10 +430,16 @@ pub mod adopted {
 /// Bit of [`Overlay::published`] that is always set.
 pub const SNAPSHOT_TAKEN: u64 = 1 << 63;
 
+/// Bit of [`Overlay::published`] that says that some of its records are of created keys.
+pub const SNAPSHOT_CREATED: u64 = 1 << 62;
+
+/// In [`Record::table`]: its row is a key that the table's index does not have.
+pub const TABLE_CREATED: u32 = 1 << 31;
+
 plain!(
     /// Updated rows, in GPU memory.
     Overlay, 48 {
-        /// Bit 0: the side that is read; bits 1 to 62: how many of its records are to be seen; and [`SNAPSHOT_TAKEN`].
+        /// Bit 0: the side that is read; bits 1 to 32: how many of its records are to be seen; [`SNAPSHOT_CREATED`], [`SNAPSHOT_TAKEN`].
         published: u64,
         /// Of each side `mask` + 1 words: 32 bits of the hash, and the number of a record, from 1; 0: empty.
         words: [u64; 2],
@@ -447,11 +453,11 @@ plain!(
 plain!(
     /// An updated row, written once.
     Record, 32 {
-        /// Its number: the id, or the slot of the key.
+        /// Its number: the id, or the slot of the key; with [`TABLE_CREATED`], the key.
         row: u64,
         /// Where it lies, a multiple of 16.
         address: u64,
-        /// [`Table::overlay`].
+        /// [`Table::overlay`], maybe with [`TABLE_CREATED`].
         table: u32,
         /// The number of the record before of the same row; 0: none.
         before: u32,

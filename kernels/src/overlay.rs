@@ -32,6 +32,8 @@ pub struct OverlayMap {
     rows_used: u64,
     /// Of its records, those that launches are to see.
     published: usize,
+    /// Some of its records are of created keys.
+    created: bool,
 }
 
 /// Records and words that are to be put in together.
@@ -65,7 +67,9 @@ pub struct Staged {
 }
 
 fn hash(table: u32, row: u64) -> u64 {
-    let mixed = (row ^ u64::from(table) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Small keys are no small rows: else each would meet the other's word.
+    let turned = if table & abi::TABLE_CREATED == 0 { row } else { !row };
+    let mixed = (turned ^ u64::from(table) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
@@ -79,7 +83,18 @@ impl OverlayMap {
         let words = (capacity * 2).next_power_of_two();
         let rows = side.checked_sub((words * 8 + capacity * 32) as u64)? / LINE * LINE;
         let (words, records) = (vec![0; words].into(), Vec::new());
-        Some(Self { base, capacity, rows, side: 0, shown: 0, words, records, rows_used: 0, published: 0 })
+        Some(Self {
+            base,
+            capacity,
+            rows,
+            side: 0,
+            shown: 0,
+            words,
+            records,
+            rows_used: 0,
+            published: 0,
+            created: false,
+        })
     }
 
     fn place(&self, part: usize, side: usize) -> u64 {
@@ -130,7 +145,7 @@ impl OverlayMap {
         self.side = 1 - self.shown;
         self.words.fill(0);
         self.records.clear();
-        (self.rows_used, self.published) = (0, 0);
+        (self.rows_used, self.published, self.created) = (0, 0, false);
     }
 
     /// What is put in next.
@@ -139,7 +154,7 @@ impl OverlayMap {
         Overlaid { records_to, rows_to: self.place(2, self.side) + self.rows_used, ..Overlaid::default() }
     }
 
-    /// Puts a row in: `row` of `table`, of `bytes` bytes. Whether there was room.
+    /// Puts a row in: `row` of `table`, of `bytes` bytes; with [`TABLE_CREATED`](abi::TABLE_CREATED), of the key `row` that was created. Whether there was room.
     pub fn put(&mut self, into: &mut Overlaid, table: u32, row: u64, bytes: u32) -> bool {
         let bytes = overlay_row_bytes(bytes);
         if !self.has_room(1, bytes) {
@@ -159,6 +174,7 @@ impl OverlayMap {
             place = (place + 1) & mask;
         };
         self.records.push((table, row));
+        self.created |= table & abi::TABLE_CREATED != 0;
         let word = hash >> 32 << 32 | self.records.len() as u64;
         self.words[place as usize] = word;
         // Words are stored in any order: each place once.
@@ -174,6 +190,12 @@ impl OverlayMap {
         into.rows_bytes += bytes;
         self.rows_used += bytes;
         true
+    }
+
+    /// What launches see of the side that is written to.
+    fn snapshot(&self) -> u64 {
+        let created = if self.created { abi::SNAPSHOT_CREATED } else { 0 };
+        abi::SNAPSHOT_TAKEN | created | (self.published as u64) << 1 | self.side as u64
     }
 
     /// The launch that puts them in. `shown`: with it all records that were put in are to be seen; else with a later one.
@@ -194,7 +216,7 @@ impl OverlayMap {
             records_bytes: put.records.len() as u64 * 32,
             entries: staged.entries,
             count: put.entries.len() as u64,
-            published: if shown { abi::SNAPSHOT_TAKEN | (self.published as u64) << 1 | self.side as u64 } else { 0 },
+            published: if shown { self.snapshot() } else { 0 },
             result: staged.result,
             number: staged.number,
         }
@@ -246,5 +268,31 @@ mod tests {
         assert!(map.put(&mut more, 1, 5, 64) && more.records[0].before == 1);
         let update = map.update(&more, staged, false);
         assert_eq!((update.cleared, update.published), (0, 0));
+    }
+
+    #[test]
+    fn created_keys_are_other_records_and_are_told_of() {
+        let mut map = OverlayMap::new(0, 20_000, 64).unwrap();
+        let staged = Staged { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
+        let mut put = map.begin();
+        assert!(map.put(&mut put, 1, 5, 64));
+        let shown = abi::SNAPSHOT_TAKEN | 1 << 1;
+        assert_eq!(map.update(&put, staged, true).published, shown);
+        let mut put = map.begin();
+        let key = 1 | abi::TABLE_CREATED;
+        assert!(map.put(&mut put, key, 5, 64) && map.put(&mut put, key, 6, 64) && map.put(&mut put, 1, 5, 64));
+        let before: Vec<u32> = put.records.iter().map(|it| it.before).collect();
+        assert_eq!(before, [0, 0, 1]);
+        // Their words differ by more than the number.
+        assert_ne!(hash(1, 5) >> 32, hash(key, 5) >> 32);
+        assert_eq!(map.update(&put, staged, true).published, shown | abi::SNAPSHOT_CREATED | 3 << 1);
+        // It is said of what lies on the side, and of all that is shown later.
+        let mut put = map.begin();
+        assert!(map.put(&mut put, 1, 7, 64));
+        assert_ne!(map.update(&put, staged, true).published & abi::SNAPSHOT_CREATED, 0);
+        map.turn();
+        let mut put = map.begin();
+        assert!(map.put(&mut put, 1, 5, 64));
+        assert_eq!(map.update(&put, staged, true).published, shown | 1);
     }
 }

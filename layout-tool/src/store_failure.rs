@@ -145,9 +145,6 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::CreatedKeys { generation } => {
             (Class::Refused, format!("generation {generation}"), "`warprow compact` first")
         }
-        StoreError::CreatedUnfollowed { table } => {
-            (Class::Refused, table.clone(), "drop the executor on the GPU first")
-        }
         StoreError::NoRoomToGrow { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), ROOM_TO_GROW)
         }
@@ -156,6 +153,7 @@ fn of_store(error: &StoreError) -> Meaning {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")
         }
         StoreError::GpuOverlayFull { .. } => (Class::Resources, String::new(), "`warprow compact`"),
+        StoreError::Compactor { .. } => (Class::Resources, String::new(), "do without --compact auto"),
         StoreError::GpuBusy { .. } | StoreError::GpuBehind { .. } => (Class::Refused, String::new(), "try again"),
         StoreError::Unfollowing { table } => (Class::Refused, table.clone(), "drop the executor on the GPU first"),
         StoreError::NoSuchDrive { drive, .. } => (Class::Usage, drive.clone(), "`warprow inspect` lists the drives"),

@@ -169,15 +169,6 @@ pub enum StoreError {
         /// The generation.
         generation: u64,
     },
-    /// An executor on a GPU does not see keys that are created.
-    #[error(
-        "no key of table {table:?} is created while an executor on a GPU is attached, which would not see it: drop it, create the keys, \
-         compact, and attach it again"
-    )]
-    CreatedUnfollowed {
-        /// The table.
-        table: String,
-    },
     /// Created keys come into their tables by a copy of the whole generation, for which there is no room.
     #[error(
         "generation {generation} has keys that updates created, and is written anew beside itself to take them in: {needed} \
@@ -223,6 +214,12 @@ pub enum StoreError {
         bytes: u64,
         /// Bytes that they may.
         bound: u64,
+    },
+    /// No thread compacts the store.
+    #[error("no compactor was started: {why}")]
+    Compactor {
+        /// Why not, and what to do.
+        why: String,
     },
     /// An executor on a GPU follows updates, and has no room for these in its memory.
     #[error(

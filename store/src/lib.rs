@@ -87,7 +87,7 @@ pub use report::{Metrics, Report, Stage};
 pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
 pub use slot::Slot;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
-pub use update::{FillRow, TakeRow, UpdateOptions};
+pub use update::{Compacted, Compactor, CompactorOptions, FillRow, TakeRow, UpdateOptions};
 pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata};
 pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.

@@ -29,8 +29,6 @@ pub(crate) struct Overlay {
     base: u64,
     /// Held while rows are published.
     followers: Mutex<Vec<Weak<dyn Follower>>>,
-    /// Whether keys were created, or are about to be: set while followers are held.
-    creates: AtomicBool,
 }
 
 /// A hash table of records. Both are written once each: what was published stays as it is.
@@ -207,7 +205,6 @@ impl Overlay {
             any: AtomicBool::new(false),
             base: sequence,
             followers: Mutex::default(),
-            creates: AtomicBool::new(false),
         }
     }
 
@@ -220,19 +217,6 @@ impl Overlay {
         let (own, follower, more) = begin(self.snapshot().as_ref())?;
         followers.push(Arc::downgrade(&follower));
         Ok((own, more))
-    }
-
-    /// Whether keys can be created, which nobody follows: then nobody may from now on.
-    pub(crate) fn may_create(&self) -> bool {
-        let followers = lock(&self.followers);
-        let free = !followers.iter().any(|it| it.strong_count() > 0);
-        self.creates.fetch_or(free, Ordering::Relaxed);
-        free
-    }
-
-    /// Whether keys were created, or are about to be. It stays so in [`follow`](Self::follow).
-    pub(crate) fn creates(&self) -> bool {
-        self.creates.load(Ordering::Relaxed)
     }
 
     /// Makes room with all who follow.
@@ -326,9 +310,6 @@ impl Overlay {
         }
         let records = self.records();
         entries.iter().for_each(|entry| records.insert(entry, rows));
-        if records.created.load(Ordering::Relaxed) {
-            self.creates.store(true, Ordering::Relaxed);
-        }
         records.published.store(last, Ordering::Release);
         self.any.store(true, Ordering::Release);
     }

@@ -1,8 +1,10 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
+mod compactor;
 mod grown;
 mod together;
 
+pub use compactor::{Compacted, Compactor, CompactorOptions};
 pub use together::{FillRow, TakeRow};
 
 use std::collections::hash_map::Entry as MapEntry;
@@ -12,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, Log, Patch, Table, Update, VolumeError};
 
+use self::compactor::DeskPlace;
 use self::grown::Grown;
 use crate::member::lock;
 use crate::overlay::{CREATED, Entry, Overlay, Snapshot};
@@ -27,6 +30,8 @@ pub(crate) struct Updates {
     bound: u64,
     /// Held, besides, by whoever reads tables without overlays; locked by updates that are under way.
     unfollowing: RwLock<Arc<()>>,
+    /// Whoever compacts before it is asked to.
+    desk: DeskPlace,
 }
 
 /// A generation's log: replayed by whoever needs it first, while others wait, of this generation alone.
@@ -129,7 +134,7 @@ const REPLAYED: usize = 1024;
 
 impl Updates {
     pub(crate) fn new(bound: u64) -> Self {
-        Self { of: Mutex::default(), bound, unfollowing: RwLock::default() }
+        Self { of: Mutex::default(), bound, unfollowing: RwLock::default(), desk: DeskPlace::default() }
     }
 
     /// Closes all logs; updates open them again.
@@ -409,7 +414,9 @@ impl Store {
         rows: &[u8],
         options: &UpdateOptions,
     ) -> Result<u64, StoreError> {
-        self.update_located(&self.locate_for(table, options)?, ids, rows, options.create)
+        let generation = self.locate_for(table, options)?.generation.id;
+        // A compaction may give it another place, and another index.
+        self.with_room(generation, || self.update_located(&self.locate_for(table, options)?, ids, rows, options.create))
     }
 
     /// Whether [`update`](Self::update) would find rows of all these ids or keys. Nothing is changed.
@@ -507,8 +514,12 @@ impl Store {
         let placed: Vec<Entry> = places.into_iter().enumerate().map(entry).collect();
         let logged = ids.iter().map(|&key| (index, key)).enumerate().map(entry);
         let logged: Vec<Entry> = if writer.older.is_empty() { Vec::new() } else { logged.collect() };
-        writer.publish(&placed, &logged, &rows.into())?;
-        Ok(last)
+        let published = writer.publish(&placed, &logged, &rows.into());
+        if let Some(desk) = lock(&self.shared.updates.desk).upgrade() {
+            // What a compaction would bring into chunks; what older overlays keep is for those to let go who read them.
+            desk.note(located.generation.id, writer.current.least_with(0, 0));
+        }
+        published.map(|()| last)
     }
 
     /// The updated rows of a table, if any: by rank, as of now.
@@ -549,9 +560,12 @@ impl Store {
         let (sequence, snapshot, keyed) = {
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared, generation)?;
-            let sequence = log.seal();
+            let snapshot = writer.current.snapshot();
+            let room = self.check_compaction(generation, snapshot.as_ref());
+            let sequence = if room.is_ok() { log.seal() } else { 0 };
             writer.log = Some(log);
-            (sequence, writer.current.snapshot(), writer.keyed.clone())
+            room?;
+            (sequence, snapshot, writer.keyed.clone())
         };
         let Some(snapshot) = snapshot else { return Ok(0) };
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
@@ -599,6 +613,25 @@ impl Store {
         Ok(chunks)
     }
 
+    /// Refuses a compaction for which there is certainly no room: behind one that has begun, the next update needs another chunk.
+    fn check_compaction(&self, generation: u64, snapshot: Option<&Snapshot>) -> Result<(), StoreError> {
+        let volume = &self.shared.volume;
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        let grows = has_created(snapshot, &found);
+        if !grows && volume.free_chunks().iter().any(|&free| free > 0) {
+            return Ok(());
+        }
+        volume.check(&grown::spec_anew(&found), &[generation]).map_err(|error| match error {
+            error if grows => grown::no_room(generation, error),
+            // It copies at least one.
+            VolumeError::NoSpace { free, pinned, chunk_size, .. } => {
+                VolumeError::NoSpace { needed: 1, free, pinned, chunk_size }.into()
+            }
+            error => error.into(),
+        })
+    }
+
     /// Forgets the updates of a generation that is gone.
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
@@ -619,8 +652,8 @@ impl Writer {
         let places = self.keyed.places(index, ids);
         let snapshot = self.current.snapshot();
         let is_there = |&(table, key)| snapshot.as_ref().is_some_and(|it| it.find(table, key).is_some());
-        let created = || places.iter().filter(|place| place.0 & CREATED != 0);
-        let new = created().filter(|place| !is_there(place)).map(|place| place.1);
+        let created = places.iter().filter(|place| place.0 & CREATED != 0);
+        let new = created.filter(|place| !is_there(place)).map(|place| place.1);
         match (&table.keys, create) {
             (Some(keys), false) => {
                 let keys: Vec<String> = new.take(10).map(|key| keys.spec.kind.number(key).to_string()).collect();
@@ -631,9 +664,6 @@ impl Writer {
             }
             _ => {
                 let new = new.collect::<HashSet<_>>().len() as u64;
-                if created().next().is_some() && !self.overlays().iter().all(|it| it.may_create()) {
-                    return Err(StoreError::CreatedUnfollowed { table: table.name.clone() });
-                }
                 Ok(Placed { places, new })
             }
         }
@@ -716,7 +746,7 @@ mod tests {
         let (told, ()) = overlay
             .follow(|before| {
                 let told = Arc::new(Told::default());
-                let rows = before.into_iter().flat_map(|it| it.rows(0));
+                let rows = before.into_iter().flat_map(|it| it.rows(0).chain(it.rows(CREATED)));
                 lock(&told.rows).extend(rows.map(|(id, row)| (id, row.to_vec())));
                 Ok::<_, StoreError>((told.clone(), told as Arc<dyn Follower>, ()))
             })
@@ -742,24 +772,32 @@ mod tests {
         (store, loaded.generation)
     }
 
+    /// By the key itself, for as long as it reads an index that does not have it.
     #[test]
-    fn no_key_is_created_while_somebody_follows() {
+    fn who_follows_is_told_of_created_keys() {
         let (store, generation) = keyed();
-        let create = |key| store.update_with("a", &[key], &[1; ROW], &UpdateOptions::default().with_created_keys());
-        let (told, overlay) = follow(&store);
-        let refused = create(1);
-        assert!(matches!(refused, Err(StoreError::CreatedUnfollowed { .. })), "{refused:?}");
-        assert!(!overlay.creates() && lock(&told.rows).is_empty() && store.created("a").unwrap().is_empty());
-        create(1000).unwrap();
-        assert_eq!(lock(&told.rows).len(), 1, "one that is there");
-        drop(told);
-        create(1).unwrap();
-        assert!(overlay.creates() && store.created("a").unwrap().len() == 1);
+        let create =
+            |key, byte| store.update_with("a", &[key], &[byte; ROW], &UpdateOptions::default().with_created_keys());
+        let (first, pinned) = follow(&store);
+        create(12_345, 1).unwrap();
+        assert_eq!(*lock(&first.rows), [(12_345, vec![1; ROW])]);
+        create(1000, 2).unwrap();
+        let last = |told: &Told| lock(&told.rows).last().cloned().unwrap();
+        assert!(last(&first).0 < 100, "by its slot");
         store.compact(generation).unwrap();
-        // That is one of another index.
-        let found = store.shared.volume.generation(generation).unwrap();
-        let after = store.shared.overlay(&found).unwrap();
-        assert!(!after.creates() && !Arc::ptr_eq(&after, &overlay));
+        let (second, _pinned) = follow(&store);
+        assert!(!Arc::ptr_eq(&pinned, &_pinned) && lock(&second.rows).is_empty());
+        create(12_345, 3).unwrap();
+        assert_eq!(last(&first), (12_345, vec![3; ROW]));
+        let (slot, row) = last(&second);
+        assert!(slot < 101 && row == [3; ROW], "it is in the table now");
+        create(67_890, 4).unwrap();
+        assert_eq!((last(&first), last(&second)), ((67_890, vec![4; ROW]), (67_890, vec![4; ROW])));
+        // Who comes later is told of what is there.
+        let (third, _) = follow(&store);
+        let mut rows = lock(&third.rows).clone();
+        rows.sort_unstable();
+        assert_eq!(rows, [(slot, vec![3; ROW]), (67_890, vec![4; ROW])]);
     }
 
     /// Who holds a generation as it was before compactions gets an overlay of its index, or none.

@@ -34,20 +34,6 @@ fn creating() -> UpdateOptions {
     UpdateOptions::default().with_created_keys()
 }
 
-/// A key that the table does not have.
-fn foreign(keys: &Keys, random: &mut fastrand::Rng) -> i128 {
-    loop {
-        let shift = random.u32(..64);
-        let number = match keys.kind {
-            KeyKind::I64 => i128::from(random.i64(..) >> shift),
-            _ => i128::from(random.u64(..) >> shift),
-        };
-        if !keys.numbers.contains(&number) {
-            return number;
-        }
-    }
-}
-
 /// Gives `count` keys other rows, some of them new, in the store and in the model.
 fn change(store: &Store, table: &mut Table, count: usize, random: &mut fastrand::Rng) {
     let bytes = table.row_bytes();
@@ -61,7 +47,7 @@ fn change(store: &Store, table: &mut Table, count: usize, random: &mut fastrand:
             table.rows[position * bytes..][..bytes].copy_from_slice(row);
             continue;
         };
-        let number = foreign(keys, random);
+        let number = keys.foreign(random);
         keys.numbers.push(number);
         table.rows.extend_from_slice(row);
         table.spec.rows += 1;

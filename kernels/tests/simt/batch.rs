@@ -42,6 +42,18 @@ fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, table: &Table, hot:
         0 => [low, high, -1, rows.into()][rng.usize(0..4)],
         1 => i128::from(rows) + i128::from(rng.u64(0..1000)),
         2 | 3 => feature.padding.unwrap_or(0),
+        4..8 if table.sparse.is_some() => {
+            // Some as the other kind has these bits.
+            let foreign = table.sparse.as_ref().map_or(&[0][..], |sparse| &sparse.foreign);
+            let key = foreign[rng.usize(0..foreign.len())];
+            if rng.bool() {
+                key
+            } else if key < 0 {
+                i128::from(key as u64)
+            } else {
+                i128::from(key as u64 as i64)
+            }
+        }
         4..20 => table.id(rng.u64(0..hot.min(rows))),
         _ => table.id(rng.u64(0..rows)),
     };

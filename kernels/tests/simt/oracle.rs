@@ -7,7 +7,7 @@ use warprow_kernels::abi::{Counters, bounds, element, missing, pooling};
 
 use crate::batch::Batch;
 use crate::buffer::poison;
-use crate::world::World;
+use crate::world::{Of, World};
 
 pub(crate) fn element_bytes(element: u32) -> u32 {
     match element {
@@ -95,8 +95,8 @@ pub(crate) enum Place {
     /// A rank in GPU memory.
     Here(u64),
     Key(u64),
-    /// A row that was updated, by its number.
-    Updated(u64),
+    /// A row that was updated, or a key that was created.
+    Updated(Of),
 }
 
 pub(crate) struct Expected {
@@ -116,13 +116,13 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
     for (i, &id) in batch.ids.iter().enumerate() {
         let feature = &world.features[batch.feature_of(i, world.features.len())];
         let table = &world.tables[feature.table];
-        let row = table.row_of(id);
-        let place = if feature.padding == Some(id) && (world.pooled || row.is_none()) {
+        let (row, overlaid) = (table.row_of(id), table.overlaid(id));
+        let place = if feature.padding == Some(id) && (world.pooled || (row.is_none() && overlaid.is_none())) {
             counters.padding += 1;
             Place::Padding
-        } else if let Some(row) = row.filter(|row| table.updated.contains_key(row)) {
+        } else if let Some(of) = overlaid {
             counters.ids_dram += 1;
-            Place::Updated(row)
+            Place::Updated(of)
         } else if let Some(row) = row {
             let rank = table.rank(row);
             if rank < table.hbm {
@@ -197,7 +197,7 @@ impl Expected {
             Place::Padding => None,
             Place::Missing => (feature.missing == missing::DEFAULT).then_some(&table.default[..]),
             Place::Here(rank) => Some(table.row(rank)),
-            Place::Updated(row) => table.updated.get(&row).map(|row| &row[..]),
+            Place::Updated(of) => table.updated.get(&of).map(|row| &row[..]),
             Place::Key(key) => {
                 let (number, rank) = world.row_of(key);
                 assert_eq!(number, feature.table);

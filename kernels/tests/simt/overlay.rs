@@ -12,7 +12,7 @@ use crate::oracle::Place;
 use crate::rich;
 use crate::rig::{Rig, expect};
 use crate::shim::{Launch, Shim, seeds};
-use crate::world::{Shape, World, random_rows};
+use crate::world::{Of, Shape, Table, World, random_rows};
 
 /// An overlay in memory, and what was put in.
 struct Updates {
@@ -23,8 +23,8 @@ struct Updates {
     turns: u32,
 }
 
-/// Rows of one call: table, row, content.
-type Rows = Vec<(usize, u64, Vec<u8>)>;
+/// Rows of one call: table, row or key, content.
+type Rows = Vec<(usize, Of, Vec<u8>)>;
 
 impl Updates {
     fn new(bytes: usize) -> Self {
@@ -43,7 +43,7 @@ impl Updates {
             self.map.turn();
             self.turns += 1;
             for (number, table) in world.tables.iter().enumerate() {
-                all.extend(table.updated.iter().map(|(&row, content)| (number, row, content.clone())));
+                all.extend(table.updated.iter().map(|(&of, content)| (number, of, content.clone())));
             }
         }
         all.extend(rows.iter().cloned());
@@ -55,7 +55,11 @@ impl Updates {
             let mut put = self.map.begin();
             let mut content = Vec::new();
             for (table, row, bytes) in piece {
-                if !self.map.put(&mut put, of(*table), *row, bytes.len() as u32) {
+                let (table, row) = match *row {
+                    Of::Row(row) => (of(*table), row),
+                    Of::Key(key) => (of(*table) | abi::TABLE_CREATED, key as u64),
+                };
+                if !self.map.put(&mut put, table, row, bytes.len() as u32) {
                     return None;
                 }
                 content.extend_from_slice(bytes);
@@ -93,15 +97,18 @@ fn random_update(rng: &mut Rng, world: &World) -> Rows {
     let one = |rng: &mut Rng| {
         let number = tables[rng.usize(0..tables.len())];
         let table = &world.tables[number];
-        let row = rng.u64(0..table.rows.min(hot));
-        (number, row, random_rows(rng, table.element, table.dim, 1))
+        let of = match &table.sparse {
+            Some(sparse) if rng.bool() => Of::Key(sparse.foreign[rng.usize(0..sparse.foreign.len())]),
+            _ => Of::Row(rng.u64(0..table.rows.min(hot))),
+        };
+        (number, of, random_rows(rng, table.element, table.dim, 1))
     };
     (0..rng.usize(1..20)).map(|_| one(rng)).collect()
 }
 
 fn show(world: &mut World, rows: Rows) {
-    for (table, row, content) in rows {
-        world.tables[table].updated.insert(row, content);
+    for (table, of, content) in rows {
+        world.tables[table].updated.insert(of, content);
     }
 }
 
@@ -259,21 +266,27 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
     Ok((inside, updates.turns))
 }
 
-/// Look-ups of all tiers, of rows some of which were updated since: those are read from no drive, also where the drive's are damaged.
-/// How many they found.
-fn over_drives(shim: &mut Shim, seed: u64) -> Result<usize, String> {
+/// What can be put into an overlay for an id: a row of its own, or one for a key that the table lacks.
+fn overlaid(table: &Table, id: i128, rng: &mut Rng) -> Option<Of> {
+    let lacks = table.sparse.as_ref().is_some_and(|sparse| sparse.lacks(id));
+    if lacks && rng.bool() { Some(Of::Key(id)) } else { table.row_of(id).map(Of::Row) }
+}
+
+/// Look-ups of all tiers, of rows some of which were updated since, and of keys that were created: those are read from no drive, also where the
+/// drive's are damaged. How many they found of either.
+fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 2], String> {
     let mut scene = rich::scene(seed);
     let mut updates = Updates::new(4 << 20);
     scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
-    let mut found = 0;
+    let mut found = [0; 2];
     for _ in 0..3 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
         let (rng, world) = (&mut scene.rng, &scene.world);
         let row = |at: usize, rng: &mut Rng| {
             let number = world.features[batch.feature_of(at, world.features.len())].table;
             let table = &world.tables[number];
-            let row = table.row_of(batch.ids[at]).filter(|_| table.overlay != 0)?;
-            Some((number, row, random_rows(rng, table.element, table.dim, 1)))
+            let of = overlaid(table, batch.ids[at], rng).filter(|_| table.overlay != 0)?;
+            Some((number, of, random_rows(rng, table.element, table.dim, 1)))
         };
         let rows: Rows =
             (0..30).filter(|_| !batch.ids.is_empty()).filter_map(|_| row(rng.usize(0..batch.ids.len()), rng)).collect();
@@ -287,7 +300,13 @@ fn over_drives(shim: &mut Shim, seed: u64) -> Result<usize, String> {
             return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
         }
         scene.check(shim, &launched)?;
-        found += launched.expected.places.iter().filter(|place| matches!(place, Place::Updated(_))).count();
+        for place in &launched.expected.places {
+            match place {
+                Place::Updated(Of::Row(_)) => found[0] += 1,
+                Place::Updated(Of::Key(_)) => found[1] += 1,
+                _ => {}
+            }
+        }
     }
     Ok(found)
 }
@@ -309,9 +328,12 @@ pub(crate) fn updates_beside_readers(shim: &mut Shim, seed: u64) -> Result<(), S
 #[test]
 fn updated_rows_are_read_from_no_drive() {
     let Some(mut shim) = Shim::new() else { return };
-    let found: usize =
-        seeds(12).map(|seed| over_drives(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
-    assert!(found > 200, "{found}");
+    let mut found = [0; 2];
+    for seed in seeds(12) {
+        let some = over_drives(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        found = [found[0] + some[0], found[1] + some[1]];
+    }
+    assert!(found[0] > 200 && found[1] > 20, "{found:?}");
 }
 
 #[test]

@@ -170,6 +170,36 @@ const PLANTED: &[Planted] = &[
         patch("overlay.cuh", "i < p.cleared; i +=", "i < 0; i +="),
     ),
     planted(
+        "created keys that are hidden by a fingerprint that passes",
+        overlay::updates_beside_readers,
+        40,
+        patch("prepare.cuh", "(row == SLOT_ABSENT || index.stored == 0) && is_key", "row == SLOT_ABSENT && is_key"),
+    ),
+    planted(
+        "created keys of numbers that only look like them",
+        overlay::updates_beside_readers,
+        40,
+        patch("prepare.cuh", " && is_key(index, id, is_signed(p))) {", ") {"),
+    ),
+    planted(
+        "created keys that are padding all the same",
+        overlay::updates_beside_readers,
+        60,
+        patch("prepare.cuh", "(row >= table.rows && updated == 0)", "row >= table.rows"),
+    ),
+    planted(
+        "created keys that are taken for rows",
+        overlay::updates_beside_readers,
+        40,
+        patch("prepare.cuh", "table.overlay | TABLE_CREATED, id", "table.overlay, id"),
+    ),
+    planted(
+        "created keys that are looked for by nobody",
+        overlay::readers_beside_updates,
+        20,
+        patch("overlay.cuh", "SNAPSHOT_CREATED = 1ull << 62", "SNAPSHOT_CREATED = 1ull << 61"),
+    ),
+    planted(
         "tables that are being replaced are read",
         adopt::planted,
         40,

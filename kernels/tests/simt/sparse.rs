@@ -12,6 +12,9 @@ pub(crate) struct Sparse {
     index: KeyIndex,
     /// By slot, which is the number of the row.
     pub(crate) numbers: Vec<i128>,
+    /// Keys of its kind that it does not have, some of them with a fingerprint that passes.
+    pub(crate) foreign: Vec<i128>,
+    kind: KeyKind,
     /// Keys are compared, so that short fingerprints do.
     stored: bool,
 }
@@ -34,7 +37,8 @@ impl Sparse {
             keys.extend((0..lacking).map(|i| (fresh + i) * 0x9e37_79b9));
             fresh += lacking;
         }
-        let width = if stored { Fingerprint::Bits8 } else { Fingerprint::Bits32 };
+        let width = [Fingerprint::Bits8, Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+        let width = if stored { Fingerprint::Bits8 } else { width[rng.usize(0..4)] };
         let options = Options::default().with_fingerprint(width).with_seed(rng.u64(..));
         let signed: Vec<i64> = keys.iter().map(|&key| key as i64).collect();
         let mut go_on = |_| ControlFlow::Continue(());
@@ -43,18 +47,41 @@ impl Sparse {
             KeyKind::U64 => KeyIndex::build(&keys[..], &options, &mut go_on),
         };
         let index = index.unwrap();
+        let number = |key: u64| if kind == KeyKind::I64 { i128::from(key as i64) } else { i128::from(key) };
         let mut numbers = vec![0; keys.len()];
-        for (&key, &signed) in keys.iter().zip(&signed) {
-            numbers[index.slot(key).unwrap() as usize] =
-                if kind == KeyKind::I64 { i128::from(signed) } else { i128::from(key) };
+        for &key in &keys {
+            numbers[index.slot(key).unwrap() as usize] = number(key);
         }
-        Self { index, numbers, stored }
+        let (mut foreign, mut passing) = (Vec::new(), 0);
+        for turn in 0..3000 {
+            // Some are as small as rows, and some have the upper bit.
+            let key = rng.u64(..) >> [0, 0, 40, 56][turn % 4] | [1 << 63, 0, 0, 0][turn % 4];
+            let passes = index.slot(key).is_some();
+            if keys.binary_search(&key).is_err() && (passing < 6 && passes || foreign.len() < 6) {
+                foreign.push(number(key));
+                passing += u32::from(passes);
+            }
+        }
+        Self { index, numbers, foreign, kind, stored }
     }
 
-    /// The row of an id; none of a number that is no key.
+    /// The row of an id; none of a number that is no key. Where keys are not compared, that of another key whose fingerprint is the same.
     pub(crate) fn row(&self, id: i128) -> Option<u64> {
-        let slot = self.index.slot(id as u64)?;
-        (self.numbers[slot as usize] == id).then_some(slot)
+        let slot = self.index.slot(id as u64).filter(|_| self.holds(id))?;
+        (!self.stored || self.numbers[slot as usize] == id).then_some(slot)
+    }
+
+    /// Whether an id could be a key.
+    fn holds(&self, id: i128) -> bool {
+        match self.kind {
+            KeyKind::I64 => i64::try_from(id).is_ok(),
+            KeyKind::U64 => u64::try_from(id).is_ok(),
+        }
+    }
+
+    /// Whether an id could be a key that it does not have.
+    pub(crate) fn lacks(&self, id: i128) -> bool {
+        self.holds(id) && self.index.slot(id as u64).is_none_or(|slot| self.numbers[slot as usize] != id)
     }
 
     /// For the kernels; `rank` of a row.

@@ -13,6 +13,15 @@ use crate::buffer::Buffer;
 use crate::oracle::{element_bytes, row_bytes, row_crc};
 use crate::sparse::Sparse;
 
+/// What an overlay has a row for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Of {
+    /// A row of the table, by its number.
+    Row(u64),
+    /// A key that was created.
+    Key(i128),
+}
+
 pub(crate) struct Table {
     pub(crate) rows: u64,
     pub(crate) hbm: u64,
@@ -34,8 +43,8 @@ pub(crate) struct Table {
     pub(crate) spoilt: Vec<(u64, usize)>,
     /// Its number in the overlay; 0: none.
     pub(crate) overlay: u32,
-    /// Updated rows, by number, as a look-up is to see them.
-    pub(crate) updated: BTreeMap<u64, Vec<u8>>,
+    /// Updated rows, and those of created keys, as a look-up is to see them.
+    pub(crate) updated: BTreeMap<Of, Vec<u8>>,
 }
 
 impl Table {
@@ -61,6 +70,12 @@ impl Table {
             Some(sparse) => sparse.row(id),
             None => u64::try_from(id).ok().filter(|&id| id < self.rows),
         }
+    }
+
+    /// What stands in the overlay for an id, if anything does.
+    pub(crate) fn overlaid(&self, id: i128) -> Option<Of> {
+        let all = [Some(Of::Key(id)), self.row_of(id).map(Of::Row)];
+        all.into_iter().flatten().find(|of| self.updated.contains_key(of))
     }
 
     /// The id that stands for a row.
@@ -374,7 +389,10 @@ impl World {
                 weighted: pooled && rng.bool(),
                 column,
                 padding: (rng.u32(0..3) == 0).then(|| match seldom(rng) {
-                    true => tables[table].id(rng.u64(0..rows)),
+                    true => match &tables[table].sparse {
+                        Some(sparse) if rng.bool() => sparse.foreign[rng.usize(0..sparse.foreign.len())],
+                        _ => tables[table].id(rng.u64(0..rows)),
+                    },
                     false => random_padding(rng, rows),
                 }),
             });

@@ -1,14 +1,15 @@
 //! `warprow update`.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use warprow_formats::{Converted, Format, KeyType, RawShape, ReadOptions, TableFile};
 use warprow_keys::KeyKind;
 use warprow_layout::RowSource;
-use warprow_store::{OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
+use warprow_store::{Compactor, CompactorOptions, OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
 use warprow_workload::Keys;
 use wildmatch::WildMatch;
 
@@ -21,6 +22,17 @@ use crate::units;
 
 /// Bytes of rows in a batch, at most.
 const BATCH_BYTES: usize = 64 << 20;
+
+/// When what was updated is brought into the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compact {
+    /// Where memory for updated rows, or the log, is full; the next batch waits for that
+    Full,
+    /// At half of the memory too, while the next batches are written
+    Auto,
+    /// Never: an update for which there is no room ends the command
+    Never,
+}
 
 /// Give rows of a table other content
 ///
@@ -74,6 +86,9 @@ pub struct UpdateArgs {
     /// Rows that are made durable at once
     #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
+    /// When what was updated is brought into the table, rather than kept in memory and in the log
+    #[arg(long, value_name = "WHEN", default_value = "full")]
+    compact: Compact,
     /// Begin with this row of the file: those before were updated
     #[arg(long, value_name = "ROW", default_value = "0", hide_default_value = true)]
     from: u64,
@@ -124,10 +139,16 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     options.create = args.create;
     let left = ids.get(args.from as usize..).unwrap_or_default();
     let created = store.check_update_with(&info.name, left, &options)?;
-    let work = Work { store: &store, info: &info, ids: &ids, options, source, context };
+    let work = Work { store: &store, info: &info, ids: &ids, options, source, context, compact: args.compact };
     let mut at = Progress { next: args.from as usize, ..Progress::default() };
     let began = Instant::now();
+    let beside = Arc::new(Mutex::new(Beside::default()));
+    let compactor = if args.compact == Compact::Auto { Some(compactor(&store, &beside)?) } else { None };
     let ended = work.run(args, &mut at);
+    // One that runs is ended.
+    drop(compactor);
+    let beside = std::mem::take(&mut *beside.lock().unwrap_or_else(PoisonError::into_inner));
+    at.compactions += beside.compactions;
     let (took, updated) = (began.elapsed(), at.next as u64 - args.from);
     ended.map_err(|failure| {
         let remedy = format!("the rows before row {0} are updated: go on with --from {0}", at.next);
@@ -154,7 +175,11 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
         text += &format!(" {} were new.", units::count(created));
     }
     if at.compactions > 0 {
-        text += &format!(" Compacted {}, as memory was full.", units::plural(at.compactions, "time"));
+        let why = if args.compact == Compact::Auto { "meanwhile" } else { "as memory was full" };
+        text += &format!(" Compacted {}, {why}.", units::plural(at.compactions, "time"));
+    }
+    if let Some(error) = &beside.failed {
+        text += &format!("\nA compaction failed, and everything is in memory and in the log as before it: {error}");
     }
     let lost = converted.as_ref().map(Converted::lost);
     if let Some(lost) = &lost {
@@ -165,7 +190,7 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
         text,
         json!({
             "table": info.name, "rows": updated, "created": created, "batches": at.batches, "sequence": at.sequence, "seconds": took.as_secs_f64(),
-            "rows_per_second": rate, "compactions": at.compactions, "converted_from": lost.map(|_| chosen.table.dtype.name()),
+            "rows_per_second": rate, "compactions": at.compactions, "compaction_failed": beside.failed, "converted_from": lost.map(|_| chosen.table.dtype.name()),
         }),
     )
 }
@@ -189,9 +214,30 @@ fn nothing(args: &UpdateArgs, tensor: &str) -> Result<Done, Failure> {
         text,
         json!({
             "table": info.name, "rows": 0, "created": 0, "batches": 0, "sequence": null, "seconds": 0.0, "rows_per_second": 0.0,
-            "compactions": 0, "converted_from": null,
+            "compactions": 0, "compaction_failed": null, "converted_from": null,
         }),
     )
+}
+
+/// What was compacted beside the updates.
+#[derive(Debug, Default)]
+struct Beside {
+    compactions: u64,
+    /// Why the last that did not come about did not, if none has since.
+    failed: Option<String>,
+}
+
+/// Compacts while the updates go on, and keeps account of it.
+fn compactor(store: &Store, beside: &Arc<Mutex<Beside>>) -> Result<Compactor, Failure> {
+    let beside = beside.clone();
+    let compactor = store.keep_compacted(&CompactorOptions::default(), move |_, done| {
+        let mut beside = beside.lock().unwrap_or_else(PoisonError::into_inner);
+        match done.chunks {
+            Ok(_) => (beside.compactions, beside.failed) = (beside.compactions + 1, None),
+            Err(error) => beside.failed = Some(error.to_string()),
+        }
+    });
+    Ok(compactor?)
 }
 
 /// Whose the rows are: ids, or keys by their bits.
@@ -245,6 +291,7 @@ struct Work<'a> {
     options: UpdateOptions,
     source: &'a dyn RowSource,
     context: &'a Context,
+    compact: Compact,
 }
 
 #[derive(Debug, Default)]
@@ -280,7 +327,8 @@ impl Work<'_> {
     /// One batch; where memory or the log is full, what is in them is brought into the table first.
     fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<u64, Failure> {
         match self.store.update_with(&self.info.name, ids, rows, &self.options) {
-            Err(error) if is_full(&error) => {
+            // A compactor has waited for what it could do.
+            Err(error) if self.compact == Compact::Full && is_full(&error) => {
                 self.store.compact(self.info.generation)?;
                 at.compactions += 1;
                 let again = self.store.update_with(&self.info.name, ids, rows, &self.options);

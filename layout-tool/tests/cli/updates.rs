@@ -294,6 +294,37 @@ fn a_file_of_other_rows_is_no_damage() {
     assert!(run.stdout.contains("DIFFERS") && !run.stdout.contains("DAMAGED"), "{run:?}");
 }
 
+/// More rows than memory holds: brought into the table meanwhile, or refused from there on.
+#[test]
+fn rows_are_compacted_when_it_is_asked_for() {
+    let rig = Rig::new();
+    let rows = 640_000u64;
+    let file = rig.npy("t.npy", rows, 4, |r, c| (r * 4 + c) as f32);
+    let whose = ids(&rig, "ids.npy", &(0..rows as i64).collect::<Vec<_>>());
+    let values = rig.npy("values.npy", rows, 4, |r, c| (r * 4 + c) as f32 + 0.5);
+    for when in ["auto", "never"] {
+        let drive = rig.drive(&format!("{when}.drive"), "128M");
+        rig.ok(&["load", "-d", &drive, &file]);
+        let with = ["--ids-file", &whose, "--rows", &values, "--batch", "20000", "--compact", when];
+        let args = [&["update", "t", "-d", &drive][..], &with].concat();
+        if when == "never" {
+            let refused = rig.fails(&args, 8);
+            assert!(refused["message"].as_str().unwrap().contains("compact it"), "{refused}");
+            let next = refused["next"].as_u64().unwrap();
+            assert!(next > rows / 2 && next < rows, "{refused}");
+            let found = look(&rig, &drive, &format!("{},{next}", next - 1));
+            let first = |row: u64| (row * 4) as f32;
+            assert_eq!((&found[0][0], &found[1][0]), (&json!(first(next - 1) + 0.5), &json!(first(next))));
+            continue;
+        }
+        let done = rig.ok(&args);
+        assert!(done["compactions"].as_u64().unwrap() > 0 && done["compaction_failed"].is_null(), "{done}");
+        assert_eq!(done["rows"], rows);
+        rig.ok(&["compact", "-d", &drive]);
+        assert_eq!(rig.ok(&["verify", "-d", &drive, "--against", &values])["differing"], 0);
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_is_changed() {
     let rig = Rig::new();

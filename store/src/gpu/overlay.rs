@@ -14,7 +14,7 @@ use super::executor::Attached;
 use super::launch::Stream;
 use crate::StoreError;
 use crate::member::lock;
-use crate::overlay::{Entry, Follower, Overlay};
+use crate::overlay::{CREATED, Entry, Follower, Overlay, Snapshot};
 
 /// How long a launch may take to end, behind whatever else the GPU does.
 const GRACE: Duration = Duration::from_secs(10);
@@ -110,10 +110,6 @@ impl GpuOverlay {
         tables: &[(u32, u32)],
     ) -> Result<(Arc<Following>, Vec<u32>), GpuError> {
         overlay.follow(|snapshot| {
-            if overlay.creates() {
-                let why = "keys were created that their tables do not have yet, which look-ups on a GPU would not find: compact first";
-                return Err(GpuError::Unsupported(why.to_owned()));
-            }
             let mut inner = lock(&self.inner);
             let first = inner.tables + 1;
             inner.tables += tables.len() as u32;
@@ -304,11 +300,21 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
 }
 
 impl Following {
-    /// The updated rows of its tables: number of the table, row, content.
-    fn rows<'a>(&'a self, snapshot: &'a crate::overlay::Snapshot) -> impl Iterator<Item = (u32, u64, &'a [u8])> {
-        let tables = self.tables.iter();
-        tables.flat_map(|(&index, &(number, _))| snapshot.rows(index).map(move |(row, bytes)| (number, row, bytes)))
+    /// The updated rows of its tables, and those of created keys: number of the table, row or key, content.
+    fn rows<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = (u32, u64, &'a [u8])> {
+        let created = if snapshot.creates() { Some(CREATED) } else { None };
+        let kinds = [Some(0), created].into_iter().flatten();
+        let tables = self.tables.iter().flat_map(move |table| kinds.clone().map(move |kind| (table, kind)));
+        tables.flat_map(|((&index, &(number, _)), kind)| {
+            let rows = snapshot.rows(index | kind);
+            rows.map(move |(row, bytes)| (placed(number, kind), row, bytes))
+        })
     }
+}
+
+/// The number of a table on the GPU, as records of its rows have it, or, where `table` is of created keys, as those of keys have it.
+fn placed(number: u32, table: u32) -> u32 {
+    if table & CREATED == 0 { number } else { number | abi::TABLE_CREATED }
 }
 
 impl Follower for Following {
@@ -328,8 +334,8 @@ impl Follower for Following {
             true => self.on.rebuild(&mut inner),
             false => {
                 let row = |it: &Entry| {
-                    let &(number, _) = self.tables.get(&it.table)?;
-                    Some((number, it.key, rows.get(it.begin..it.begin + it.bytes)?))
+                    let &(number, _) = self.tables.get(&(it.table & !CREATED))?;
+                    Some((placed(number, it.table), it.key, rows.get(it.begin..it.begin + it.bytes)?))
                 };
                 let rows: Vec<(u32, u64, &[u8])> = entries.iter().filter_map(row).collect();
                 let bytes = rows.iter().map(|(.., row)| overlay_row_bytes(row.len() as u32)).sum();

@@ -65,14 +65,10 @@ impl Store {
             None => spec_of(table),
         };
         let specs: Vec<TableSpec> = found.tables.iter().enumerate().map(spec).collect();
-        let mut spec = GenerationSpec::new(&*found.name, specs.clone());
-        spec.stripe_unit = Some(found.placement.stripe_bytes() as u32);
-        let mut rebuilt = self.shared.volume.rebuild(found.id, &spec).map_err(|error| match error {
-            VolumeError::NoSpace { needed, free, chunk_size, .. } => {
-                StoreError::NoRoomToGrow { generation: found.id, needed, free, chunk_size }
-            }
-            error => error.into(),
-        })?;
+        let mut spec = spec_anew(found);
+        spec.tables.clone_from(&specs);
+        let rebuilt = self.shared.volume.rebuild(found.id, &spec);
+        let mut rebuilt = rebuilt.map_err(|error| no_room(found.id, error))?;
         if rebuilt.before().base_sequence != found.base_sequence {
             return Err(VolumeError::Rewriting { generation: found.id }.into());
         }
@@ -203,6 +199,24 @@ fn by_rank(keys: KeyList, index: &KeyIndex, ranked: bool) -> Vec<u64> {
         }
     }
     sorted
+}
+
+/// What a generation that has no room to be written anew is told as.
+pub(super) fn no_room(generation: u64, error: VolumeError) -> StoreError {
+    match error {
+        VolumeError::NoSpace { needed, free, chunk_size, .. } => {
+            StoreError::NoRoomToGrow { generation, needed, free, chunk_size }
+        }
+        error => error.into(),
+    }
+}
+
+/// The generation as it is, to be written anew.
+pub(super) fn spec_anew(found: &Generation) -> GenerationSpec {
+    let specs: Vec<TableSpec> = found.tables.iter().map(spec_of).collect();
+    let mut spec = GenerationSpec::new(&*found.name, specs);
+    spec.stripe_unit = Some(found.placement.stripe_bytes() as u32);
+    spec
 }
 
 /// A table like this one.

@@ -13,7 +13,7 @@ use warprow_layout::{FormatOptions, float8};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
 use warprow_store::{
     Bounds, DType, Device, Feature, Fingerprint, KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, Missing, MissingId,
-    OpenOptions, PlanOptions, Pooling, Ranks, RowOrder, Store, TableLoad, TableSpec,
+    OpenOptions, PlanOptions, Pooling, Ranks, RowOrder, Store, StoreError, TableLoad, TableSpec,
 };
 
 /// A drive in memory.
@@ -69,6 +69,20 @@ impl KeySource for Keys {
 }
 
 impl Keys {
+    /// A key that is none of these.
+    pub(crate) fn foreign(&self, random: &mut fastrand::Rng) -> i128 {
+        loop {
+            let shift = random.u32(..64);
+            let number = match self.kind {
+                KeyKind::I64 => i128::from(random.i64(..) >> shift),
+                _ => i128::from(random.u64(..) >> shift),
+            };
+            if !self.numbers.contains(&number) {
+                return number;
+            }
+        }
+    }
+
     pub(crate) fn index(&self) -> Arc<KeyIndex> {
         let options = Options::default().with_fingerprint(self.fingerprint).with_threads(1);
         Arc::new(KeyIndex::build(self, &options, &mut |_| ControlFlow::Continue(())).unwrap())
@@ -150,6 +164,11 @@ impl Table {
 }
 
 pub(crate) fn load(store: &Store, tables: &[Table], options: &LoadOptions) {
+    try_load(store, tables, options).unwrap();
+}
+
+/// The same; the generation, or why there is none.
+pub(crate) fn try_load(store: &Store, tables: &[Table], options: &LoadOptions) -> Result<u64, StoreError> {
     let sources: Vec<&[u8]> = tables.iter().map(|table| &table.rows[..]).collect();
     let keyed: Vec<Option<Keyed<'_>>> = tables
         .iter()
@@ -176,7 +195,7 @@ pub(crate) fn load(store: &Store, tables: &[Table], options: &LoadOptions) {
             }
         })
         .collect();
-    store.load("model", &loads, options, &mut |_| ControlFlow::Continue(())).unwrap();
+    Ok(store.load("model", &loads, options, &mut |_| ControlFlow::Continue(()))?.generation)
 }
 
 /// One element of an output.

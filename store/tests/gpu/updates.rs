@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_store::{
-    DType, Feature, Fingerprint, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot,
-    HostOptions, KeyKind, Len, LoadOptions, OpenOptions, PlanOptions, Pooling, PrepareOptions, RowOrder, Store,
-    StoreError, TableSpec, Ticket, UpdateOptions,
+    Batch, CompactorOptions, DType, Feature, Fingerprint, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput,
+    GpuReport, GpuSlot, HostOptions, KeyKind, Len, LoadOptions, OpenOptions, Output, PlanOptions, Pooling,
+    PrepareOptions, RowOrder, Rows, Store, StoreError, TableSpec, Ticket, UpdateOptions,
 };
 
 use crate::common::random::{Case, random_features, random_tables};
@@ -60,7 +60,10 @@ impl Reader {
             true => random.u64(..HOT) * 15,
             false => random.u64(..ROWS),
         };
-        let ids: Vec<u64> = (0..IDS).map(|_| id(random)).collect();
+        Self::of(gpu, (0..IDS).map(|_| id(random)).collect(), pooled)
+    }
+
+    fn of(gpu: &Arc<Gpu>, ids: Vec<u64>, pooled: bool) -> Self {
         let on_gpu = DeviceMemory::new(gpu, IDS as u64 * 8).unwrap();
         on_gpu.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
         Self { ids, on_gpu, rows: DeviceMemory::new(gpu, (IDS * DIM * 4) as u64).unwrap(), pooled }
@@ -210,7 +213,7 @@ fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
     }
 }
 
-/// Random tables, dense and of keys, random updates and look-ups: what the naive look-up says, and counted as the host counts it.
+/// Random tables, dense and of keys, random updates, created keys and look-ups: what the naive look-up says, and counted as the host counts it.
 #[test]
 fn updated_rows_match_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
@@ -230,10 +233,20 @@ fn updated_rows_match_the_naive_look_up() {
             let number = random.usize(..tables.len());
             let table = &mut tables[number];
             let bytes = table.row_bytes();
-            let positions: Vec<u64> = (0..random.usize(1..30)).map(|_| random.u64(..table.spec.rows)).collect();
+            let mut position = |random: &mut fastrand::Rng| {
+                let Some(keys) = table.keys.as_mut().filter(|_| random.u32(..3) == 0) else {
+                    return random.u64(..table.spec.rows);
+                };
+                let number = keys.foreign(random);
+                keys.numbers.push(number);
+                table.rows.resize(table.rows.len() + bytes, 0);
+                table.spec.rows += 1;
+                table.spec.rows - 1
+            };
+            let positions: Vec<u64> = (0..random.usize(1..30)).map(|_| position(random)).collect();
             let ids: Vec<u64> = positions.iter().map(|&position| table.id(position) as u64).collect();
             let rows: Vec<u8> = (0..positions.len() * bytes).map(|_| random.u8(..)).collect();
-            store.update(&table.spec.name, &ids, &rows).unwrap();
+            store.update_with(&table.spec.name, &ids, &rows, &UpdateOptions::default().with_created_keys()).unwrap();
             for (&position, row) in positions.iter().zip(rows.chunks(bytes)) {
                 table.rows[position as usize * bytes..][..bytes].copy_from_slice(row);
             }
@@ -467,24 +480,217 @@ fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
     update(&store, 3, &mut random).unwrap();
 }
 
+/// Keys by the numbers in some order, of which an index has fingerprints of eight bits.
+fn keyed_table(random: &mut fastrand::Rng) -> Table {
+    let mut table = Table::random("t", 2000, DIM as u32, DType::F32, random);
+    let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xffff) + i).collect();
+    let (kind, fingerprint, order) = (KeyKind::I64, Fingerprint::Bits8, RowOrder::Given);
+    table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
+    table
+}
+
+/// Before keys are created, of which some pass for others by their fingerprints; after it; after a compaction that is not followed; and by one that
+/// is: the host's bits, whether keys are compared or not.
 #[test]
-fn no_key_is_created_under_an_executor() {
+fn created_keys_are_found_as_the_host_finds_them() {
     let Some(gpu) = gpu() else { return };
-    let (_drives, store) = common::store(2, 64 << 20, 512);
-    let numbers = (0..300).map(|number| number * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
-    let keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
-    let (spec, rows) = (TableSpec::new("a", 300, DIM as u32, DType::F32), (0..300).flat_map(|id| row(0, id)).collect());
-    common::load(&store, &[Table { rows, ranks: None, spec, keys }], &LoadOptions::default());
-    let create = |key| store.update_with("a", &[key], &row(1, 0), &UpdateOptions::default().with_created_keys());
-    let attach = || store.attach_gpu(gpu.clone(), patient().with_overlay_bytes(1 << 20));
-    let executor = attach().unwrap();
-    assert!(matches!(create(1), Err(StoreError::CreatedUnfollowed { .. })));
-    create(1000).unwrap();
-    drop(executor);
-    create(1).unwrap();
-    let refused = attach();
-    assert!(matches!(&refused, Err(GpuError::Unsupported(why)) if why.contains("compact")), "{refused:?}");
-    store.compact(0).unwrap();
-    attach().unwrap();
+    let shapes = [(0, 0, false), (0, 1 << 30, true), (1 << 16, 1 << 16, false)];
+    for (seed, (checked, (hbm, dram, direct))) in
+        (0..).zip([false, true].into_iter().flat_map(|checked| shapes.map(|shape| (checked, shape))))
+    {
+        eprintln!("seed {seed}: keys compared: {checked}, {hbm} B in GPU memory, {dram} B in DRAM");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(2, 64 << 20, 512);
+        let table = keyed_table(&mut random);
+        common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+        let mut options =
+            patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(4 << 20).with_following();
+        options.check_keys = checked;
+        let options = if direct { options } else { options.with_direct_ids(0) };
+        let mut host_options = HostOptions::default();
+        host_options.check_keys = checked;
+        let host = store.attach_host(host_options).unwrap();
+        // One goes over to what is compacted, the other reads on.
+        let executors = [(); 2].map(|()| store.attach_gpu(gpu.clone(), options.clone()).unwrap());
+        let features = [Feature::new("f", "t")];
+        let plan_options = || PlanOptions::default().with_max(1, 6000).with_growth();
+        let mut on_gpu = executors
+            .each_ref()
+            .map(|it| it.plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap());
+        let host_plan = host.plan(&features, plan_options()).unwrap();
+        let own = table.keys.as_ref().unwrap().numbers.iter().map(|&key| key as i64);
+        let new: Vec<i64> = (0..4000).map(|i| (random.i64(..) & !0xffff) + 3000 + i).collect();
+        let mut ids: Vec<i64> = own.chain(new.iter().copied()).collect();
+        random.shuffle(&mut ids);
+        let mut passes = |how: &str| {
+            let arrays = || (vec![0f32; ids.len() * DIM], vec![7u8; ids.len()]);
+            let (mut due, mut due_mask) = arrays();
+            let mut out = Output::new(Rows::F32(&mut due), DIM).with_mask(&mut due_mask);
+            let by_host = host_plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
+            for (number, slot) in on_gpu.iter_mut().enumerate() {
+                let (mut rows, mut mask) = arrays();
+                let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+                let report = slot.lookup(&Batch::new(&ids, 1), &mut out).unwrap();
+                assert_eq!((report.missing, report.failed), (by_host.missing, 0), "{how}, executor {number}");
+                assert_eq!(mask, due_mask, "{how}, executor {number}");
+                let same = |(at, (got, due)): (usize, (&f32, &f32))| {
+                    assert_eq!(got.to_bits(), due.to_bits(), "{how}, executor {number}, element {at}");
+                };
+                rows.iter().zip(&due).enumerate().for_each(same);
+            }
+            due_mask.iter().filter(|&&byte| byte == 1).count() - 2000
+        };
+        let passed = passes("nothing was created");
+        assert!(if checked { passed == 0 } else { (1..100).contains(&passed) }, "{passed}");
+        let creating = UpdateOptions::default().with_created_keys();
+        let mut create = |keys: &[i64]| {
+            let rows: Vec<u8> = (0..keys.len() * DIM).flat_map(|_| random.f32().to_le_bytes()).collect();
+            let keys: Vec<u64> = keys.iter().map(|&key| key as u64).collect();
+            store.update_with("t", &keys, &rows, &creating).unwrap();
+        };
+        for (number, keys) in new[..1500].chunks(500).enumerate() {
+            create(keys);
+            // Old and new ones together, some of them again.
+            create(&[&keys[..5], &ids[..50]].concat());
+            assert!(passes(&format!("after {number} creations")) >= 500 * (number + 1));
+        }
+        store.compact(0).unwrap();
+        passes("a compaction that nobody follows");
+        create(&new[1000..2000]);
+        passes("created anew, by some");
+        let upcoming = executors[0].prepare(&PrepareOptions::default()).unwrap();
+        create(&new[2000..2100]);
+        executors[0].adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
+        drop(upcoming);
+        // What an executor that reads an older index takes for another's row is its own affair: the host's is that of the other.
+        let upcoming = host.prepare(&PrepareOptions::default()).unwrap();
+        host.adopt(upcoming, scaled(Duration::from_secs(10))).unwrap();
+        create(&ids[..200]);
+        drop(on_gpu);
+        let mut on_gpu = executors[0].plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap();
+        let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7u8; ids.len()]);
+        let (mut due, mut due_mask) = (rows.clone(), mask.clone());
+        on_gpu.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask)).unwrap();
+        let mut out = Output::new(Rows::F32(&mut due), DIM).with_mask(&mut due_mask);
+        host_plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
+        assert_eq!(mask, due_mask);
+        assert!(rows.iter().zip(&due).all(|(got, due)| got.to_bits() == due.to_bits()));
+    }
+}
+
+/// Sixteen keys, half of which are created, are always updated together, all elements to the number of the update, with one that is new each time:
+/// captured look-ups see one number in all of them, also while their table is written anew and taken up.
+#[test]
+fn captured_look_ups_see_whole_creations() {
+    let Some(gpu) = gpu() else { return };
+    const UPDATES: u64 = 200;
+    for (dram, following) in [(0, true), (1 << 20, true), (1 << 20, false)] {
+        let (_drives, store) = common::store(2, 64 << 20, 512);
+        let spec = TableSpec::new("a", 400, DIM as u32, DType::F32);
+        let numbers = (0..400).map(|i| i * 1_000_003).collect();
+        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
+        let keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
+        let table = Table { rows: vec![0; 400 * DIM * 4], ranks: None, keys, spec };
+        common::load(&store, &[table], &LoadOptions::default());
+        // So little that the sides of the overlay turn.
+        let mut options = patient().with_dram_bytes(dram).with_overlay_bytes(400_000);
+        options.following = following;
+        let executor = store.attach_gpu(gpu.clone(), options).unwrap();
+        let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+        let plan =
+            executor.plan(&Reader::features(false), if following { options.with_growth() } else { options }).unwrap();
+        let together: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();
+        let (over, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = [false, true]
+                .into_iter()
+                .map(|captured| {
+                    let (gpu, plan, together, over, acknowledged) = (&gpu, &plan, &together, &over, &acknowledged);
+                    scope.spawn(move || {
+                        let ids = (0..IDS).map(|at| together[at % 16]).collect();
+                        let (reader, slot, stream) =
+                            (Reader::of(gpu, ids, false), plan.slot().unwrap(), Stream::new(gpu));
+                        let graph = captured.then(|| reader.capture(gpu, &slot, &stream));
+                        let (mut runs, mut last) = (0u64, 0);
+                        loop {
+                            let ends = over.load(Ordering::Acquire);
+                            let least = acknowledged.load(Ordering::Acquire);
+                            let report = match &graph {
+                                Some((graph, ticket)) => {
+                                    stream.launch(gpu, graph);
+                                    stream.wait(gpu);
+                                    wait(ticket).unwrap()
+                                }
+                                None => wait(&reader.launch(&slot, &stream).unwrap()).unwrap(),
+                            };
+                            let mut bytes = vec![0; IDS * DIM * 4];
+                            reader.rows.read(0, &mut bytes).unwrap();
+                            let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect();
+                            let number = got[0] as u64;
+                            assert!(got.iter().all(|&it| it == number as f32), "{number}: {got:?}");
+                            assert!(number >= least.max(last), "{number} after {least} and {last}");
+                            assert!(number == 0 || report.missing == 0, "{report:?}");
+                            (runs, last) = (runs + 1, number);
+                            if ends {
+                                return (runs, last);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let ends = Over(&over);
+            for number in 1..=UPDATES {
+                let rows: Vec<u8> = (0..17 * DIM).flat_map(|_| (number as f32).to_le_bytes()).collect();
+                let keys = [&together[..], &[number * 1_000_003 + 7]].concat();
+                store.update_with("a", &keys, &rows, &UpdateOptions::default().with_created_keys()).unwrap();
+                acknowledged.store(number, Ordering::Release);
+                if number.is_multiple_of(70) {
+                    store.compact(0).unwrap();
+                    if following {
+                        let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
+                        executor.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
+                    }
+                }
+            }
+            drop(ends);
+            for reader in readers {
+                let (runs, last) = reader.join().unwrap();
+                assert!(runs > 3 && last == UPDATES, "{runs} look-ups, up to {last}");
+            }
+        });
+        assert_eq!(store.table("a").unwrap().rows, 400 + 8 + 140);
+    }
+}
+
+/// The compactor's own thread has hosts and executors go over; nobody is ever refused for want of room, in memory or on the GPU.
+#[test]
+fn a_compactor_makes_room_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    let (_drives, store) = store();
+    let mut random = fastrand::Rng::with_seed(9);
+    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(200_000).with_following();
+    let (executor, slot) = attach(&store, &gpu, options);
+    let compacted = Arc::new(AtomicU64::new(0));
+    let (count, follows) = (compacted.clone(), executor.clone());
+    let compactor = store
+        .keep_compacted(&CompactorOptions::default(), move |_, done| {
+            done.chunks.unwrap();
+            let upcoming = follows.prepare(&PrepareOptions::default()).unwrap();
+            follows.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+        })
+        .unwrap();
+    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let others: Vec<u64> = (0..ROWS).filter(|id| !id.is_multiple_of(15)).collect();
+    for version in 1..60 {
+        // All of them are more than the overlay holds: the same content, so that readers see no other version.
+        let ids: Vec<u64> = (0..100).map(|_| others[random.usize(..others.len())]).collect();
+        let rows: Vec<u8> = ids.iter().flat_map(|&id| row(0, id)).collect();
+        store.update("a", &ids, &rows).unwrap();
+        update(&store, version, &mut random).unwrap();
+        wait(&reader.launch(&slot, &stream).unwrap()).unwrap();
+        assert_eq!(reader.version(), version);
+    }
+    drop(compactor);
+    assert!(compacted.load(Ordering::Relaxed) > 1);
 }

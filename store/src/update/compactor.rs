@@ -1,0 +1,266 @@
+//! Compaction by a thread of its own, beside updates and look-ups, before memory for updated rows is full.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use warprow_layout::VolumeError;
+
+use crate::member::lock;
+use crate::{Store, StoreError};
+
+/// How long a thread sleeps before it looks again, though nobody has woken it.
+const NAP: Duration = Duration::from_secs(1);
+/// What an update that has no room waits for, at most: one that runs, which may have begun before, and one for itself.
+const COMPACTIONS: usize = 2;
+
+/// When a [`Compactor`] compacts.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CompactorOptions {
+    /// Percent of [`overlay_bytes`](crate::OpenOptions::overlay_bytes), 1 to 100: a generation is compacted when the latest of its updated rows take that.
+    pub at_percent: u32,
+    /// How long an update that has no room waits for a compaction; then it is refused as it would be at once without a compactor.
+    pub patience: Duration,
+}
+
+impl Default for CompactorOptions {
+    /// At half of the memory; updates wait for up to ten minutes.
+    fn default() -> Self {
+        Self { at_percent: 50, patience: Duration::from_secs(600) }
+    }
+}
+
+impl CompactorOptions {
+    /// At that share.
+    #[must_use]
+    pub fn with_at_percent(self, at_percent: u32) -> Self {
+        Self { at_percent, ..self }
+    }
+
+    /// With updates that wait for so long.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+}
+
+/// A compaction that a [`Compactor`] made, or tried to.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// The generation.
+    pub generation: u64,
+    /// How many chunks were copied; else why it was not compacted. Then all is as it was before, updates and look-ups too.
+    pub chunks: Result<usize, StoreError>,
+}
+
+/// A thread that compacts generations of a store, one at a time, before their updated rows take all of their memory. When it is dropped, the
+/// compaction that runs is ended, and the thread; until then it keeps the store open.
+#[derive(Debug)]
+pub struct Compactor {
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where updates and the compactor meet.
+#[derive(Debug)]
+pub(super) struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Bytes from which on a generation is compacted, and how much it has to grow after that failed.
+    at: u64,
+    step: u64,
+    patience: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: BTreeSet<u64>,
+    running: Option<u64>,
+    /// Of each generation: compactions that have ended, and whether the last came about.
+    ended: HashMap<u64, (u64, bool)>,
+    /// Bytes that generations took when they were last noted; and when their compaction failed, if nothing was compacted since.
+    bytes: HashMap<u64, u64>,
+    failed: HashMap<u64, u64>,
+    stops: bool,
+}
+
+impl Desk {
+    /// After an update: the latest rows of that generation take so many bytes.
+    pub(super) fn note(&self, generation: u64, bytes: u64) {
+        let mut state = lock(&self.state);
+        state.bytes.insert(generation, bytes);
+        let failed = state.failed.get(&generation).map_or(0, |failed| failed.saturating_add(self.step));
+        if bytes >= self.at.max(failed) && state.wanted.insert(generation) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for a compaction of that generation: one that runs, or else one that is made for this. Whether it came about.
+    fn compacted(&self, generation: u64, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        let ended = |state: &State| state.ended.get(&generation).copied().unwrap_or_default();
+        let before = ended(&state).0;
+        if state.running != Some(generation) {
+            state.wanted.insert(generation);
+            self.changed.notify_all();
+        }
+        loop {
+            let (count, came_about) = ended(&state);
+            if count > before {
+                return came_about;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if state.stops || left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left.min(NAP));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The generation that is to be compacted next; `None`: none ever.
+    fn next(&self) -> Option<u64> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.stops {
+                return None;
+            }
+            if let Some(generation) = state.wanted.pop_first() {
+                state.running = Some(generation);
+                return Some(generation);
+            }
+            state = self.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn end(&self, generation: u64, came_about: bool) {
+        let mut state = lock(&self.state);
+        state.running = None;
+        let count = state.ended.get(&generation).map_or(0, |ended| ended.0) + 1;
+        state.ended.insert(generation, (count, came_about));
+        // Updates that came meanwhile noted what was before.
+        state.wanted.remove(&generation);
+        match came_about {
+            true => state.failed.remove(&generation),
+            false => {
+                let bytes = state.bytes.get(&generation).copied().unwrap_or_default();
+                state.failed.insert(generation, bytes)
+            }
+        };
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        lock(&self.state).stops = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Nobody waits for a thread that is gone, whyever it is.
+struct Stops<'a>(&'a Desk);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Store {
+    /// Has a thread compact generations when their updated rows take a share of the memory that they may take, beside updates and look-ups, one
+    /// generation at a time. `report` is called on that thread after each, before updates that wait for it go on: it is told of what failed, and can have hosts
+    /// and executors [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt), without which they keep the memory of what they read before; it must not
+    /// update. A compaction that failed is tried again when the generation has grown by an eighth of the memory more, or an update has no room.
+    ///
+    /// While the compactor lives, an update that finds no room in memory or in the log waits until there is some, and is refused only if a compaction
+    /// fails or does not make any, or takes longer than [`patience`](CompactorOptions::patience).
+    ///
+    /// # Errors
+    /// [`StoreError::Compactor`] if the store has one, if the share is none, or if no thread can be had.
+    pub fn keep_compacted(
+        &self,
+        options: &CompactorOptions,
+        mut report: impl FnMut(&Self, Compacted) + Send + 'static,
+    ) -> Result<Compactor, StoreError> {
+        let refused = |why: String| StoreError::Compactor { why };
+        if !(1..=100).contains(&options.at_percent) {
+            return Err(refused(format!("at_percent is {}, and has to be 1 to 100", options.at_percent)));
+        }
+        let updates = &self.shared.updates;
+        let desk = Arc::new(Desk {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            at: (u128::from(updates.bound) * u128::from(options.at_percent) / 100) as u64,
+            step: updates.bound / 8,
+            patience: options.patience,
+        });
+        let mut place = lock(&updates.desk);
+        if place.strong_count() > 0 {
+            return Err(refused("the store has one: drop it first".to_owned()));
+        }
+        let (store, on) = (self.clone(), desk.clone());
+        let serve = move || {
+            let _stops = Stops(&on);
+            while let Some(generation) = on.next() {
+                let chunks = store.compact(generation);
+                let came_about = chunks.is_ok();
+                // One that was dropped meanwhile needs none.
+                let is_gone = matches!(chunks, Err(StoreError::Volume(VolumeError::NoSuchGeneration { .. })));
+                if let Err(error) = &chunks
+                    && !is_gone
+                {
+                    tracing::warn!(generation, %error, "a generation was not compacted");
+                }
+                if !is_gone {
+                    report(&store, Compacted { generation, chunks });
+                }
+                on.end(generation, came_about);
+            }
+        };
+        let thread = std::thread::Builder::new().name("warprow-compact".to_owned()).spawn(serve);
+        let thread = thread.map_err(|error| refused(format!("its thread does not start: {error}")))?;
+        *place = Arc::downgrade(&desk);
+        Ok(Compactor { desk, thread: Some(thread) })
+    }
+
+    /// Does what has no room after a compaction once more, if the store has a compactor.
+    pub(super) fn with_room<T>(
+        &self,
+        generation: u64,
+        mut attempt: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut done = attempt();
+        let Some(desk) = lock(&self.shared.updates.desk).upgrade() else { return done };
+        let until = Instant::now() + desk.patience;
+        for _ in 0..COMPACTIONS {
+            if !done.as_ref().is_err_and(is_full) || !desk.compacted(generation, until) {
+                break;
+            }
+            done = attempt();
+        }
+        done
+    }
+}
+
+/// Whether a compaction would help.
+fn is_full(error: &StoreError) -> bool {
+    use StoreError::{GpuOverlayFull, OverlayFull, Volume};
+    matches!(error, OverlayFull { .. } | GpuOverlayFull { .. } | Volume(VolumeError::LogFull { .. }))
+}
+
+impl Drop for Compactor {
+    fn drop(&mut self) {
+        self.desk.stop();
+        let Some(thread) = self.thread.take() else { return };
+        // Dropped by what it calls itself, it ends when that returns.
+        if thread.thread().id() != std::thread::current().id() {
+            // What it panicked with was told where it did.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a store's updates find its compactor, if there is one.
+pub(super) type DeskPlace = Mutex<Weak<Desk>>;
