@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(before, [0, 0, 1]);
         // Their words differ by more than the number.
         assert_ne!(hash(1, 5) >> 32, hash(key, 5) >> 32);
-        assert_eq!(map.update(&put, staged, true).published, shown | abi::SNAPSHOT_CREATED | 3 << 1);
+        assert_eq!(map.update(&put, staged, true).published, abi::SNAPSHOT_TAKEN | abi::SNAPSHOT_CREATED | 4 << 1);
         // It is said of what lies on the side, and of all that is shown later.
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 7, 64));
