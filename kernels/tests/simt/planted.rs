@@ -47,7 +47,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "a look back that takes a tile's own count for that of all",
         sorted,
-        24,
+        240,
         patch("sort.cuh", "            if (state & STATE_ALL) break;\n", "            break;\n"),
     ),
     planted(
@@ -59,7 +59,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "states that a sweep finds of another",
         sorted,
-        24,
+        240,
         patch("sort.cuh", "        states_of(p, tile)[others + digit] = 0;\n", ""),
     ),
     planted(
