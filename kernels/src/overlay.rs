@@ -30,8 +30,6 @@ pub struct OverlayMap {
     /// Table and row of its records.
     records: Vec<(u32, u64)>,
     rows_used: u64,
-    /// Of its records, those that launches are to see.
-    published: usize,
     /// Some of its records are of created keys.
     created: bool,
 }
@@ -83,18 +81,7 @@ impl OverlayMap {
         let words = (capacity * 2).next_power_of_two();
         let rows = side.checked_sub((words * 8 + capacity * 32) as u64)? / LINE * LINE;
         let (words, records) = (vec![0; words].into(), Vec::new());
-        Some(Self {
-            base,
-            capacity,
-            rows,
-            side: 0,
-            shown: 0,
-            words,
-            records,
-            rows_used: 0,
-            published: 0,
-            created: false,
-        })
+        Some(Self { base, capacity, rows, side: 0, shown: 0, words, records, rows_used: 0, created: false })
     }
 
     fn place(&self, part: usize, side: usize) -> u64 {
@@ -145,7 +132,7 @@ impl OverlayMap {
         self.side = 1 - self.shown;
         self.words.fill(0);
         self.records.clear();
-        (self.rows_used, self.published, self.created) = (0, 0, false);
+        (self.rows_used, self.created) = (0, false);
     }
 
     /// What is put in next.
@@ -192,18 +179,21 @@ impl OverlayMap {
         true
     }
 
-    /// What launches see of the side that is written to.
+    /// What launches see when all of the side that is written to is shown.
     fn snapshot(&self) -> u64 {
         let created = if self.created { abi::SNAPSHOT_CREATED } else { 0 };
-        abi::SNAPSHOT_TAKEN | created | (self.published as u64) << 1 | self.side as u64
+        abi::SNAPSHOT_TAKEN | created | (self.records.len() as u64) << 1 | self.side as u64
     }
 
-    /// The launch that puts them in. `shown`: with it all records that were put in are to be seen; else with a later one.
-    pub fn update(&mut self, put: &Overlaid, staged: Staged, shown: bool) -> abi::Update {
+    /// A launch that shows the side has begun: it is the other one's turn next.
+    pub fn showing(&mut self) {
+        self.shown = self.side;
+    }
+
+    /// The launch that puts them in. `shown`: with it all records that were put in are to be seen; else with a later one. When it has begun,
+    /// that is to be told ([`showing`](Self::showing)); one that could not begin has shown nothing.
+    pub fn update(&self, put: &Overlaid, staged: Staged, shown: bool) -> abi::Update {
         let is_first = self.records.len() == put.records.len();
-        if shown {
-            (self.published, self.shown) = (self.records.len(), self.side);
-        }
         abi::Update {
             overlay: self.header_at(),
             words: self.place(0, self.side),
@@ -290,9 +280,15 @@ mod tests {
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 7, 64));
         assert_ne!(map.update(&put, staged, true).published & abi::SNAPSHOT_CREATED, 0);
+        // A launch that did not begin has shown nothing: the side is the one to be cleared again.
+        for _ in 0..2 {
+            map.turn();
+            let mut put = map.begin();
+            assert!(map.put(&mut put, 1, 5, 64));
+            assert_eq!(map.update(&put, staged, true).published, shown | 1);
+        }
+        map.showing();
         map.turn();
-        let mut put = map.begin();
-        assert!(map.put(&mut put, 1, 5, 64));
-        assert_eq!(map.update(&put, staged, true).published, shown | 1);
+        assert_eq!(map.update(&map.begin(), staged, true).published, abi::SNAPSHOT_TAKEN);
     }
 }

@@ -85,6 +85,9 @@ impl Updates {
             // A launch that begins a side clears it: the piece may be empty.
             let is_needed = shown || !put.records.is_empty();
             let update = self.map.update(&put, staged, shown);
+            if shown {
+                self.map.showing();
+            }
             launches.extend(is_needed.then_some(update));
         }
         Some(launches)

@@ -153,6 +153,13 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     ended.map_err(|failure| {
         let remedy = format!("the rows before row {0} are updated: go on with --from {0}", at.next);
         let failure = failure.detail("updated", updated).detail("next", at.next as u64);
+        // It was to make room, and says why there is none.
+        let failure = match &beside.failed {
+            Some(why) => failure
+                .detail("compaction_failed", why.clone())
+                .remedy(format!("mend what kept a compaction from making room: {why}")),
+            None => failure,
+        };
         match (updated, &*failure.remedy) {
             (0, _) => failure,
             (_, "") => failure.remedy(remedy),

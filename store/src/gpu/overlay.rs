@@ -263,6 +263,7 @@ impl GpuOverlay {
             }
             inner.launches += 1;
             if left.is_empty() {
+                inner.map.showing();
                 return self.wait(inner);
             }
         }
