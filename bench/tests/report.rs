@@ -27,6 +27,8 @@ fn ring_gpu() -> Value {
         commands_per_second: rate,
         commands_per_second_and_thread: rate / f64::from(threads),
         share_of_linear: 0.9,
+        sum_of_threads: rate * 1.1,
+        sum_of_linear: 0.95,
         commands_per_second_of_lookups: rate * 0.8,
         slowest_thread: rate / f64::from(threads),
         fastest_thread: rate / f64::from(threads),

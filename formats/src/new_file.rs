@@ -1,11 +1,12 @@
 //! A file that nobody sees before it is whole, and of which a kill leaves nothing.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 use tempfile::NamedTempFile;
@@ -65,16 +66,35 @@ impl NewFile {
         match kind {
             Kind::Named(file) if replace => file.persist(&path).map(drop).map_err(|error| error.error),
             Kind::Named(file) => file.persist_noclobber(&path).map(drop).map_err(|error| error.error),
-            Kind::Unnamed(file) => match link(&file, &path) {
-                Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {
-                    // Only a name can be moved onto another.
-                    let named = temporary().make_in(directory(&path), |other| link(&file, other))?;
-                    named.into_temp_path().persist(&path).map_err(|error| error.error)
-                }
-                other => other,
-            },
+            Kind::Unnamed(file) => name(file, &path, replace, link),
         }
     }
+}
+
+/// Gives a file without a name one.
+fn name(file: File, path: &Path, replace: bool, link: impl Fn(&File, &Path) -> io::Result<()>) -> io::Result<()> {
+    match link(&file, path) {
+        Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {
+            // Only a name can be moved onto another.
+            let named = temporary().make_in(directory(path), |other| link(&file, other))?;
+            named.into_temp_path().persist(path).map_err(|error| error.error)
+        }
+        Err(error) if has_no_links(&error) => {
+            let permissions = file.metadata()?.permissions();
+            let mut named = temporary().permissions(permissions).tempfile_in(directory(path))?;
+            (&file).rewind()?;
+            io::copy(&mut &file, named.as_file_mut())?;
+            named.as_file().sync_all()?;
+            NewFile { kind: Kind::Named(named), path: path.to_owned() }.persist(replace)
+        }
+        other => other,
+    }
+}
+
+/// Whether it says that files there, made without a name, cannot get one: some file systems have those, and no links.
+fn has_no_links(error: &io::Error) -> bool {
+    let known = [Errno::EPERM, Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EXDEV, Errno::ENOENT, Errno::EMLINK];
+    error.raw_os_error().is_some_and(|code| known.contains(&Errno::from_raw(code)))
 }
 
 fn temporary() -> tempfile::Builder<'static, 'static> {
@@ -124,6 +144,31 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
         write("third").persist(true).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "third");
+        assert_eq!(listed(), ["t"]);
+    }
+
+    #[test]
+    fn where_there_are_no_links_it_is_copied_to_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let listed = || std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let refuses = |code: Errno| move |_: &File, _: &Path| Err(io::Error::from(code));
+        let unnamed = |content: &[u8]| {
+            let mut file = tempfile::tempfile_in(dir.path()).unwrap();
+            file.write_all(content).unwrap();
+            file
+        };
+        for (code, content) in [(Errno::EPERM, "first"), (Errno::EOPNOTSUPP, "second"), (Errno::ENOENT, "third")] {
+            name(unnamed(content.as_bytes()), &path, true, refuses(code)).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+            assert_eq!(listed(), ["t"]);
+        }
+        let refused = name(unnamed(b"fourth"), &path, false, refuses(Errno::EPERM)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        // Another reason is the caller's to know.
+        let refused = name(unnamed(b"fourth"), &path, true, refuses(Errno::ENOSPC)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::ENOSPC as i32));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "third");
         assert_eq!(listed(), ["t"]);
     }

@@ -1,4 +1,6 @@
-//! What finding different keys takes, where it is not by a bit for each: `cuda/sort.cuh`.
+//! What finding different keys takes: memory, and numbers of `cuda/sort.cuh`.
+
+use crate::abi::{KEY_ALIGN, Lookup};
 
 /// Bits of a word below its key: uniques' slots, or positions.
 pub const WORD_BITS: u32 = 30;
@@ -30,6 +32,86 @@ pub const fn sweeps(keys: u64) -> u32 {
     match keys {
         0..=1 => 1,
         _ => (keys - 1).ilog2() / 8 + 1,
+    }
+}
+
+/// What a look-up's launches need memory for, at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs {
+    /// Ids of a batch.
+    pub ids: u64,
+    /// Different rows of a batch.
+    pub uniques: u64,
+    /// Keys that have a bit, a multiple of [`KEY_ALIGN`]; 0: none has.
+    pub bits: u64,
+    /// Words that are sorted.
+    pub words: u64,
+    /// Slots of a hash table.
+    pub slots: u64,
+    /// Warps that count: [`Shape::parts`](crate::Shape::parts).
+    pub parts: u32,
+    /// Bytes from one staged row to the next, a multiple of 16.
+    pub stride: u64,
+}
+
+/// Where the arrays begin with which launches find a batch's different rows, and bring them: bytes from the memory's begin.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Places {
+    bitmap: u64,
+    summary: u64,
+    base: u64,
+    parts: u64,
+    sorting: u64,
+    words: u64,
+    sorted: u64,
+    slots: u64,
+    numbers: u64,
+    place: u64,
+    unique: u64,
+    status: u64,
+    staging: u64,
+}
+
+impl Places {
+    /// `room` gives out bytes, aligned to 256, of memory that is zero before the first launch.
+    pub fn new(needs: &Needs, mut room: impl FnMut(u64) -> u64) -> Self {
+        let &Needs { ids, uniques, bits, words, slots, .. } = needs;
+        Self {
+            bitmap: room(bits / 8),
+            summary: room(bits.div_ceil(32 * KEY_ALIGN) * 4),
+            base: room(bits / KEY_ALIGN * 4),
+            parts: room(u64::from(needs.parts) * 4),
+            sorting: room(sorting_bytes(words)),
+            words: room(words * 8),
+            sorted: room(words * 8),
+            slots: room(slots * 8),
+            numbers: room(slots * 4),
+            place: room(ids * 8),
+            unique: room(uniques * 8),
+            status: room(uniques),
+            staging: room(uniques.saturating_mul(needs.stride)),
+        }
+    }
+
+    /// The look-up with those places, in memory that begins at that address.
+    #[must_use]
+    pub fn of(&self, memory: u64, lookup: Lookup) -> Lookup {
+        Lookup {
+            bitmap: memory + self.bitmap,
+            summary: memory + self.summary,
+            base: memory + self.base,
+            parts: memory + self.parts,
+            sorting: memory + self.sorting,
+            words: memory + self.words,
+            sorted: memory + self.sorted,
+            slots: memory + self.slots,
+            numbers: memory + self.numbers,
+            place: memory + self.place,
+            unique: memory + self.unique,
+            status: memory + self.status,
+            staging: memory + self.staging,
+            ..lookup
+        }
     }
 }
 

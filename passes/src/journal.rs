@@ -122,8 +122,8 @@ impl Journal {
             records.iter().filter(|it| it.pass == last).flat_map(|it| it.keys.iter().copied()).collect();
         if let Some(key) = absent.iter().copied().filter(|key| !named.contains(key)).min() {
             let what = format!(
-                "{} of its keys are not in the table, such as {key}: it is of another, or of this one before it was loaded anew. Export the whole \
-                 table, and begin another",
+                "{} of its keys are not in the table, such as {key}: it is of another, of this one before it was loaded anew, or of a pass that died \
+                 as it created keys while a journal was written otherwise. Export the whole table, and begin another",
                 absent.len()
             );
             let source = io::Error::new(ErrorKind::InvalidData, what);

@@ -705,6 +705,7 @@ pub(crate) fn is_updated(generation: &Generation) -> bool {
 mod tests {
     use std::ops::ControlFlow;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec};
     use warprow_soft_controller::{Namespace, Ram, SoftController};
@@ -798,6 +799,41 @@ mod tests {
         let mut rows = lock(&third.rows).clone();
         rows.sort_unstable();
         assert_eq!(rows, [(slot, vec![3; ROW]), (67_890, vec![4; ROW])]);
+    }
+
+    /// The caller may compact too, while the compactor lives.
+    #[test]
+    fn an_update_without_room_waits_for_somebody_else_s_compaction() {
+        let (store, generation) = keyed();
+        let (told, reports) = std::sync::mpsc::channel();
+        let compactor =
+            store.keep_compacted(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
+        store.update("a", &[1000], &[1; ROW]).unwrap();
+        let others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+        let full = AtomicBool::new(true);
+        let attempt = || match full.swap(false, Ordering::Relaxed) {
+            true => Err(StoreError::GpuOverlayFull { bytes: 2, bound: 1 }),
+            false => Ok(()),
+        };
+        std::thread::scope(|scope| {
+            let update = scope.spawn(|| store.with_room(generation, attempt));
+            assert!(reports.recv_timeout(Duration::from_millis(100)).is_err(), "it goes on to wait");
+            drop(others);
+            update.join().unwrap().unwrap();
+        });
+        assert!(reports.recv().unwrap().chunks.is_ok());
+        store.update("a", &[1000], &[2; ROW]).unwrap();
+        // Nor does it wait longer than the compactor lives.
+        let _others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+        full.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let update = scope.spawn(|| store.with_room(generation, attempt));
+            while full.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            drop(compactor);
+            assert!(matches!(update.join().unwrap(), Err(StoreError::GpuOverlayFull { .. })));
+        });
     }
 
     /// Who holds a generation as it was before compactions gets an overlay of its index, or none.

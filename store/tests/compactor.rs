@@ -26,12 +26,17 @@ fn table(name: &str, rows: u64, random: &mut fastrand::Rng) -> Table {
     table
 }
 
-fn store(bytes: u64) -> (Vec<Arc<SoftController>>, Store) {
+/// A drive of so many bytes, and a store on it with table "t".
+fn loaded(bytes: u64, seed: u64) -> (Vec<Arc<SoftController>>, Store, Table, fastrand::Rng) {
     let drives = vec![common::drive("drive", bytes, 512)];
     let format = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
     let options = OpenOptions::default().with_overlay_bytes(BOUND);
     let store = Store::create(&common::devices(&drives), &format, &options).unwrap();
-    (drives, store)
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let table = table("t", 800, &mut random);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    (drives, store, table, random)
 }
 
 fn rows_by_key(store: &Store, name: &str) -> Vec<(u64, Vec<u8>)> {
@@ -87,10 +92,7 @@ fn change(
 /// Many times as much as memory holds, without anybody who calls `compact`: nothing is refused, and look-ups go on.
 #[test]
 fn updates_go_on_for_ever() {
-    let (drives, store) = store(64 << 20);
-    let mut random = fastrand::Rng::with_seed(1);
-    let mut table = table("t", 800, &mut random);
-    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let (drives, store, mut table, mut random) = loaded(64 << 20, 1);
     let host = store.attach_host(HostOptions::default().with_checked_keys()).unwrap();
     let options = PlanOptions::default().with_max(1, 2).with_out(DType::U8).with_growth();
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
@@ -138,10 +140,7 @@ fn updates_go_on_for_ever() {
 
 #[test]
 fn a_compaction_that_fails_is_reported_and_loses_nothing() {
-    let (_drives, store) = store(24 << 20);
-    let mut random = fastrand::Rng::with_seed(2);
-    let mut all = table("t", 800, &mut random);
-    common::load(&store, std::slice::from_ref(&all), &LoadOptions::default());
+    let (_drives, store, mut all, mut random) = loaded(24 << 20, 2);
     // The log has its chunk; the rest is taken.
     change(&store, &mut all, (1, 0), &mut random).unwrap();
     let other = table("other", 4000, &mut random);
@@ -187,10 +186,7 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
 
 #[test]
 fn an_update_waits_no_longer_than_it_may() {
-    let (_drives, store) = store(24 << 20);
-    let mut random = fastrand::Rng::with_seed(3);
-    let mut table = table("t", 800, &mut random);
-    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let (_drives, store, mut table, mut random) = loaded(24 << 20, 3);
     let host = store.attach_host(HostOptions::default()).unwrap();
     let options = CompactorOptions::default().with_at_percent(100).with_patience(Duration::from_millis(50));
     let (go_on, goes_on) = mpsc::channel::<()>();
@@ -220,10 +216,7 @@ fn an_update_waits_no_longer_than_it_may() {
 
 #[test]
 fn there_is_one_compactor_and_it_may_be_dropped_by_what_it_calls() {
-    let (_drives, store) = store(24 << 20);
-    let mut random = fastrand::Rng::with_seed(4);
-    let mut table = table("t", 800, &mut random);
-    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let (_drives, store, mut table, mut random) = loaded(24 << 20, 4);
     for percent in [0, 101] {
         let refused = store.keep_compacted(&CompactorOptions::default().with_at_percent(percent), |_, _| ());
         assert!(matches!(refused, Err(StoreError::Compactor { .. })), "{refused:?}");

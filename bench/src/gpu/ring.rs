@@ -46,6 +46,10 @@ pub struct GpuRingResult {
     pub commands_per_second_and_thread: f64,
     /// The rate by as many times that of one thread, or of the fewest that were measured.
     pub share_of_linear: f64,
+    /// Median of the sum of all threads' own commands a second, each from its first doorbell to its last completion.
+    pub sum_of_threads: f64,
+    /// That, by as many times the same of the fewest.
+    pub sum_of_linear: f64,
     /// Median commands a second over whole look-ups, deduplication and output included.
     pub commands_per_second_of_lookups: f64,
     /// Median commands a second of the slowest thread and of the fastest, from its first doorbell to its last completion by the
@@ -91,7 +95,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
     let looker = Looker::new(&plan, stream, &request)?;
-    let (mut slowest, mut fastest) = (Vec::new(), Vec::new());
+    let (mut slowest, mut fastest, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     let (mut rates, mut whole, mut commands, mut lookups, mut anomalies) = (Vec::new(), Vec::new(), 0, 0, 0);
     let began = Instant::now();
     let mut told = began;
@@ -109,6 +113,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
             whole.push(report.commands as f64 / took.as_secs_f64());
             let own: Vec<f64> = drives.iter().filter_map(|drive| rate_of(&drive.watched())).collect();
             slowest.push(own.iter().copied().fold(f64::INFINITY, f64::min));
+            sums.push(own.iter().sum());
             fastest.push(own.iter().copied().fold(0.0, f64::max));
         }
         lookups += 1;
@@ -124,6 +129,8 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         commands_per_second: rate,
         commands_per_second_and_thread: rate / f64::from(setup.threads),
         share_of_linear: 1.0,
+        sum_of_threads: median(sums),
+        sum_of_linear: 1.0,
         commands_per_second_of_lookups: median(whole),
         slowest_thread: median(slowest),
         fastest_thread: median(fastest),
@@ -145,6 +152,9 @@ fn rate_of(watched: &Watched) -> Option<f64> {
 /// Fills in how each does beside the one with the fewest threads.
 pub fn scale(results: &mut [GpuRingResult]) {
     let by_threads = |a: &&GpuRingResult, b: &&GpuRingResult| a.threads.cmp(&b.threads);
-    let Some(one) = results.iter().min_by(by_threads).map(|it| it.commands_per_second_and_thread) else { return };
-    results.iter_mut().for_each(|it| it.share_of_linear = it.commands_per_second_and_thread / one);
+    let Some(one) = results.iter().min_by(by_threads).cloned() else { return };
+    for it in results {
+        it.share_of_linear = it.commands_per_second_and_thread / one.commands_per_second_and_thread;
+        it.sum_of_linear = it.sum_of_threads / f64::from(it.threads) / (one.sum_of_threads / f64::from(one.threads));
+    }
 }

@@ -113,16 +113,14 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     let ids = ids(args, chosen, &info)?;
     let subject = || args.rows.display().to_string();
     if ids.len() as u64 != chosen.table.rows {
-        let (given, rows) = (units::plural(ids.len() as u64, "id"), units::plural(chosen.table.rows, "row"));
-        return Err(Failure::input(subject(), format!("there are {given} for {rows}")).remedy("give one for each row"));
+        return Err(not_each(args, ids.len() as u64, chosen.table.rows));
     }
     if chosen.table.dim != info.dim {
         let what = format!("its rows have {} elements, those of table {:?} {}", chosen.table.dim, info.name, info.dim);
         return Err(Failure::input(subject(), what).remedy("give rows of the table's width"));
     }
     if args.from > chosen.table.rows {
-        let what = format!("the file has {}", units::plural(chosen.table.rows, "row"));
-        return Err(Failure::usage("--from", what).remedy("give the row to go on with"));
+        return Err(behind(chosen.table.rows));
     }
     let rows = chosen.file.rows(chosen.table);
     let converted = match chosen.table.dtype == info.dtype {
@@ -206,7 +204,9 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
 fn empty<'a>(args: &UpdateArgs, file: &'a TableFile) -> Option<&'a str> {
     let glob = args.tensor.as_deref().map(WildMatch::new);
     let meant = |name: &str| glob.as_ref().is_none_or(|glob| glob.matches(name));
-    if file.tables.iter().any(|table| meant(&table.name)) {
+    // One that cannot be read may be the one that is meant: choosing says why.
+    let mut skipped = file.skipped.iter().map(|(name, _)| name).filter(|name| !file.empty.contains(name));
+    if file.tables.iter().any(|table| meant(&table.name)) || skipped.any(|name| meant(name)) {
         return None;
     }
     file.empty.iter().map(|name| &**name).find(|name| meant(name))
@@ -215,6 +215,13 @@ fn empty<'a>(args: &UpdateArgs, file: &'a TableFile) -> Option<&'a str> {
 fn nothing(args: &UpdateArgs, tensor: &str) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let given = given(args)?.map_or(0, |ids| ids.len());
+    if given > 0 {
+        return Err(not_each(args, given as u64, 0));
+    }
+    if args.from > 0 {
+        return Err(behind(0));
+    }
     let text =
         format!("Nothing to update in table {:?}: {tensor:?} in {} has no rows.", info.name, args.rows.display());
     Done::new(
@@ -224,6 +231,18 @@ fn nothing(args: &UpdateArgs, tensor: &str) -> Result<Done, Failure> {
             "compactions": 0, "compaction_failed": null, "converted_from": null,
         }),
     )
+}
+
+fn not_each(args: &UpdateArgs, ids: u64, rows: u64) -> Failure {
+    let (given, rows) = (units::plural(ids, "id"), units::plural(rows, "row"));
+    Failure::input(args.rows.display().to_string(), format!("there are {given} for {rows}"))
+        .remedy("give one for each row")
+}
+
+/// Of `--from`.
+fn behind(rows: u64) -> Failure {
+    Failure::usage("--from", format!("the file has {}", units::plural(rows, "row")))
+        .remedy("give the row to go on with")
 }
 
 /// What was compacted beside the updates.
@@ -247,13 +266,18 @@ fn compactor(store: &Store, beside: &Arc<Mutex<Beside>>) -> Result<Compactor, Fa
     Ok(compactor?)
 }
 
+/// The ids that the command line names.
+fn given(args: &UpdateArgs) -> Result<Option<Keys>, Failure> {
+    match (&args.ids, &args.ids_file) {
+        (Some(list), _) => lookup::parse_ids(list).map(Some),
+        (None, Some(file)) => lookup::read_file(file).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
 /// Whose the rows are: ids, or keys by their bits.
 fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
-    let given = match (&args.ids, &args.ids_file) {
-        (Some(list), _) => Some(lookup::parse_ids(list)?),
-        (None, Some(file)) => Some(lookup::read_file(file)?),
-        (None, None) => None,
-    };
+    let given = given(args)?;
     let (bits, signed): (Vec<u64>, bool) = match (given, chosen.table.keys) {
         (Some(Keys::Signed(ids)), _) => (ids.into_iter().map(|id| id as u64).collect(), true),
         (Some(Keys::Unsigned(ids)), _) => (ids, false),

@@ -275,6 +275,19 @@ fn a_file_without_rows_updates_nothing() {
     let none = rig.npy("none.npy", 0, 4, |_, _| 0.0);
     assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", &none, "--keys", "absent.npy"])["rows"], 0);
     rig.fails(&["update", "x", "-d", &drive, "--rows", &none], 3);
+    // Ids that have no rows, and rows behind its end, are what they are with any other file.
+    let refused = rig.fails(&["update", "t", "-d", &drive, "--rows", &none, "--ids", "1,2"], 3);
+    assert!(refused["message"].as_str().unwrap().contains("2 ids for 0 rows"), "{refused}");
+    rig.fails(&["update", "t", "-d", &drive, "--rows", &none, "--from", "5"], 2);
+    // A tensor that cannot be read may be the one that is meant.
+    let header = r#"{"a":{"dtype":"BOOL","shape":[2,4],"data_offsets":[0,8]},"z":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]}}"#;
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+    std::fs::write(rig.path("skipped.safetensors"), bytes).unwrap();
+    let skipped = rig.path("skipped.safetensors");
+    let update = ["update", "t", "-d", &drive, "--rows", skipped.to_str().unwrap(), "--ids", "1,2"];
+    let refused = rig.fails(&update, 3);
+    assert!(refused["message"].as_str().unwrap().contains("BOOL"), "{refused}");
+    assert_eq!(rig.ok(&[&update[..6], &["--tensor", "z"]].concat())["rows"], 0);
     // A table of no rows is none.
     let refused = rig.fails(&["load", "-d", &drive, &none], 3);
     assert!(refused["message"].as_str().unwrap().contains("no rows"), "{refused}");

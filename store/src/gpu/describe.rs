@@ -7,6 +7,7 @@ use warprow_layout::Table;
 
 use super::GpuError;
 use super::dedupe::MOST_BITMAP_KEYS;
+use super::dedupe::Sizes;
 use super::executor::{element_of, keys_of, landing_stride};
 use super::view::{GpuTable, View};
 use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
@@ -192,9 +193,10 @@ impl Description {
         }
     }
 
-    /// The most different rows outside GPU memory of a batch of so many ids. `follows`: of whatever tables come in the place of these.
-    pub(crate) fn most_uniques(&self, ids: u64, follows: bool) -> u64 {
-        if follows { self.keys.all() } else { self.keyed_rows }.min(ids)
+    /// What batches of up to so many ids are, at most; rows are among all keys where the plan follows updates.
+    pub(crate) fn sizes(&self, ids: u64, follows: bool) -> Sizes {
+        let keys = self.keys.all();
+        Sizes { ids, keys, uniques: if follows { keys } else { self.keyed_rows }.min(ids) }
     }
 
     /// The name of table number `index` of those that look-ups read.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_kernels::abi::TICKETS;
+use warprow_kernels::dedupe::Needs;
 use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
 
 use super::GpuError;
@@ -106,8 +107,7 @@ impl GpuPlan {
             3..=8 => 1 << 18,
             _ => 1 << 17,
         });
-        let sizes = Sizes { ids: options.max_ids as u64, keys: description.keys.all(), uniques: 0 };
-        let sizes = Sizes { uniques: description.most_uniques(sizes.ids, attached.options.following), ..sizes };
+        let sizes = description.sizes(options.max_ids as u64, attached.options.following);
         let many = many(&attached.gpu, &options, sizes, description.keys.dram > 0)?;
         let mut prepared = Prepared {
             many,
@@ -200,6 +200,20 @@ impl Prepared {
 
     pub(crate) fn sharing(&self, ids: u64) -> Sharing {
         self.sharing[usize::from(ids >= MANY)]
+    }
+
+    /// What a slot's launches need memory for.
+    pub(crate) fn needs(&self) -> Needs {
+        let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.following);
+        Needs {
+            ids: sizes.ids,
+            uniques: sizes.uniques,
+            bits: if self.many == Dedupe::Bitmap { sizes.keys } else { 0 },
+            words: self.many.words(sizes),
+            slots: self.many.slots(sizes),
+            parts: Shape::parts(self.attached.gpu.sms()),
+            stride: self.description.stride.into(),
+        }
     }
 
     /// The shape of a launch of so many ids and rows or bags.

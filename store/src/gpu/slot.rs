@@ -9,12 +9,11 @@ use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
 use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
 use warprow_kernels::abi::{self, TICKETS};
-use warprow_kernels::dedupe::{slots_log2, sorting_bytes, sweeps};
-use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS, Shape};
+use warprow_kernels::dedupe::{Places, slots_log2, sweeps};
+use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS};
 
 use super::GpuError;
 use super::batch::{GpuBatch, GpuOutput, Len};
-use super::dedupe::{Dedupe, Sizes};
 use super::error::QueueFault;
 use super::executor::element_of;
 use super::launch::{self, Side};
@@ -31,6 +30,8 @@ pub(crate) struct State {
     number: u32,
     memory: DeviceMemory,
     places: Places,
+    /// Where masks of prefetched batches begin.
+    kept: u64,
     tickets: Arc<Registered>,
     gate: Arc<Gate>,
     sets: Vec<QueueSet>,
@@ -105,25 +106,6 @@ impl Graphs {
     }
 }
 
-/// Where things begin in a slot's memory.
-#[derive(Clone, Copy, Debug, Default)]
-struct Places {
-    bitmap: u64,
-    summary: u64,
-    base: u64,
-    parts: u64,
-    sorting: u64,
-    words: u64,
-    sorted: u64,
-    slots: u64,
-    numbers: u64,
-    place: u64,
-    unique: u64,
-    status: u64,
-    staging: u64,
-    kept: u64,
-}
-
 /// What is known of a ticket's place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Issued {
@@ -162,34 +144,15 @@ impl State {
     /// Allocates the buffers of a slot, and takes its queues.
     pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
         let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
-        let ids = plan.options.max_ids as u64;
-        let uniques = plan.description.most_uniques(ids, plan.attached.options.following);
-        let (many, keys) = (plan.many, plan.description.keys.all());
-        let sizes = Sizes { ids, keys, uniques };
-        let bits = if many == Dedupe::Bitmap { keys } else { 0 };
-        let (words, slots) = (many.words(sizes), many.slots(sizes));
         let mut bytes = 0u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
             bytes = begin + len;
             begin
         };
-        let places = Places {
-            bitmap: room(bits / 8),
-            summary: room(bits.div_ceil(32768) * 4),
-            base: room(bits / 1024 * 4),
-            parts: room(u64::from(Shape::parts(gpu.sms())) * 4),
-            sorting: room(if bits == 0 { sorting_bytes(words) } else { 0 }),
-            words: room(words * 8),
-            sorted: room(words * 8),
-            slots: room(slots * 8),
-            numbers: room(slots * 4),
-            place: room(ids * 8),
-            unique: room(uniques * 8),
-            status: room(uniques),
-            staging: room(uniques.saturating_mul(u64::from(plan.description.stride))),
-            kept: room(if plan.options.prefetch { ids } else { 0 }),
-        };
+        let needs = plan.needs();
+        let places = Places::new(&needs, &mut room);
+        let kept = room(if plan.options.prefetch { needs.ids } else { 0 });
         let memory = DeviceMemory::new(gpu, bytes.max(1))?;
         let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
         let gate = Arc::new(Gate::new(gpu)?);
@@ -216,7 +179,21 @@ impl State {
         let resting = Resting::No;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
-        Ok(Self { number, memory, places, tickets, gate, sets, descriptors, issued, answered, graphs, side, resting })
+        Ok(Self {
+            number,
+            memory,
+            places,
+            kept,
+            tickets,
+            gate,
+            sets,
+            descriptors,
+            issued,
+            answered,
+            graphs,
+            side,
+            resting,
+        })
     }
 
     /// Launches that were given out and have ended.
@@ -271,7 +248,7 @@ impl State {
 
     /// The mask of a batch that was prefetched.
     pub(super) fn kept(&self) -> u64 {
-        self.memory.address() + self.places.kept
+        self.memory.address() + self.kept
     }
 
     /// Counts a launch of a ticket's: the number that ends it.
@@ -607,12 +584,11 @@ pub(super) fn describe(
     out: &GpuOutput,
     (ids, ticket): (u64, usize),
 ) -> abi::Lookup {
-    let (memory, places, sharing) = (state.memory.address(), &state.places, plan.sharing(ids));
+    let sharing = plan.sharing(ids);
     let (counts, id_count) = match batch.len {
         Len::Host(ids) => (0, ids as u64),
         Len::Device(counts) => (counts, 0),
     };
-    let uniques = plan.description.most_uniques(plan.options.max_ids as u64, plan.attached.options.following);
     let lookup = abi::Lookup {
         ids: batch.ids,
         offsets: batch.offsets.unwrap_or(0),
@@ -642,10 +618,6 @@ pub(super) fn describe(
         rich: plan.description.rich.into(),
         lines_of_row: plan.lines_of_row,
         dedupe: plan.many.code(),
-        feature: 0,
-        table: 0,
-        segment: 0,
-        slot: 0,
         tickets: state.tickets.address(),
         gate: state.gate.address(),
         queues: state.descriptors.address(),
@@ -653,28 +625,15 @@ pub(super) fn describe(
         drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
         keys: plan.description.keys.all(),
         ssd_key: plan.description.keys.dram,
-        bitmap: memory + places.bitmap,
-        summary: memory + places.summary,
-        base: memory + places.base,
-        parts: memory + places.parts,
-        sorting: memory + places.sorting,
-        words: memory + places.words,
-        sorted: memory + places.sorted,
-        slots: memory + places.slots,
-        numbers: memory + places.numbers,
-        slots_log2: slots_log2(uniques),
+        slots_log2: slots_log2(plan.needs().uniques),
         sweeps: sweeps(plan.description.keys.all()),
-        unused: 0,
-        place: memory + places.place,
-        unique: memory + places.unique,
-        status: memory + places.status,
-        staging: memory + places.staging,
         staging_stride: u64::from(plan.description.stride),
         slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
         overlay: plan.attached.overlay_at(),
-        kept: 0,
         first: plan.description.first,
+        ..abi::Lookup::default()
     };
+    let lookup = state.places.of(state.memory.address(), lookup);
     at_state(plan, lookup, plan.state(state.number, None))
 }
 

@@ -12,6 +12,8 @@ use crate::{Store, StoreError};
 
 /// How long a thread sleeps before it looks again, though nobody has woken it.
 const NAP: Duration = Duration::from_secs(1);
+/// How long it waits before it looks again whether another's compaction has ended.
+const PAUSE: Duration = Duration::from_millis(10);
 /// What an update that has no room waits for, at most: one that runs, which may have begun before, and one for itself.
 const COMPACTIONS: usize = 2;
 
@@ -153,6 +155,12 @@ impl Desk {
         self.changed.notify_all();
     }
 
+    /// A moment in which another's compaction may end; whether there is to be another moment.
+    fn pause(&self) -> bool {
+        let (state, _) = self.changed.wait_timeout(lock(&self.state), PAUSE).unwrap_or_else(PoisonError::into_inner);
+        !state.stops
+    }
+
     fn stop(&self) {
         lock(&self.state).stops = true;
         self.changed.notify_all();
@@ -204,7 +212,13 @@ impl Store {
         let serve = move || {
             let _stops = Stops(&on);
             while let Some(generation) = on.next() {
-                let chunks = store.compact(generation);
+                let chunks = loop {
+                    match store.compact(generation) {
+                        // Somebody else does: that makes room too, and ends.
+                        Err(StoreError::Volume(VolumeError::Rewriting { .. })) if on.pause() => {}
+                        done => break done,
+                    }
+                };
                 let came_about = chunks.is_ok();
                 // One that was dropped meanwhile needs none.
                 let is_gone = matches!(chunks, Err(StoreError::Volume(VolumeError::NoSuchGeneration { .. })));

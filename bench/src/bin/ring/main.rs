@@ -34,7 +34,8 @@ use warprow_workload::{Machine, Pairs};
 ///
 /// With --gpu the rows come through whole look-ups of Warprow's, and the figure is their commands by the time from the first
 /// command to the last completion, by the GPU's clock; rows are random and fresh in each look-up, and all of them compared on
-/// the GPU. Each drive has a thread that answers. With --commands look-ups go on, with the most threads, until so many commands have
+/// the GPU. Each drive has a thread that answers. Drives share a look-up's commands evenly, so it takes as long as the slowest; the sum
+/// of what each thread does by its own clock, from its first doorbell to its last completion, stands beside it. With --commands look-ups go on, with the most threads, until so many commands have
 /// been answered.
 ///
 /// With --gpu --controller gpu a kernel that stays on the GPU answers instead of threads, and the ring code reads nothing but LBAs: what
@@ -178,6 +179,8 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             per_second(it.commands_per_second),
             per_second(it.commands_per_second_and_thread),
             format!("{:.0} %", it.share_of_linear * 100.0),
+            per_second(it.sum_of_threads),
+            format!("{:.0} %", it.sum_of_linear * 100.0),
             per_second(it.commands_per_second_of_lookups),
             it.commands.to_string(),
             it.checked.to_string(),
@@ -187,6 +190,8 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
         "controller threads",
         "commands/s",
         "by thread",
+        "of linear",
+        "sum of threads' own",
         "of linear",
         "of whole look-ups",
         "commands",

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use warprow_gpu_queues::abi::GATE_BYTES;
 use warprow_gpu_queues::{DeviceMemory, Registered};
 use warprow_kernels::abi::{self, KEY_ALIGN, TICKETS, element, outcome, tier};
-use warprow_kernels::dedupe::{slots_log2, sorting_bytes, sweeps};
+use warprow_kernels::dedupe::{self, Needs, slots_log2, sweeps};
 use warprow_kernels::{Ahead, Kernels, Kind, LookupGraph, SMALL_IDS, Shape};
 use warprow_layout::DType;
 use warprow_store::Dedupe;
@@ -53,19 +53,7 @@ struct Places {
     segment: u64,
     default_row: u64,
     lookup: u64,
-    bitmap: u64,
-    summary: u64,
-    base: u64,
-    parts: u64,
-    sorting: u64,
-    words: u64,
-    sorted: u64,
-    slots: u64,
-    numbers: u64,
-    place: u64,
-    unique: u64,
-    status: u64,
-    staging: u64,
+    unique: dedupe::Places,
     seen: u64,
     found: u64,
 }
@@ -112,6 +100,10 @@ impl<'a> Field<'a> {
             end = begin + bytes;
             begin
         };
+        let slots = 1 << slots_log2(ids);
+        // Of all ways at once.
+        let needs =
+            Needs { ids, uniques: ids, bits: keys, words: ids, slots, parts: Shape::parts(gpu.sms()), stride: ROW };
         let places = Places {
             state: room(size_of::<abi::SlotState>() as u64),
             feature: room(size_of::<abi::Feature>() as u64),
@@ -119,19 +111,7 @@ impl<'a> Field<'a> {
             segment: room(size_of::<abi::Segment>() as u64),
             default_row: room(ROW),
             lookup: room(size_of::<abi::Lookup>() as u64),
-            bitmap: room(keys / 8),
-            summary: room(keys.div_ceil(32768) * 4),
-            base: room(keys / 1024 * 4),
-            parts: room(u64::from(Shape::parts(gpu.sms())) * 4),
-            sorting: room(sorting_bytes(ids)),
-            words: room(ids * 8),
-            sorted: room(ids * 8),
-            slots: room(8 << slots_log2(ids)),
-            numbers: room(4 << slots_log2(ids)),
-            place: room(ids * 8),
-            unique: room(ids * 8),
-            status: room(ids),
-            staging: room(ids * ROW),
+            unique: dedupe::Places::new(&needs, &mut room),
             seen: room(ids),
             found: room(16),
         };
@@ -171,7 +151,7 @@ impl<'a> Field<'a> {
     /// A look-up of `ids` ids of the request.
     pub(super) fn lookup(&self, request: &Request, ids: u64, way: Dedupe, first: abi::Feature) -> abi::Lookup {
         let (at, places) = (self.memory.address(), &self.places);
-        abi::Lookup {
+        let lookup = abi::Lookup {
             ids: request.ids_at(),
             out: request.out_at(),
             out_stride: DIM.into(),
@@ -201,25 +181,13 @@ impl<'a> Field<'a> {
             gate: self.gate.address(),
             keys: self.keys,
             ssd_key: if on_drives(ids) { 0 } else { self.keys },
-            bitmap: at + places.bitmap,
-            summary: at + places.summary,
-            base: at + places.base,
-            parts: at + places.parts,
-            sorting: at + places.sorting,
-            words: at + places.words,
-            sorted: at + places.sorted,
-            slots: at + places.slots,
-            numbers: at + places.numbers,
             slots_log2: slots_log2(ids.min(self.content.rows())),
             sweeps: sweeps(self.keys),
-            place: at + places.place,
-            unique: at + places.unique,
-            status: at + places.status,
-            staging: at + places.staging,
             staging_stride: ROW,
             first,
             ..abi::Lookup::default()
-        }
+        };
+        places.unique.of(at, lookup)
     }
 
     fn shape(&self, ids: u64) -> Shape {
@@ -315,7 +283,7 @@ impl<'a> Field<'a> {
         self.launched.set(self.launched.get() + 1);
         self.launch(Kind::Ahead(Ahead::Large), lookup)?;
         let uniques = self.check(request, lookup)?;
-        let at = self.places.unique + uniques / 2 * 8;
+        let at = lookup.unique - self.memory.address() + uniques / 2 * 8;
         let mut key = [0; 8];
         self.memory.read(at, &mut key)?;
         let other = u64::from_le_bytes(key) ^ 1;
