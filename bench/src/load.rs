@@ -1,7 +1,9 @@
-//! Loading a table onto an emulated drive, against `dd` onto the same file system.
+//! Loading a table onto an emulated drive, against `dd` onto the same file system, and verifying it, against `dd` that reads as much.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -40,6 +42,8 @@ pub struct LoadResult {
     pub permuted: Pairs,
     /// The same, with each row taken from the source when its rank is due.
     pub picked: Pairs,
+    /// Verifying every row by its checksum, against `dd` that reads as many bytes of the drive's file.
+    pub verified: Pairs,
     /// Rows read back and compared, all equal.
     pub checked: u64,
     /// The type of the file system.
@@ -96,11 +100,37 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         checked += check(&store, &content, |rank| if ranks.is_some() { shuffle.id(rank) } else { rank })?;
         Ok(rate)
     };
-    let dd = |_| dd(directory, setup.size);
+    let dd = |_| write(directory, setup.size);
     let identity = Pairs::alternate(pairs, |_| load(None, false), dd)?;
     let permuted = Pairs::alternate(pairs, |_| load(Some(&ranks), false), dd)?;
     let picked = Pairs::alternate(pairs, |_| load(Some(&ranks), true), dd)?;
-    Ok(LoadResult { identity, permuted, picked, checked, filesystem, lba })
+    let verified = verify(setup, directory, pairs, &source)?;
+    Ok(LoadResult { identity, permuted, picked, verified, checked, filesystem, lba })
+}
+
+fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSource) -> anyhow::Result<Pairs> {
+    let scratch = Scratch::new(directory, setup.drive_bytes())?;
+    let drive = scratch.drive(0, setup.caching, scratch.smallest_lba(setup.caching)?, None)?;
+    let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default())?;
+    let spec = TableSpec { row_crc: true, ..TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32) };
+    let table = TableLoad::new(&spec, source);
+    store.load("bench", &[table], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    let verify = || store.verify(TABLE, &mut |_| ControlFlow::Continue(()));
+    let verified = |_| {
+        let start = Instant::now();
+        let found = verify()?;
+        let took = start.elapsed();
+        ensure!(found.is_sound() && found.checked && found.rows == setup.rows(), "verify has found {found:?}");
+        Ok(setup.size as f64 / took.as_secs_f64())
+    };
+    let pairs = Pairs::alternate(pairs, verified, |_| read(&scratch, setup))?;
+    // Who does not see damage has read nothing.
+    let file = File::options().write(true).open(scratch.path())?;
+    file.write_all_at(&vec![0xA5; BLOCK as usize], setup.size / 2)?;
+    file.sync_all()?;
+    let found = verify()?;
+    ensure!(found.damaged > 0, "verify has not seen that rows were written over");
+    Ok(pairs)
 }
 
 /// Reads everything back; the number of rows, all of which are right.
@@ -122,21 +152,31 @@ fn check(store: &Store, content: &Oracle, id: impl Fn(u64) -> u64) -> anyhow::Re
     }
 }
 
-/// `dd bs=1M oflag=direct conv=fsync` of zeros: bytes a second.
-fn dd(directory: &Path, size: u64) -> anyhow::Result<f64> {
+/// `dd` of zeros with `oflag=direct conv=fsync`: bytes a second.
+fn write(directory: &Path, size: u64) -> anyhow::Result<f64> {
     let file = tempfile::tempfile_in(directory)?;
     let path = format!("of=/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    let count = format!("count={}", size / BLOCK);
-    let start = Instant::now();
-    let done = Command::new("dd")
-        .args(["if=/dev/zero", &path, "bs=1M", &count, "oflag=direct", "conv=fsync"])
-        .stdin(Stdio::null())
-        .output()
-        .context("dd cannot be run")?;
-    let took = start.elapsed();
-    ensure!(done.status.success(), "dd has failed: {}", String::from_utf8_lossy(&done.stderr).trim());
+    let rate = dd(&["if=/dev/zero", &path, "oflag=direct", "conv=fsync"], size)?;
     let written = file.metadata()?.len();
     ensure!(written == size, "dd wrote {written} of {size} bytes");
+    Ok(rate)
+}
+
+/// `dd` of the drive's file, as the drive reaches it, to nowhere: bytes a second.
+fn read(scratch: &Scratch, setup: &LoadSetup) -> anyhow::Result<f64> {
+    let path = format!("if={}", scratch.path_for_others().display());
+    let direct = (setup.caching == Caching::Direct).then_some("iflag=direct");
+    dd(&[&path, "of=/dev/null"].into_iter().chain(direct).collect::<Vec<_>>(), setup.size)
+}
+
+/// `dd bs=1M` of so many bytes: bytes a second.
+fn dd(arguments: &[&str], size: u64) -> anyhow::Result<f64> {
+    let start = Instant::now();
+    let mut dd = Command::new("dd");
+    dd.args(arguments).args(["bs=1M", &format!("count={}", size / BLOCK)]).stdin(Stdio::null());
+    let done = dd.output().context("dd cannot be run")?;
+    let took = start.elapsed();
+    ensure!(done.status.success(), "dd has failed: {}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(size as f64 / took.as_secs_f64())
 }
 
@@ -152,9 +192,8 @@ mod tests {
             match run(&setup, directory.path(), 2) {
                 Ok(result) => {
                     assert_eq!(result.checked, 6 * ((4 << 20) / 400));
-                    assert!(
-                        result.identity.ratio() > 0.0 && result.permuted.ratio() > 0.0 && result.picked.ratio() > 0.0
-                    );
+                    let all = [&result.identity, &result.permuted, &result.picked, &result.verified];
+                    assert!(all.iter().all(|pairs| pairs.ratio() > 0.0));
                 }
                 // tmpfs may refuse O_DIRECT, which dd needs as well.
                 Err(error) => eprintln!("skipped: {error:#}"),

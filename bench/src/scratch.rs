@@ -46,9 +46,14 @@ impl Scratch {
         places.into_iter().flatten().find(on_disk).unwrap_or_else(|| ".".into())
     }
 
-    /// How others open it, for as long as this lives.
+    /// How this process opens it, for as long as this lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    }
+
+    /// How another process opens it, for as long as this one and this live.
+    pub fn path_for_others(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
     /// Size in bytes.

@@ -1,4 +1,4 @@
-//! `load`: loading a table, against `dd`.
+//! `load`: loading a table, and verifying it, against `dd`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ use warprow_workload::{Machine, Pairs};
 /// The rows lie in memory. They are loaded in the order of their ids ("identity"), or in that of a random permutation: read once
 /// from the first to the last and then put in order, as from a file ("permuted"), or each picked when its rank is due
 /// ("picked"). The time runs from the start of the load to the end of its commit, three flushes
-/// included. Both are measured in turn, with a new file for each; the figures are medians, the ratio is the median of the
+/// included. Then all rows are verified by their checksums ("verify"), against dd that reads as many bytes of the drive's file
+/// to nowhere, directly or from the page cache. Both are measured in turn, with a new file for each; the figures are medians, the ratio is the median of the
 /// pairs' ratios. Everything is read back and compared afterwards.
 ///
 /// The drive writes to its file through the page cache ("cached"), or past it with io_uring and O_DIRECT ("direct"), as dd
@@ -78,7 +79,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let direct = run(Caching::Direct, Drives::Cached)?;
     if args.common.json {
         let of = |result: &Option<LoadResult>| {
-            result.as_ref().map(|LoadResult { identity, permuted, picked, checked, filesystem, lba }| {
+            result.as_ref().map(|LoadResult { identity, permuted, picked, verified, checked, filesystem, lba }| {
                 json!({
                     "identity_bytes_per_second": identity.median_a(),
                     "identity_ratio": identity.ratio(),
@@ -86,6 +87,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
                     "permuted_ratio": permuted.ratio(),
                     "picked_bytes_per_second": picked.median_a(),
                     "picked_ratio": picked.ratio(),
+                    "verify_bytes_per_second": verified.median_a(),
+                    "verify_ratio": verified.ratio(),
+                    "dd_read_bytes_per_second": verified.median_b(),
                     "dd_bytes_per_second": dd([identity, permuted, picked]),
                     "rows_checked": checked,
                     "filesystem": filesystem,
@@ -109,7 +113,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     for (name, result) in [("cached", &cached), ("direct", &direct)] {
         let Some(result) = result else { continue };
         let orders = [("identity", &result.identity), ("permuted", &result.permuted), ("picked", &result.picked)];
-        for (order, pairs) in orders {
+        for (order, pairs) in orders.into_iter().chain([("verify", &result.verified)]) {
             rows.push([
                 format!("{name}, {order}"),
                 per_second(pairs.median_a()),
@@ -120,7 +124,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     let mut text =
         format!("Loading {} B of rows of {} B; bytes/s, medians of {}\n", args.size.0, args.dim * 4, args.pairs);
-    writeln!(text, "{}", table(["drive, order", "load", "dd", "ratio (range)"], rows))?;
+    writeln!(text, "{}", table(["drive, what", "Warprow", "dd", "ratio (range)"], rows))?;
     for result in [&cached, &direct].into_iter().flatten() {
         let LoadResult { checked, lba, filesystem, .. } = result;
         writeln!(text, "{checked} rows read back and compared; LBAs of {lba} B, {filesystem}.")?;

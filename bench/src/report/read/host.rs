@@ -278,6 +278,9 @@ struct Loaded {
     picked_bytes_per_second: f64,
     picked_ratio: f64,
     dd_bytes_per_second: f64,
+    verify_bytes_per_second: f64,
+    verify_ratio: f64,
+    dd_read_bytes_per_second: f64,
     rows_checked: u64,
     filesystem: String,
 }
@@ -287,7 +290,8 @@ pub(super) fn load(it: Load) -> Section {
         title: "Loading a table".to_owned(),
         about: format!(
             "{} of rows of {} B, from memory to the end of a durable commit, against `dd bs=1M oflag=direct conv=fsync` onto the same file \
-             system; medians of {}. Rows are loaded in the order of their ids, or in that of a random permutation: put in order, or picked.",
+             system; medians of {}. Rows are loaded in the order of their ids, or in that of a random permutation: put in order, or picked. \
+             Then all rows are verified by their checksums, against `dd` that reads as many bytes of the drive's file.",
             bytes(it.size as f64),
             it.row_bytes,
             it.pairs
@@ -308,6 +312,11 @@ pub(super) fn load(it: Load) -> Section {
             ours("permuted", loaded.permuted_bytes_per_second, loaded.permuted_ratio),
         ];
         groups.push(Group { label: format!("{how} (file on {})", loaded.filesystem), bars });
+        let bars = vec![
+            Bar::rival("dd, reading", loaded.dd_read_bytes_per_second, None),
+            Bar::ours(format!("Warprow, verify ({:.2}× dd)", loaded.verify_ratio), loaded.verify_bytes_per_second),
+        ];
+        groups.push(Group { label: format!("{how}, reading"), bars });
         let rate = BYTES.show(loaded.identity_bytes_per_second);
         section.headlines.push(format!("{how}: {rate}, {:.2}× dd", loaded.identity_ratio));
         section.checked += loaded.rows_checked;
