@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::VolumeError;
 use crate::extent::Extent;
 use crate::keyed::Keyed;
-use crate::placement::Placement;
+use crate::placement::{Placement, Run};
 use crate::ranks::Ranks;
 use crate::table::{Region, Table, row_crc};
 
@@ -149,13 +149,33 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
 
     /// A stripe unit of rows, beginning at LBA `lba` of their region.
     fn fill_rows(&self, lba: u64, out: &mut [u8]) -> Result<(), VolumeError> {
+        let runs = || self.table.packing.runs(lba, out.len(), self.table.rows);
+        if self.source.is_computed() && self.rank_to_id.is_none() && runs().nth(1).is_some() {
+            return self.fill_computed(runs().collect(), out);
+        }
         let mut filled = 0;
-        for run in self.table.packing.runs(lba, out.len(), self.table.rows) {
+        for run in runs() {
             out[filled..run.begin].fill(0);
             filled = run.begin + run.bytes;
             self.read_ranks(run.rank, &mut out[run.begin..filled])?;
         }
         out[filled..].fill(0);
+        Ok(())
+    }
+
+    /// The same of rows that are computed, all at once: they are consecutive, and each call for some has its price.
+    fn fill_computed(&self, runs: Vec<Run>, out: &mut [u8]) -> Result<(), VolumeError> {
+        let mut rows = vec![0; runs.iter().map(|run| run.bytes).sum()];
+        if let Some(first) = runs.first() {
+            self.read_ranks(first.rank, &mut rows)?;
+        }
+        out.fill(0);
+        let mut rows = &rows[..];
+        for run in runs {
+            let (these, others) = rows.split_at(run.bytes);
+            out[run.begin..][..run.bytes].copy_from_slice(these);
+            rows = others;
+        }
         Ok(())
     }
 
