@@ -24,8 +24,8 @@ use warprow_workload::rival::Caching;
 /// end what is durable is compared.
 ///
 /// uncached: every pass is read from the drive, and durable before the next. cached (num_blocks, target_hit_rate, max_num_evict).
-/// ahead and behind: the next pass is read, and the one before written, while the trainer trains, as long as an uncached
-/// pass takes to be read and written. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective
+/// ahead: the next pass is prepared while the trainer trains, as long as an uncached pass takes to be read and written: keys are found, and
+/// rows read that are missing. behind: the one before is written meanwhile. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective
 /// bandwidth is the bytes of the rows by the time for which the trainer waits. memcpy is measured before each pass, by as many threads.
 ///
 /// Each way that is left has the same share of the time that is left (--limit), and ends with the pass under way: figures are then of
