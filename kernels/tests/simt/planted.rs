@@ -516,7 +516,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "a second pass that begins before the first has ended",
         windows::parts,
-        24,
+        60,
         patch("fetch.cuh", "(flying == 0 && !parting && tile.split != 0)", "(!parting && tile.split != 0)"),
     ),
     planted(
@@ -541,13 +541,21 @@ const PLANTED: &[Planted] = &[
         "commands across windows",
         windows::case,
         12,
-        patch("fetch.cuh", "(at ^ (next_end - 1)) >> (queue.window & 0xff) == 0", "(at ^ next_at) >> (queue.window & 0xff) == 0"),
+        patch(
+            "fetch.cuh",
+            "(at ^ (next_end - 1)) >> (queue.window & 0xff) == 0",
+            "(at ^ next_at) >> (queue.window & 0xff) == 0",
+        ),
     ),
     planted(
         "a list of pages that begins with the first",
         windows::case,
         24,
-        patch("ring.cuh", "(((u64)place * queue.landing_stride >> 12) + 1) * 8", "((u64)place * queue.landing_stride >> 12) * 8"),
+        patch(
+            "ring.cuh",
+            "(((u64)place * queue.landing_stride >> 12) + 1) * 8",
+            "((u64)place * queue.landing_stride >> 12) * 8",
+        ),
     ),
     planted(
         "no barrier before a command's last row is known",

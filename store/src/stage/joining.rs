@@ -134,7 +134,7 @@ mod tests {
             let (shift, gap) = Joining::by_curve(&curve, lba, 256).window(row, 128);
             let cost = |lbas: u32| curve.cost(u64::from(lbas) * u64::from(lba));
             for _ in 0..50 {
-                let (mut behind, mut rows, first) = (0, 0, random.u32(0..1 << shift));
+                let (mut behind, mut rows, first) = (0, 0u32, random.u32(0..1 << shift));
                 let mut at = first;
                 while at + row <= 1 << shift {
                     (rows, behind) = (rows + 1, at + row);
