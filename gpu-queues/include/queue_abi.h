@@ -48,8 +48,8 @@ typedef struct QueueDescriptor {
     u64 state;          /* QueueState, GPU memory */
     u64 fault;          /* Fault, pinned memory */
     u64 timeout_ns;     /* from the doorbell of a batch to the last completion of it */
-    u32 landing_stride; /* a power of two from the LBA size to 8192: up to 4096 a place never crosses a page, and PRP2 is 0;
-                           with 8192, PRP2 is PRP1 + 4096 for commands of more than 4096 bytes */
+    u32 landing_stride; /* a power of two from the LBA size to 65536: up to 4096 a place never crosses a page, and PRP2 is 0;
+                           else PRP2 is PRP1 + 4096 for commands of two pages, and their place in prp_list for longer ones */
     u32 sq_size;        /* entries */
     u32 cq_size;        /* entries */
     u32 doorbell_kind;  /* WR_DOORBELL_* */
@@ -60,7 +60,10 @@ typedef struct QueueDescriptor {
     u32 batches;        /* K: batches in flight; T * K < min(sq_size, cq_size) */
     u32 cid_shift;      /* CID = generation << cid_shift | slot * T + lane; T * K <= 1 << cid_shift */
     u32 generations;    /* a slot's generation counts modulo this, so that no CID is FFFFh */
-    u32 reserved[3];
+    u32 window;         /* which rows of different LBAs share a command: bits 0 to 7 are the logarithm of the LBAs of an aligned
+                           window that holds all of it, bits 8 to 31 the most LBAs between two rows; 0: none do */
+    u64 prp_list;       /* where the controller sees a u64 for each page of the landing area, its address; used if
+                           landing_stride > 8192 */
 } QueueDescriptor;
 
 /* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's other

@@ -61,8 +61,8 @@ pub struct QueueDescriptor {
     pub fault: u64,
     /// Nanoseconds from the doorbell of a batch to the last completion of it.
     pub timeout_ns: u64,
-    /// Bytes of a place: a power of two from the LBA size to 8192. Up to 4096 a place never crosses a page, and PRP2 is 0;
-    /// with 8192, PRP2 is PRP1 + 4096 for commands of more than 4096 bytes.
+    /// Bytes of a place: a power of two from the LBA size to 65536. Up to 4096 a place never crosses a page, and PRP2 is 0;
+    /// else PRP2 is PRP1 + 4096 for commands of two pages, and their place in `prp_list` for longer ones.
     pub landing_stride: u32,
     /// Entries of the submission queue.
     pub sq_size: u32,
@@ -84,8 +84,27 @@ pub struct QueueDescriptor {
     pub cid_shift: u32,
     /// A slot's generation counts modulo this, so that no CID is FFFFh.
     pub generations: u32,
-    /// Zero.
-    pub reserved: [u32; 3],
+    /// Which rows of different LBAs share a command: [`ReadWindow::word`].
+    pub window: u32,
+    /// Where the controller sees a u64 for each page of the landing area, its address; used if `landing_stride` > 8192.
+    pub prp_list: u64,
+}
+
+/// Which rows of different LBAs share a read command of a queue: those that lie whole in the same aligned window of the drive, with so few LBAs
+/// between each and the next. Rows of one LBA always do. The default joins no others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadWindow {
+    /// log₂ of the window's LBAs, 0 to 16. 0: no rows of different LBAs share a command.
+    pub shift: u32,
+    /// The most LBAs between two rows, which are read for nothing, below 2²⁴.
+    pub gap: u32,
+}
+
+impl ReadWindow {
+    /// [`QueueDescriptor::window`].
+    pub fn word(self) -> u32 {
+        if self.shift == 0 { 0 } else { self.gap << 8 | self.shift }
+    }
 }
 
 /// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's
@@ -354,12 +373,12 @@ impl fmt::Display for Fault {
 }
 
 const _: () = {
-    assert!(size_of::<QueueDescriptor>() == 9 * 8 + 14 * 4);
+    assert!(size_of::<QueueDescriptor>() == 10 * 8 + 12 * 4);
     assert!(size_of::<QueueDescriptor>() == 128 && align_of::<QueueDescriptor>() == 8);
     assert!(size_of::<QueueState>() == 14 * 4 + 3 * 8 + 12 * 4);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
     assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
-    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, reserved) == 116);
+    assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, window) == 116);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);
     assert!(offset_of!(Fault, failed_lba) == 48 && offset_of!(Fault, answered) == 72);

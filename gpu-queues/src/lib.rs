@@ -21,4 +21,4 @@ pub use gate::Gate;
 pub use gpu::{Current, Gpu};
 pub use ladder::{Choice, Ladder, Rung};
 pub use memory::{DeviceMemory, Registered};
-pub use set::{QueueSet, QueueSetOptions};
+pub use set::{MOST_LANDING_BYTES, QueueSet, QueueSetOptions};

@@ -11,20 +11,29 @@ use warprow_spec::NvmOpcode;
 
 use crate::abi::{
     DOORBELL_MEMORY, DamagedRow, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES,
-    MAX_BATCHES, QueueDescriptor, QueueState,
+    MAX_BATCHES, QueueDescriptor, QueueState, ReadWindow,
 };
 use crate::bells::BellMemory;
 use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
 use crate::side::{Own, Shared, Side};
 use crate::{Gate, Gpu, GpuError};
 
+/// Bytes that a command may read at most.
+pub const MOST_LANDING_BYTES: u32 = 65_536;
+/// Bytes of a page of the controller's, and PRPs of a command without a list.
+const PAGE: usize = 4096;
+const PRPS: u32 = 2;
+
 /// How to make a queue set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSetOptions {
     /// Batches in flight on each queue (K), 1 to 8; fewer where a controller's queues are too short.
     pub batches: u32,
-    /// Bytes that a command may read: a power of two from the LBA size to 8192.
+    /// Bytes that a command for rows of one LBA may read: a power of two from the LBA size to [`MOST_LANDING_BYTES`].
     pub landing_stride: u32,
+    /// Which rows of different LBAs share a command, of each drive in turn; drives that are not named: none. Commands of a drive may then read a
+    /// whole window, if that is more.
+    pub windows: Vec<ReadWindow>,
     /// From the doorbell of a batch to its last completion.
     pub timeout: Duration,
 }
@@ -72,16 +81,29 @@ struct Shape {
     batches: u32,
     cid_shift: u32,
     generations: u32,
+    window: ReadWindow,
+    landing_stride: u32,
     landing_bytes: usize,
 }
 
 impl Shape {
-    fn of((controller, namespace): &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Self, GpuError> {
+    fn of(
+        (controller, namespace): &(Arc<Controller>, Namespace),
+        options: &QueueSetOptions,
+        window: ReadWindow,
+    ) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
-        let stride = options.landing_stride;
-        if !stride.is_power_of_two() || !(namespace.lba_bytes()..=8192).contains(&stride) {
+        if window.shift > 16 || window.gap >= 1 << 24 {
+            return refuse(format!("rows cannot share commands by {window:?}"));
+        }
+        let window_bytes = u64::from(namespace.lba_bytes()) << window.shift;
+        let stride = match window.shift {
+            0 => options.landing_stride,
+            _ => options.landing_stride.max(u32::try_from(window_bytes).unwrap_or(u32::MAX)),
+        };
+        if !stride.is_power_of_two() || !(namespace.lba_bytes()..=MOST_LANDING_BYTES).contains(&stride) {
             return refuse(format!(
-                "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to 8192 B is needed",
+                "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to {MOST_LANDING_BYTES} B is needed",
                 namespace.lba_bytes()
             ));
         }
@@ -106,12 +128,23 @@ impl Shape {
             batches,
             cid_shift,
             generations,
+            window,
+            landing_stride: stride,
             landing_bytes: commands as usize * stride as usize,
         })
     }
 
     fn bytes(&self) -> usize {
+        self.list_offset() + self.list_entries() * size_of::<u64>()
+    }
+
+    fn list_offset(&self) -> usize {
         self.sizes.bytes() + self.landing_bytes
+    }
+
+    /// Pages of the landing area, if commands need a list of theirs.
+    fn list_entries(&self) -> usize {
+        if self.landing_stride > PRPS * PAGE as u32 { self.landing_bytes / PAGE } else { 0 }
     }
 }
 
@@ -157,7 +190,9 @@ impl QueueSet {
         gate: Arc<Gate>,
         forwarded: bool,
     ) -> Result<Self, GpuError> {
-        let shapes = drives.iter().map(|drive| Shape::of(drive, options)).collect::<Result<Vec<_>, _>>()?;
+        let windows = options.windows.iter().copied().chain(std::iter::repeat(ReadWindow::default()));
+        let shapes = drives.iter().zip(windows).map(|(drive, window)| Shape::of(drive, options, window));
+        let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
         let mut bells = Vec::new();
         for (controller, _) in drives {
             bells.push(if forwarded { None } else { BellMemory::of(&**controller.function(), side)? });
@@ -175,6 +210,11 @@ impl QueueSet {
         let (mut queues, mut pins) = (Vec::new(), Vec::new());
         for ((controller, _), shape) in drives.iter().zip(&shapes) {
             let mapped = controller.allocate(shape.bytes())?;
+            // Commands find their pages there, by their places: it does not change.
+            for page in 0..shape.list_entries() {
+                let address = mapped.iova() + (shape.sizes.bytes() + page * PAGE) as u64;
+                mapped.memory().store_u64(shape.list_offset() + page * size_of::<u64>(), address);
+            }
             pins.push(side.share(mapped.memory().clone())?);
             queues.push(controller.external_queue(mapped, shape.sizes, submitter.clone())?);
         }
@@ -209,7 +249,7 @@ impl QueueSet {
                 state: states.address() + (index * size_of::<QueueState>()) as u64,
                 fault: faults.address() + (index * size_of::<Fault>()) as u64,
                 timeout_ns: u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX / 2),
-                landing_stride: options.landing_stride,
+                landing_stride: shape.landing_stride,
                 sq_size: shape.sizes.entries,
                 cq_size: shape.sizes.completion_entries,
                 doorbell_kind: DOORBELL_MEMORY,
@@ -220,7 +260,8 @@ impl QueueSet {
                 batches: shape.batches,
                 cid_shift: shape.cid_shift,
                 generations: shape.generations,
-                reserved: [0; 3],
+                window: shape.window.word(),
+                prp_list: queue.memory().iova() + shape.list_offset() as u64,
             });
         }
         let memory = Memory {
@@ -483,14 +524,51 @@ mod tests {
     }
 
     fn options(batches: u32, landing_stride: u32) -> QueueSetOptions {
-        QueueSetOptions { batches, landing_stride, timeout: Duration::from_secs(1) }
+        QueueSetOptions { batches, landing_stride, windows: Vec::new(), timeout: Duration::from_secs(1) }
+    }
+
+    fn shape_of(drive: &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Shape, GpuError> {
+        Shape::of(drive, options, options.windows.first().copied().unwrap_or_default())
+    }
+
+    #[test]
+    fn a_place_holds_a_window_and_the_list_names_its_pages() {
+        let drive = |most: usize, lba: u32| {
+            let builder = SoftController::builder().max_transfer(most);
+            let function = builder.namespace(Space::new(Ram::new(1 << 20).unwrap()).lba(lba)).build().unwrap();
+            let controller = Controller::open(function, Arc::new(warprow_dma::SystemClock::new()), Default::default());
+            let controller = controller.unwrap();
+            let namespace = controller.namespace(1).unwrap();
+            (controller, namespace)
+        };
+        let by = |shift, stride| QueueSetOptions { windows: vec![ReadWindow { shift, gap: 3 }], ..options(2, stride) };
+        let (small, large) = (drive(1 << 20, 512), drive(1 << 20, 4096));
+        // Two pages need no list.
+        for (drive, shift, stride, entries) in
+            [(&small, 0, 4096, 0), (&small, 4, 8192, 0), (&small, 5, 16384, 2048), (&large, 4, 65536, 8192)]
+        {
+            let shape = shape_of(drive, &by(shift, 4096)).unwrap();
+            assert_eq!((shape.landing_stride, shape.list_entries()), (stride, entries), "{shift}");
+        }
+        assert_eq!(shape_of(&small, &by(2, 8192)).unwrap().landing_stride, 8192, "rows are longer than a window");
+        for (drive, shift) in [(&large, 5), (&small, 17), (&self::drive(4096), 5)] {
+            shape_of(drive, &by(shift, 4096)).expect_err("too long");
+        }
+        let set = QueueSet::on_host(&[large], &by(2, 4096), Arc::new(Gate::on_host().unwrap()), false).unwrap();
+        let (queue, descriptor) = (&set.queues[0], set.descriptors[0]);
+        let list = (descriptor.prp_list - queue.memory().iova()) as usize;
+        assert_eq!((descriptor.window, descriptor.landing_stride), (3 << 8 | 2, 16384));
+        for page in 0..2 * LANES as usize * 4 {
+            let address = queue.memory().memory().load_u64(list + page * 8);
+            assert_eq!(address, descriptor.landing_iova + page as u64 * 4096);
+        }
     }
 
     #[test]
     fn command_identifiers_are_distinct_and_never_all_ones() {
         let drive = drive(4096);
         for batches in 1..=MAX_BATCHES as u32 {
-            let shape = Shape::of(&drive, &options(batches, 512)).unwrap();
+            let shape = shape_of(&drive, &options(batches, 512)).unwrap();
             let commands = LANES * batches;
             assert_eq!(shape.batches, batches);
             assert!(commands < shape.sizes.entries && commands < shape.sizes.completion_entries);
@@ -510,14 +588,14 @@ mod tests {
         for (batches, stride, word) in
             [(1, 256, "256 B"), (1, 768, "768 B"), (1, 16384, "16384 B"), (0, 512, "0 batches"), (9, 512, "9 batches")]
         {
-            let error = Shape::of(&wide, &options(batches, stride)).expect_err("it should not fit").to_string();
+            let error = shape_of(&wide, &options(batches, stride)).expect_err("it should not fit").to_string();
             assert!(error.contains(word), "{error}");
         }
-        assert_eq!(Shape::of(&wide, &options(8, 8192)).unwrap().landing_bytes, 16 << 20);
+        assert_eq!(shape_of(&wide, &options(8, 8192)).unwrap().landing_bytes, 16 << 20);
         // Shorter queues carry fewer batches, and as short as a batch they carry none.
-        assert_eq!(Shape::of(&drive(600), &options(8, 512)).unwrap().batches, 2);
-        assert_eq!(Shape::of(&drive(257), &options(8, 512)).unwrap().batches, 1);
-        let error = Shape::of(&drive(256), &options(1, 512)).expect_err("too short").to_string();
+        assert_eq!(shape_of(&drive(600), &options(8, 512)).unwrap().batches, 2);
+        assert_eq!(shape_of(&drive(257), &options(8, 512)).unwrap().batches, 1);
+        let error = shape_of(&drive(256), &options(1, 512)).expect_err("too short").to_string();
         assert!(error.contains("256 entries") && error.contains("257"), "{error}");
     }
 }

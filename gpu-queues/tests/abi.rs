@@ -77,7 +77,8 @@ fn structures_match_the_header() {
         batches,
         cid_shift,
         generations,
-        reserved,
+        window,
+        prp_list,
     });
     assert_eq!(in_c(&header, "QueueDescriptor"), descriptor);
     let state: Layout = layout!(QueueState {

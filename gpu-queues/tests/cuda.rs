@@ -71,7 +71,8 @@ fn queue_sets_come_and_go() {
     let (soft, drive) = drive();
     let ladder = Ladder::choose(Ok(&gpu), [&*soft as &dyn Function]);
     assert_eq!(ladder.rung, Rung::C, "{ladder}");
-    let options = QueueSetOptions { batches: 2, landing_stride: 512, timeout: Duration::from_secs(1) };
+    let options =
+        QueueSetOptions { batches: 2, landing_stride: 512, windows: Vec::new(), timeout: Duration::from_secs(1) };
     let drives = [drive.clone()];
     for _ in 0..2 {
         let gate = Arc::new(Gate::new(&gpu).unwrap());

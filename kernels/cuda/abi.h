@@ -98,6 +98,7 @@ struct Counters {
     u64 ids, missing, padding, ids_hbm, ids_dram, ids_ssd, failed;
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
     u64 damaged;        // rows on drives that are not what was written
+    u64 split;          // commands that failed and were read again in parts, which `commands` does not count
     u64 first_missing;  // ~ the lowest position of an id whose feature reports it; 0: there is none
 };
 
@@ -145,7 +146,6 @@ struct SlotState {
     u64 generation;   // the latest of those that the description is of
     u64 snapshot;     // Overlay.published as the launch took it; 0 between launches of many blocks without a first kernel
     u64 missing_id;   // of a launch that rests: Ticket.missing_id
-    u64 unused;
 };
 
 // A launch, by value.
@@ -264,5 +264,5 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
-static_assert(sizeof(Counters) == 120 && sizeof(Ticket) == 208 && sizeof(SlotState) == 432, "src/abi.rs");
+static_assert(sizeof(Counters) == 128 && sizeof(Ticket) == 216 && sizeof(SlotState) == 432, "src/abi.rs");
 static_assert(sizeof(Lookup) == 592, "src/abi.rs");

@@ -25,8 +25,8 @@ constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among
 constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slot in the hash table, which has the number
 
 // Of a unique row on drives.
-// Damaged: it is not what was written.
-enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED };
+// Damaged: it is not what was written. Again: the command that was to read it with others failed, it has yet to be read by itself.
+enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED, ROW_AGAIN };
 
 DEVICE u32* gate_closed(const Lookup& p) { return at<u32>(p.gate + WR_GATE_CLOSED); }
 DEVICE u64* gate_inside(const Lookup& p) { return at<u64>(p.gate + WR_GATE_INSIDE); }

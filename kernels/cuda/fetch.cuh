@@ -96,82 +96,49 @@ DEVICE void end_checks(const Lookup& p, const QueueDescriptor& queue, const Chec
     store_relaxed(&fault.damaged_launch, slot.launch);
 }
 
-// Copies the rows that a command has read from its place in the landing area to staging, and says that they are there, if they are what
-// was written. By a warp.
-DEVICE void take_command(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 place, u32 end) {
-    const u32 unique = s.tag[place];
-    const u64 landing = queue.landing + (u64)place * queue.landing_stride;
-    u64 home = 0;
-    for (u32 i = unique; i < end; ++i) {
-        Home row = home_of(p, at<const u64>(p.unique)[i]);
-        if (i == unique) home = row.at;
-        if (row.at != home) break;
-        u64 to = p.staging + (u64)i * p.staging_stride, from = landing + row.byte;
-        // Rows start at multiples of their own length, which may be odd.
-        if (from % 16 == 0) {
-            for (u32 byte = threadIdx.x % 32 * 16; byte < row.row_bytes; byte += 512)
-                *at<Quad>(to + byte) = load_relaxed(at<const Quad>(from + byte));
-        } else if (from % 4 == 0) {
-            // Up to 3 bytes more than the row: both sides are of whole words.
-            for (u32 byte = threadIdx.x % 32 * 4; byte < row.row_bytes; byte += 128)
-                *at<u32>(to + byte) = load_relaxed(at<const u32>(from + byte));
-        } else {
-            for (u32 byte = threadIdx.x % 32; byte < row.row_bytes; byte += 32) {
-                u64 address = from + byte;
-                at<u8>(to)[byte] = load_relaxed(at<const u32>(address & ~3ull)) >> address % 4 * 8;
-            }
-        }
-        const bool sound = p.slices == 0 || is_sound(p, checks, i);
-        if (threadIdx.x % 32 != 0) continue;
-        at<u8>(p.status)[i] = sound ? ROW_READ : ROW_DAMAGED;
-        if (sound) continue;
-        atomicAdd(&checks.damaged, 1u);
-        if (atomicCAS(&checks.unique, NOTHING, i) == NOTHING) {
-            checks.cid = s.generation[place / BATCH] << queue.cid_shift | place;
-            checks.lba = home & 0xffffffffffffull;
-        }
-    }
-}
-
-// The same for all commands of a finished batch, which the block's warps share. Each lane finds out about one: those that have read one row
-// of up to 512 B, which is most, are then copied several at a time, for the landing area may lie across the bus.
-DEVICE void take_batch(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 slot, u32 count, u32 end) {
-    constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 4;
-    const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane, place = slot * BATCH + number;
-    const bool there = number < count && !(s.failed[place / 32] >> place % 32 & 1);
-    u64 from = 0;
-    u32 unique = 0, bytes = 0;
-    bool plain = false;
-    if (there && p.slices == 0) {
-        unique = s.tag[place];
-        const Home row = home_of(p, at<const u64>(p.unique)[unique]);
-        from = queue.landing + (u64)place * queue.landing_stride + row.byte;
-        bytes = row.row_bytes;
-        plain = from % 16 == 0 && bytes <= 512 && (unique + 1 == end || home_of(p, at<const u64>(p.unique)[unique + 1]).at != row.at);
-    }
-    for (u32 left = __ballot_sync(FULL, plain); left != 0;) {
-        Quad data[UNROLL];
-        u64 to[UNROLL];
-        for (u32 k = 0; k < UNROLL; ++k) {
-            const u32 whose = left != 0 ? __ffs(left) - 1 : 0;
-            const u64 begin = __shfl_sync(FULL, from, whose);
-            const u32 len = __shfl_sync(FULL, bytes, whose), row = __shfl_sync(FULL, unique, whose);
-            to[k] = left != 0 && lane * 16 < len ? p.staging + (u64)row * p.staging_stride + lane * 16 : 0;
-            if (to[k] != 0) data[k] = load_relaxed(at<const Quad>(begin + lane * 16));
-            left &= left - 1;
-        }
-        for (u32 k = 0; k < UNROLL; ++k)
-            if (to[k] != 0) *at<Quad>(to[k]) = data[k];
-    }
-    if (plain) at<u8>(p.status)[unique] = ROW_READ;
-    for (u32 left = __ballot_sync(FULL, there && !plain); left != 0; left &= left - 1)
-        take_command(p, queue, s, checks, slot * BATCH + threadIdx.x / 32 + WARPS * (__ffs(left) - 1), end);
-}
-
 // The LBA of a unique row, on its drive.
 DEVICE u64 lba_of(const Lookup& p, u32 unique) { return home_of(p, at<const u64>(p.unique)[unique]).at & 0xffffffffffffull; }
 
+// Copies a row from the landing area to staging, and says that it is there, if it is what was written. By a warp. `place` is its command's.
+DEVICE void take_row(const Lookup& p, const QueueDescriptor& queue, const Ring& s, Checks& checks, u32 unique, u64 from, u32 bytes, u32 place) {
+    const u64 to = p.staging + (u64)unique * p.staging_stride;
+    // Rows start at multiples of their own length, which may be odd.
+    if (from % 16 == 0) {
+        for (u32 byte = threadIdx.x % 32 * 16; byte < bytes; byte += 512)
+            *at<Quad>(to + byte) = load_relaxed(at<const Quad>(from + byte));
+    } else if (from % 4 == 0) {
+        // Up to 3 bytes more than the row: both sides are of whole words.
+        for (u32 byte = threadIdx.x % 32 * 4; byte < bytes; byte += 128)
+            *at<u32>(to + byte) = load_relaxed(at<const u32>(from + byte));
+    } else {
+        for (u32 byte = threadIdx.x % 32; byte < bytes; byte += 32) {
+            u64 address = from + byte;
+            at<u8>(to)[byte] = load_relaxed(at<const u32>(address & ~3ull)) >> address % 4 * 8;
+        }
+    }
+    const bool sound = p.slices == 0 || is_sound(p, checks, unique);
+    if (threadIdx.x % 32 != 0) return;
+    at<u8>(p.status)[unique] = sound ? ROW_READ : ROW_DAMAGED;
+    if (sound) return;
+    atomicAdd(&checks.damaged, 1u);
+    if (atomicCAS(&checks.unique, NOTHING, unique) == NOTHING) {
+        checks.cid = s.generation[place / BATCH] << queue.cid_shift | place;
+        checks.lba = lba_of(p, s.tag[place]);
+    }
+}
+
+// Whether rows of different LBAs share a command: the one from LBA `at` to before `end`, and the next one. Drives are in the upper bits.
+DEVICE bool share_window(const QueueDescriptor& queue, u64 at, u64 end, u64 next_at, u64 next_end) {
+    // Whatever the order of chunks: only what ascends, within one aligned window. That holds all rows between, then, and them whole.
+    return next_at >= end && next_at - end <= queue.window >> 8 && (at ^ (next_end - 1)) >> (queue.window & 0xff) == 0;
+}
+
 // What the submitting block of a drive reads: its share of the uniques. The tag of a command is the first unique that its LBAs hold.
+//
+// Rows of one LBA share a command. So do those of a window (QueueDescriptor), in their order and as far as a tile of BATCH uniques of the share goes, which
+// is so wherever batches begin: `take` finds the rows of a command as `fill` did. A command reads from the first LBA that is wanted to the last.
+// If a medium fails, the rows of such a command are read again, each LBA by itself, when everything else was: a second pass over the
+// share, of rows whose status says so.
 struct Rows {
     const Lookup& p;
     const QueueDescriptor& queue;
@@ -181,39 +148,76 @@ struct Rows {
     // What all lanes share.
     struct Tile {
         u64 homes[BATCH + 1];
+        u64 ends[BATCH + 1];           // behind each row's last LBA; with a window
         u64 bytes;
         u32 room[BATCH / 32];
         u32 next;
+        u32 joined[MAX_PLACES / 32];   // a bit each: rows of several LBAs, to be read again if the medium fails
+        u32 split;                     // commands of which that has happened
+        u8 last[BATCH];                // of each command of a batch, the lane with its last row
     };
     Tile& tile;
     Checks& checks;
+    u32 flying = 0;         // batches that were filled and not taken
+    u32 parts = 0;          // commands of the second pass
+    bool parting = false;   // it has begun
 
     METHOD u64 gate() const { return p.gate; }
     METHOD u64 launch() const { return at<SlotState>(p.slot)->launch; }
     METHOD u64 lba_of(u32 unique) const { return ::lba_of(p, unique); }
-    METHOD bool more() const { return cursor < end; }
+    METHOD bool more() const { return cursor < end || (flying == 0 && !parting && tile.split != 0); }
+    METHOD bool has_windows() const { return queue.window != 0 && !parting; }
+
+    METHOD bool reads_again(u32 place, u32 status) {
+        constexpr u32 MEDIA = 2;  // status code type
+        const u32 bit = 1u << place % 32;
+        if ((tile.joined[place / 32] & bit) == 0) return false;
+        if ((status >> 8 & 7) == MEDIA) return true;
+        atomicAnd(&tile.joined[place / 32], ~bit);
+        return false;
+    }
 
     // Fills a batch with commands for the LBAs that hold the next uniques; how many there are.
     METHOD u32 fill(Ring& s, const Batch& batch) {
         const u32 t = threadIdx.x;
+        if (cursor >= end) {
+            cursor = begin;
+            parting = true;
+        }
+        if (t < BATCH_WORDS) tile.joined[batch.slot * BATCH_WORDS + t] = 0;
         u32 filled = 0;
         while (filled < BATCH && cursor < end) {
             // The homes of a tile of uniques, and of the one before.
-            const u32 unique = cursor + t;
+            const u32 first = has_windows() ? cursor - (cursor - begin) % BATCH : cursor, unique = first + t;
             Home home{};
+            home.at = ~0ull;
             if (unique < end) home = home_of(p, at<const u64>(p.unique)[unique]);
             tile.homes[t + 1] = home.at;
             if (t == 0) {
-                tile.homes[0] = cursor > begin ? home_of(p, at<const u64>(p.unique)[cursor - 1]).at : ~0ull;
-                tile.next = cursor + BATCH;
+                tile.homes[0] = first > begin ? home_of(p, at<const u64>(p.unique)[first - 1]).at : ~0ull;
+                tile.next = first + BATCH;
             }
+            if (has_windows()) tile.ends[t + 1] = home.at + home.lbas;
             __syncthreads();
-            const bool mine = unique < end && (u32)(home.at >> 48) == queue.drive && tile.homes[t] != home.at;
+            const bool here = unique >= cursor && unique < end && (u32)(home.at >> 48) == queue.drive;
+            const bool mine = here && !joins(t) && (!parting || at<const u8>(p.status)[unique] == ROW_AGAIN);
+            // What goes on from another tile has its command there.
+            const bool ends = has_windows() && here && home.at != tile.homes[0] && (t + 1 == BATCH || !joins(t + 1));
             u32 total;
             const u32 number = filled + block_scan<BATCH>(mine, tile.room, total);
+            u64 behind = home.at + home.lbas;
+            if (has_windows()) {
+                // The command of a row that begins none is the latest before it.
+                const u32 own = number - !mine;
+                if (ends && own < BATCH) tile.last[own] = t;
+                __syncthreads();
+                if (mine && number < BATCH) behind = tile.ends[tile.last[number] + 1];
+            }
             if (mine && number < BATCH) {
-                put_command(queue, s, batch, number, home.at & 0xffffffffffffull, home.lbas, unique);
-                atomicAdd(&tile.bytes, (u64)home.lbas << queue.lba_shift);
+                const u32 lbas = (u32)(behind - home.at), place = batch.slot * BATCH + number;
+                put_command(queue, s, batch, number, home.at & 0xffffffffffffull, lbas, unique);
+                if (lbas > home.lbas) atomicOr(&tile.joined[place / 32], 1u << place % 32);
+                atomicAdd(&tile.bytes, (u64)lbas << queue.lba_shift);
             } else if (mine) {
                 atomicMin(&tile.next, unique);
             }
@@ -222,10 +226,69 @@ struct Rows {
             cursor = tile.next < end ? tile.next : end;
             __syncthreads();
         }
+        flying += filled != 0;
+        if (parting) parts += filled;
         return filled;
     }
 
-    METHOD void take(const Ring& s, u32 slot, u32 count) { take_batch(p, queue, s, checks, slot, count, end); }
+    // Whether the command for row `t` of the tile is that of the row before.
+    METHOD bool joins(u32 t) const {
+        const u64 before = tile.homes[t], home = tile.homes[t + 1];
+        if (before == home) return true;
+        // What goes on from another tile takes in no other LBA here.
+        return has_windows() && before != tile.homes[0] && share_window(queue, before, tile.ends[t], home, tile.ends[t + 1]);
+    }
+
+    // Copies what a finished batch has read to staging; the block's warps share its commands. Each lane follows the rows of one: those that are of
+    // up to 512 B, which is most, are copied several at a time, for the landing area may lie across the bus.
+    METHOD void take(const Ring& s, u32 slot, u32 count) {
+        constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 4;
+        const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane, place = slot * BATCH + number;
+        const bool failed = s.failed[place / 32] >> place % 32 & 1, again = failed && (tile.joined[place / 32] >> place % 32 & 1);
+        bool there = number < count && (!failed || again);
+        const u32 tag = there ? s.tag[place] : end;
+        const u32 tile_end = begin + (tag - begin) / BATCH * BATCH + BATCH;
+        u32 unique = tag;
+        Home row{};
+        if (there) row = home_of(p, at<const u64>(p.unique)[unique]);
+        const u64 first = row.at;
+        if (there && again) atomicAdd(&tile.split, 1u);
+        while (__ballot_sync(FULL, there) != 0) {
+            const u64 from = queue.landing + (u64)place * queue.landing_stride + ((row.at - first) << queue.lba_shift) + row.byte;
+            const bool plain = there && !again && p.slices == 0 && from % 16 == 0 && row.row_bytes <= 512;
+            for (u32 left = __ballot_sync(FULL, plain); left != 0;) {
+                Quad data[UNROLL];
+                u64 to[UNROLL];
+                for (u32 k = 0; k < UNROLL; ++k) {
+                    const u32 whose = left != 0 ? __ffs(left) - 1 : 0;
+                    const u64 source = __shfl_sync(FULL, from, whose);
+                    const u32 len = __shfl_sync(FULL, row.row_bytes, whose), which = __shfl_sync(FULL, unique, whose);
+                    to[k] = left != 0 && lane * 16 < len ? p.staging + (u64)which * p.staging_stride + lane * 16 : 0;
+                    if (to[k] != 0) data[k] = load_relaxed(at<const Quad>(source + lane * 16));
+                    left &= left - 1;
+                }
+                for (u32 k = 0; k < UNROLL; ++k)
+                    if (to[k] != 0) *at<Quad>(to[k]) = data[k];
+            }
+            if (plain) at<u8>(p.status)[unique] = ROW_READ;
+            if (there && again) at<u8>(p.status)[unique] = ROW_AGAIN;
+            for (u32 left = __ballot_sync(FULL, there && !again && !plain); left != 0; left &= left - 1) {
+                const u32 whose = __ffs(left) - 1;
+                const u64 source = __shfl_sync(FULL, from, whose);
+                const u32 len = __shfl_sync(FULL, row.row_bytes, whose), which = __shfl_sync(FULL, unique, whose);
+                take_row(p, queue, s, checks, which, source, len, slot * BATCH + threadIdx.x / 32 + WARPS * whose);
+            }
+            // The next row of the command, if there is one.
+            if (there) {
+                const u64 before = row.at, behind = row.at + row.lbas;
+                there = ++unique < end;
+                if (there) row = home_of(p, at<const u64>(p.unique)[unique]);
+                if (there && row.at != before)
+                    there = has_windows() && unique < tile_end && share_window(queue, before, behind, row.at, row.at + row.lbas);
+            }
+        }
+        --flying;
+    }
 };
 
 // Reads what one drive holds of the uniques from `begin` to `end`, through the queue that this block owns. Rows count as failed until
@@ -234,13 +297,14 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, const u32 begi
     SHARED Ring s;
     SHARED Rows::Tile tile;
     SHARED Checks checks;
-    if (threadIdx.x == 0) tile.bytes = 0;
+    if (threadIdx.x == 0) tile.bytes = tile.split = 0;
     begin_checks(p, checks);
     Rows rows{p, queue, begin, begin, end, tile, checks};
     const Driven driven = drive(queue, s, rows);
     if (threadIdx.x != 0) return;
     SlotState& slot = *at<SlotState>(p.slot);
-    atomicAdd(&slot.counters.commands, (u64)driven.commands);
+    atomicAdd(&slot.counters.commands, (u64)(driven.commands - rows.parts));
+    if (tile.split) atomicAdd(&slot.counters.split, (u64)tile.split);
     atomicAdd(&slot.counters.doorbells, (u64)driven.doorbells);
     atomicAdd(&slot.counters.bytes, tile.bytes);
     if (driven.anomalies) atomicAdd(&slot.counters.anomalies, (u64)driven.anomalies);

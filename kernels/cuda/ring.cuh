@@ -57,8 +57,11 @@ DEVICE void put_command(const QueueDescriptor& queue, Ring& s, const Batch& batc
     u32 index = batch.tail + number;
     if (index >= queue.sq_size) index -= queue.sq_size;
     Quad* entry = at<Quad>(queue.sq + (u64)index * WR_SQE_BYTES);
-    // PRP2 names the second page of what crosses one: landing_stride says when.
-    const u64 second = (u64)lbas << queue.lba_shift > 4096 ? iova + 4096 : 0;
+    // PRP2 names the second page of what crosses one: landing_stride says when; or the list of all further ones.
+    const u64 bytes = (u64)lbas << queue.lba_shift;
+    u64 second = bytes > 4096 ? iova + 4096 : 0;
+    // Places are powers of two, so that the list of one lies in one page.
+    if (bytes > 8192) second = queue.prp_list + (((u64)place * queue.landing_stride >> 12) + 1) * 8;
     store_relaxed(entry, Quad{2u | cid << 16, queue.nsid, 0, 0});
     store_relaxed(entry + 1, Quad{0, 0, (u32)iova, (u32)(iova >> 32)});
     store_relaxed(entry + 2, Quad{(u32)second, (u32)(second >> 32), (u32)lba, (u32)(lba >> 32)});
@@ -76,9 +79,11 @@ DEVICE void ring_bell(const QueueDescriptor& queue, u64 bell, u32 value) {
 // it gives up, which poisons the queue: what is outstanding then is never used again. `Work` has
 //   gate()              address of the launch's Gate
 //   launch()            number of the launch
-//   more()              whether there is anything to read; the same in all lanes
+//   more()              whether there is anything to read at present; the same in all lanes. Asked again when all was taken
 //   fill(ring, batch)   puts commands into a batch, numbers from 0 on; how many. A barrier before the first, and one behind the last
 //   take(ring, slot, n) takes what landed in a batch's places, but for commands whose bit in `failed` is set
+//   reads_again(place, status)  by the lane that retires a command which failed: whether it is no failure yet, because `more` will give
+//                       what it was to read in other commands
 //   lba_of(tag)         for reports
 template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s, Work& work) {
     QueueState& state = *at<QueueState>(queue.state);
@@ -106,7 +111,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         u32 filled = 0;
         if (newest - oldest < batches && work.more()) {
             filled = work.fill(s, Batch{new_slot, tail});
-            if (filled == 0 && oldest == newest) break;
+            if (filled == 0 && oldest == newest) continue;
         }
         if (filled != 0) {
             tail += filled;
@@ -160,7 +165,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
                 const u32 status = word >> 49;
                 if (status != 0) {
                     atomicOr(&s.failed[place / 32], bit);
-                    if (atomicCAS(&s.failed_tag, NOTHING, s.tag[place]) == NOTHING) {
+                    if (!work.reads_again(place, status) && atomicCAS(&s.failed_tag, NOTHING, s.tag[place]) == NOTHING) {
                         s.failed_status = status;
                         s.failed_cid = cid;
                     }

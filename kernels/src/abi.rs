@@ -278,7 +278,7 @@ plain!(
 
 plain!(
     /// What a launch counts.
-    Counters, 120 {
+    Counters, 128 {
         /// Ids.
         ids: u64,
         /// Ids that their tables lack.
@@ -307,6 +307,8 @@ plain!(
         anomalies: u64,
         /// Rows on drives that did not match their checksum.
         damaged: u64,
+        /// Commands that failed and were read again in parts, which `commands` does not count.
+        split: u64,
         /// `!` the lowest position of an id whose feature reports it as missing; 0: there is none.
         first_missing: u64,
     }
@@ -314,7 +316,7 @@ plain!(
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 208 {
+    Ticket, 216 {
         /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
@@ -401,8 +403,6 @@ plain!(
         snapshot: u64,
         /// Of a launch that rests: [`Ticket::missing_id`].
         missing_id: u64,
-        /// Zero.
-        unused: u64,
     }
 );
 

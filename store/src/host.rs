@@ -195,19 +195,18 @@ impl Store {
         let (located, mut curves) = (self.located(), options.merging.given(members.len())?);
         if options.merging == Merging::Measured {
             self.shared.watch()?;
-            self.measure(&located, &options, &mut curves);
+            let timeout = options.timeout.unwrap_or(self.shared.driving.timeout);
+            self.measure(&located, (options.depth, timeout), &mut curves);
         }
         let attached = self.attach(located, options, curves, &mut |_| {})?;
         Ok(Host { inner: Arc::new(Hosting::new(attached)) })
     }
 
-    /// Measures all drives, one after another.
-    fn measure(&self, located: &[Located], options: &HostOptions, curves: &mut [Option<ReadCurve>]) {
-        let driving = &self.shared.driving;
-        let how = (options.depth, options.timeout.unwrap_or(driving.timeout));
+    /// Measures all drives, one after another, with so many commands in flight and that limit for a read.
+    pub(crate) fn measure(&self, located: &[Located], how: (u32, Duration), curves: &mut [Option<ReadCurve>]) {
         for ((drive, member), curve) in (0u16..).zip(&self.shared.members).zip(curves) {
             let Some(member) = member else { continue };
-            match measure((drive, member), located, how, &*driving.clock) {
+            match measure((drive, member), located, how, &*self.shared.driving.clock) {
                 Ok(measured) => *curve = measured,
                 // Look-ups will meet it too, and bring the drive back.
                 Err(error) => tracing::warn!("{}: its read curve could not be measured: {error}", member.name()),

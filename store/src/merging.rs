@@ -6,7 +6,8 @@ use crate::member::Member;
 use crate::stage::Joining;
 use crate::{ReadCurve, StoreError};
 
-/// Which rows on drives share a read command. Rows of the same LBA always do. No command is longer than MDTS, or 1 MiB.
+/// Which rows on drives share a read command. Rows of the same LBA always do. No command is longer than MDTS, or 1 MiB; of a GPU, none for several LBAs leaves an
+/// aligned window of the drive, of 64 KiB at most (`docs/merging.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Merging {
@@ -15,7 +16,7 @@ pub enum Merging {
     /// Those of neighbouring LBAs as well: nothing is read for nothing but the rest of an LBA.
     #[default]
     Neighbours,
-    /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is measured when the host
+    /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is measured when the executor
     /// is attached, on LBAs that hold rows: 50 ms for each drive, one after another. Of a drive that holds too little, or does not answer,
     /// there is no curve: neighbours.
     Measured,

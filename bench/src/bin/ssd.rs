@@ -15,6 +15,7 @@ use warprow_bench::ssd::{HostGround, Medium, SsdResult, SsdSetup, run, show};
 use warprow_bench::{Bytes, Count, Scratch, machine_json};
 use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::Profile;
+use warprow_store::Merging;
 use warprow_workload::Machine;
 use warprow_workload::rival::Caching;
 
@@ -44,6 +45,7 @@ Examples:
   ssd                             # both timings, 16, 4 and 1 drives, 100 to a million ids; a minute at most
   ssd --profile p5800x --drives 16 --ids 1e4,1e6 --json
   ssd --threads 1,2,4,8,16 --sets 1,2 --seconds 0.5 --limit 600
+  ssd --size 64M --drives 1 --ids 1e4,1e5 --merging measured  # and the same with separate
   ssd --media cached --drives 4   # with io_uring beside; 1 GiB in /var/tmp"
 )]
 struct Args {
@@ -74,6 +76,9 @@ struct Args {
     /// Queue sets by which the GPU drives them, likewise.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sets: Vec<u32>,
+    /// Which rows share a read command, by the GPU and by threads [default: separate by the GPU, neighbours by threads].
+    #[arg(long, value_enum)]
+    merging: Option<MergingArg>,
     /// Seconds for each of these and each number of ids, at least three look-ups.
     #[arg(long, default_value_t = 0.1)]
     seconds: f64,
@@ -94,6 +99,26 @@ enum MediaArg {
     Cached,
     /// A file for each drive, read past the page cache.
     Direct,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MergingArg {
+    /// Those of one LBA, and no others.
+    Separate,
+    /// Those of neighbouring LBAs too.
+    Neighbours,
+    /// What one command reads more cheaply than two, by each drive's curve: 50 ms to measure each, for each line.
+    Measured,
+}
+
+impl MergingArg {
+    fn merging(self) -> Merging {
+        match self {
+            Self::Separate => Merging::Separate,
+            Self::Neighbours => Merging::Neighbours,
+            Self::Measured => Merging::Measured,
+        }
+    }
 }
 
 impl Args {
@@ -118,6 +143,7 @@ impl Args {
             counts: self.ids.iter().map(|ids| ids.0).collect(),
             threads: self.threads.clone(),
             sets: self.sets.clone(),
+            merging: self.merging.map(MergingArg::merging),
             time: Duration::try_from_secs_f64(self.seconds)?,
             limit: Duration::try_from_secs_f64(self.limit)?,
             seed: self.common.seed,
@@ -157,6 +183,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             let (rows, seed) = (args.dim * 4, setup.seed);
             let (size, media) = (setup.size >> 20, setup.medium.name());
             let mut text = format!("Rows of {rows} B on emulated drives, {size} MiB, {media}; {by}, seed {seed}\n");
+            if let Some(merging) = &setup.merging {
+                text += &format!("Rows that share commands: {merging:?}\n");
+            }
             text += &show(&results)?;
             notes.iter().for_each(|note| text += &format!("{note}\n"));
             Ok(text + &busy(&machine))
@@ -178,6 +207,7 @@ fn to_json(
         "size": setup.size,
         "row_bytes": u64::from(setup.dim) * 4,
         "media": setup.medium.name(),
+        "merging": setup.merging.as_ref().map(|merging| format!("{merging:?}").to_lowercase()),
         "seed": setup.seed,
         "results": results,
         "notes": notes,

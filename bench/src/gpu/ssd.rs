@@ -46,6 +46,8 @@ impl Ground for GpuGround<'_> {
         by: u32,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
         let options = GpuOptions::default().with_queue_sets(by);
+        let merging = setup.merging.clone().unwrap_or(options.merging.clone());
+        let options = options.with_merging(merging);
         let executor = store.attach_gpu(self.stream.gpu().clone(), options)?;
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", TABLE)], options)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
 use warprow_soft_controller::Profile;
-use warprow_store::Store;
+use warprow_store::{Merging, Store};
 use warprow_workload::rival::{Equal, RivalError, Target};
 use warprow_workload::{Oracle, median};
 
@@ -51,6 +51,8 @@ pub struct SsdSetup {
     pub threads: Vec<u32>,
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
+    /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
+    pub merging: Option<Merging>,
     /// For each of those, each number of ids, drives and each timing.
     pub time: Duration,
     /// After this nothing more is begun.
@@ -199,7 +201,7 @@ fn line(
         }
     }
     for &by in &setup.threads {
-        let mut contender = ground.by_threads(setup, Crew::Host(&laid.store), count, by)?;
+        let mut contender = ground.by_threads(setup, Crew::Host(&laid.store, setup.merging.as_ref()), count, by)?;
         cpu.push(measure(&mut *contender, drives, setup, count, by)?);
     }
     for (&by, target) in setup.threads.iter().flat_map(|by| laid.target.iter().map(move |target| (by, target))) {
@@ -292,6 +294,7 @@ mod tests {
             counts: vec![1, 700],
             threads: vec![1, 3],
             sets: vec![1],
+            merging: None,
             time: Duration::ZERO,
             limit: Duration::MAX,
             seed: 5,

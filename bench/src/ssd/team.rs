@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_store::{Batch, Feature, HostOptions, Output, PlanOptions, Rows, Slot, Store};
+use warprow_store::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Rows, Slot, Store};
 use warprow_workload::rival::{Equal, Rival, Target, Uring};
 use zerocopy::IntoBytes;
 
@@ -31,8 +31,8 @@ impl Landing for Vec<f32> {
 /// By what threads look up.
 #[derive(Clone, Copy, Debug)]
 pub enum Crew<'a> {
-    /// The host executor, each with a queue on every drive.
-    Host(&'a Store),
+    /// The host executor, each with a queue on every drive, with rows sharing commands like that.
+    Host(&'a Store, Option<&'a Merging>),
     /// io_uring on the drives' files, with all other means of the host executor.
     Uring(&'a Target),
 }
@@ -67,8 +67,10 @@ impl Crew<'_> {
     /// One for each of `threads` threads, for up to `share` ids of `table`.
     fn workers(&self, table: &str, share: usize, threads: u32) -> anyhow::Result<Vec<Box<dyn Worker>>> {
         match self {
-            Self::Host(store) => {
-                let host = store.attach_host(HostOptions::default())?;
+            Self::Host(store, merging) => {
+                let options = HostOptions::default();
+                let merging = merging.cloned().unwrap_or(options.merging.clone());
+                let host = store.attach_host(options.with_merging(merging))?;
                 let options = PlanOptions::default().with_max(u32::try_from(share)?, share).with_slots(threads);
                 let plan = host.plan(&[Feature::new("f", table)], options)?;
                 (0..threads).map(|_| Ok(Box::new(plan.slot()?) as Box<dyn Worker>)).collect()

@@ -83,7 +83,7 @@ impl Rig {
 
 fn set(drives: &[Drive], gate: &Arc<Gate>, batches: u32, forwarded: bool, timeout: Duration) -> QueueSet {
     let drives: Vec<_> = drives.iter().map(|it| (it.controller.clone(), it.namespace.clone())).collect();
-    let options = QueueSetOptions { batches, landing_stride: 512, timeout };
+    let options = QueueSetOptions { batches, landing_stride: 512, windows: Vec::new(), timeout };
     QueueSet::on_host(&drives, &options, gate.clone(), forwarded).unwrap()
 }
 

@@ -110,7 +110,7 @@ fn sizes_are_asserted_by_both() {
         let bytes = |kind: &str| match kind {
             "u32" => 4,
             "u64" => 8,
-            "Counters" => 120,
+            "Counters" => 128,
             "KeyIndex" => 80,
             "Table" => 176,
             "Feature" => 208,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
-use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets};
+use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -31,7 +31,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 30] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 33] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -62,6 +62,9 @@ pub(crate) const CHECKS: [(&str, Check, u64); 30] = [
     ("completions that come late", ghosts::case, 4),
     ("many queues with little to do", ring::crowd, 60),
     ("queues that break", sets::case, 12),
+    ("rows of a window", windows::case, 24),
+    ("bad blocks in a window", windows::parts, 24),
+    ("parts that are lost", windows::lost_parts, 4),
 ];
 
 #[test]

@@ -22,4 +22,5 @@ mod ring;
 mod sets;
 mod shim;
 mod sparse;
+mod windows;
 mod world;

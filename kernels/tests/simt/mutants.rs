@@ -165,7 +165,7 @@ fn survivors() -> BTreeMap<String, String> {
 
 /// The checks, with so many percent of their seeds: fewer of those that have little to do with the file.
 fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
-    const DRIVES: [&str; 8] = [
+    const DRIVES: [&str; 11] = [
         "rows on drives",
         "rings that wrap",
         "batches that end within tiles",
@@ -174,6 +174,9 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
         "completions that come late",
         "many queues with little to do",
         "queues that break",
+        "rows of a window",
+        "bad blocks in a window",
+        "parts that are lost",
     ];
     let of_drives = ["fetch.cuh", "ring.cuh"].contains(&file);
     let is_near = |name: &str| file.is_empty() || of_drives == DRIVES.contains(&name);

@@ -12,7 +12,7 @@ use std::{env, process};
 
 use crate::covered::{Check, few, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets};
+use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -484,6 +484,84 @@ const PLANTED: &[Planted] = &[
         sets::case,
         40,
         patch("fetch.cuh", "                healthy = load_relaxed(&state.poisoned_by) == launch;\n", ""),
+    ),
+    planted(
+        "a window that is read whole, past the drive's end",
+        windows::case,
+        12,
+        patch(
+            "fetch.cuh",
+            "const u32 lbas = (u32)(behind - home.at), place",
+            "const u32 lbas = has_windows() ? 1u << (queue.window & 0xff) : (u32)(behind - home.at), place",
+        ),
+    ),
+    planted(
+        "a second LBA that is looked for where the first landed",
+        windows::case,
+        12,
+        patch("fetch.cuh", " + ((row.at - first) << queue.lba_shift) + row.byte;", " + row.byte;"),
+    ),
+    planted(
+        "rows of a failed command that are not read again",
+        windows::parts,
+        12,
+        patch("fetch.cuh", "            if (there && again) at<u8>(p.status)[unique] = ROW_AGAIN;\n", ""),
+    ),
+    planted(
+        "a second pass that does not begin",
+        windows::parts,
+        12,
+        patch("fetch.cuh", " || (flying == 0 && !parting && tile.split != 0); }", "; }"),
+    ),
+    planted(
+        "a second pass that begins before the first has ended",
+        windows::parts,
+        60,
+        patch("fetch.cuh", "(flying == 0 && !parting && tile.split != 0)", "(!parting && tile.split != 0)"),
+    ),
+    planted(
+        "commands that are read again whatever the error",
+        windows::parts,
+        24,
+        patch("fetch.cuh", "if ((status >> 8 & 7) == MEDIA) return true;", "return true;"),
+    ),
+    planted(
+        "rows of the next tile taken for a command's",
+        windows::case,
+        24,
+        patch("fetch.cuh", "has_windows() && unique < tile_end && share_window(", "has_windows() && share_window("),
+    ),
+    planted(
+        "gaps of any width",
+        windows::case,
+        12,
+        patch("fetch.cuh", "next_at >= end && next_at - end <= queue.window >> 8 &&", "next_at >= end &&"),
+    ),
+    planted(
+        "commands across windows",
+        windows::case,
+        12,
+        patch(
+            "fetch.cuh",
+            "(at ^ (next_end - 1)) >> (queue.window & 0xff) == 0",
+            "(at ^ next_at) >> (queue.window & 0xff) == 0",
+        ),
+    ),
+    planted(
+        "a list of pages that begins with the first",
+        windows::case,
+        24,
+        patch(
+            "ring.cuh",
+            "(((u64)place * queue.landing_stride >> 12) + 1) * 8",
+            "((u64)place * queue.landing_stride >> 12) * 8",
+        ),
+    ),
+    planted(
+        "no barrier before a command's last row is known",
+        windows::case,
+        12,
+        patch("fetch.cuh", "tile.last[own] = t;\n                __syncthreads();", "tile.last[own] = t;"),
     ),
     planted(
         "a turn that is not counted",

@@ -123,16 +123,18 @@ pub(crate) fn describe(queues: &[Queue]) -> Buffer {
         batches,
         cid_shift,
         generations,
-        reserved,
+        window,
+        prp_list,
     } in queues.iter().map(|queue| queue.descriptor)
     {
         for long in [sq, cq, landing, landing_iova, sq_tail, cq_head, state, fault, timeout_ns] {
             bytes.extend(long.to_le_bytes());
         }
         let words = [landing_stride, sq_size, cq_size, doorbell_kind, queue_id, drive, nsid, lba_shift];
-        for word in words.into_iter().chain([batches, cid_shift, generations]).chain(reserved) {
+        for word in words.into_iter().chain([batches, cid_shift, generations, window]) {
             bytes.extend(word.to_le_bytes());
         }
+        bytes.extend(prp_list.to_le_bytes());
     }
     assert_eq!(bytes.len(), size_of::<QueueDescriptor>() * queues.len());
     Buffer::of(&bytes)
@@ -257,14 +259,18 @@ impl Drives {
     fn queue(&self, rng: &mut Rng, world: &World, drive: usize, batches: u32, timeout: Duration) -> Queue {
         let (controller, places) = (&self.controllers[drive], LANES * batches);
         let lba_shift = world.geometry.lba_shift;
-        let longest = world.tables.iter().map(|table| table.row_bytes()).max().unwrap();
-        let landing_stride = longest.next_multiple_of(1 << lba_shift).next_power_of_two();
+        let landing_stride = world.landing_stride();
         // Odd sizes, so that rings wrap anywhere.
         let mut entries = || places + 1 + rng.u32(0..20);
         let sizes = RingSizes { entries: entries(), completion_entries: entries() };
         let landing = sizes.bytes();
-        let memory = controller.allocate(landing + places as usize * landing_stride).unwrap();
-        memory.memory().fill(landing, places as usize * landing_stride, 0xcd);
+        let list = landing + places as usize * landing_stride;
+        let pages = (list - landing) / 4096;
+        let memory = controller.allocate(list + pages * 8).unwrap();
+        memory.memory().fill(landing, list - landing, 0xcd);
+        for page in 0..pages {
+            memory.memory().store_u64(list + page * 8, memory.iova() + (landing + page * 4096) as u64);
+        }
         let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
         let queue = controller.external_queue(memory, sizes, self.door.clone()).unwrap();
         let doorbells = self.bells[drive].as_ptr() as u64;
@@ -291,6 +297,8 @@ impl Drives {
                 batches,
                 cid_shift,
                 generations,
+                window: world.window.word(),
+                prp_list: iova + list as u64,
                 ..QueueDescriptor::default()
             },
             Some(queue),

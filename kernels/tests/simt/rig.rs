@@ -59,7 +59,8 @@ fn counters(buffer: &Buffer, at: usize) -> Counters {
         bytes: counter(11),
         anomalies: counter(12),
         damaged: counter(13),
-        first_missing: counter(14),
+        split: counter(14),
+        first_missing: counter(15),
     }
 }
 
@@ -310,7 +311,7 @@ impl Rig<'_> {
         // Those of queues are for others to judge.
         (want.commands, want.doorbells) = (told.counters.commands, told.counters.doorbells);
         (want.bytes, want.anomalies) = (told.counters.bytes, told.counters.anomalies);
-        want.damaged = told.counters.damaged;
+        (want.damaged, want.split) = (told.counters.damaged, told.counters.split);
         same("counters", told.counters, want)?;
         let missing_id = match want.first_missing {
             0 => 0,

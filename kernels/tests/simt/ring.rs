@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use warprow_driver::Submitter;
-use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
+use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT, LANES};
 use warprow_kernels::abi::Lookup;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
@@ -53,7 +53,8 @@ pub(crate) struct Launched {
 impl Scene {
     pub(crate) fn new(mut rng: Rng, shape: Shape, stepped: bool, timeout: Duration) -> Self {
         let world = World::new(&mut rng, &shape);
-        let batches = rng.u32(1..=4);
+        let most = (8 << 20) / (LANES as usize * world.landing_stride());
+        let batches = rng.u32(1..=4).min(most.max(1) as u32);
         let drives = Drives::new(&mut rng, &world, batches, stepped, timeout);
         Self { drives, world, rng, resident: 0 }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use fastrand::Rng;
-use warprow_gpu_queues::abi::GATE_BYTES;
+use warprow_gpu_queues::abi::{GATE_BYTES, ReadWindow};
 use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, bounds, element, missing, padding, pooling, tier};
 use warprow_kernels::crc;
 use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
@@ -149,6 +149,8 @@ pub(crate) struct Shape {
     /// For the kernels that can everything: tables of any element, some with checksums, and features that tell of missing ids in
     /// any way.
     pub(crate) rich: bool,
+    /// Which rows of different LBAs share a command.
+    pub(crate) window: ReadWindow,
 }
 
 impl Shape {
@@ -163,6 +165,7 @@ impl Shape {
             sets: 1,
             cold: false,
             rich: false,
+            window: ReadWindow::default(),
         }
     }
 }
@@ -184,6 +187,7 @@ pub(crate) struct World {
     spare_lanes: u32,
     by_lines: bool,
     rich: bool,
+    pub(crate) window: ReadWindow,
     /// Blocks of `count` and `place`.
     pub(crate) walkers: u32,
     pub(crate) sets: u32,
@@ -414,6 +418,7 @@ impl World {
             spare_lanes: rng.u32(..),
             by_lines: rng.bool(),
             rich: shape.rich,
+            window: shape.window,
             walkers,
             sets: shape.sets,
             staging_stride,
@@ -655,12 +660,30 @@ impl World {
         found.unwrap_or_else(|| panic!("no row has key {key}"))
     }
 
-    /// What each drive holds, whole pages.
+    /// Bytes that a command lands in.
+    pub(crate) fn landing_stride(&self) -> usize {
+        let longest = self.tables.iter().map(|table| table.row_bytes()).max().unwrap_or(1);
+        let row = longest.next_multiple_of(1 << self.geometry.lba_shift).next_power_of_two();
+        row.max(1 << (self.geometry.lba_shift + self.window.shift))
+    }
+
+    /// What each drive holds, whole pages; with a window drives end with the page of the last row.
     pub(crate) fn images(&self) -> Vec<Vec<u8>> {
         let chunks = self.geometry.map.iter().map(|(_, chunk)| u64::from(chunk + 1)).max().unwrap_or(0);
         let lbas = self.geometry.base_lba + (chunks << self.geometry.chunk_shift);
         let len = ((lbas << self.geometry.lba_shift) as usize).next_multiple_of(4096);
         let mut images = vec![vec![0x5a; len]; self.geometry.drives as usize];
+        if self.window.shift != 0 {
+            let mut ends = vec![1; images.len()];
+            for (number, table) in self.tables.iter().enumerate() {
+                for home in (0..table.rows).map(|rank| self.home(number, rank)) {
+                    let end = &mut ends[home.drive as usize];
+                    *end = (home.lba + u64::from(home.lbas)).max(*end);
+                }
+            }
+            let bytes = |end: u64| ((end as usize) << self.geometry.lba_shift).next_multiple_of(4096);
+            images.iter_mut().zip(ends).for_each(|(image, end)| image.truncate(bytes(end)));
+        }
         for (number, table) in self.tables.iter().enumerate() {
             for rank in 0..table.rows {
                 let home = self.home(number, rank);

@@ -37,6 +37,8 @@ pub(crate) struct Description {
     pub stride: u32,
     /// Bytes that a read of a row takes, at most.
     pub landing: u32,
+    /// LBAs of a row, at least.
+    pub row_lbas: u32,
     /// What other descriptions in its place have to have: elements, types and bytes of each table's rows.
     rows: Vec<(u32, u32, u32, u32)>,
     /// Names of its tables.
@@ -183,6 +185,7 @@ impl Description {
             cold_rows: tables.iter().map(|it| it.cold_rows()).sum(),
             stride: tables.iter().map(|it| it.row_stride).max().unwrap_or(16),
             landing,
+            row_lbas: tables.iter().map(|it| it.located.table().packing.row_lbas()).min().unwrap_or(1),
             rows: tables.iter().map(|it| rows_of(it.located.table(), it.row_stride)).collect(),
             generation: tables.iter().map(|it| it.located.generation.id).max().unwrap_or(0),
             names: tables.iter().map(|it| it.located.table().name.clone()).collect(),

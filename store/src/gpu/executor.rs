@@ -7,7 +7,7 @@ use std::time::Duration;
 use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder};
 use warprow_kernels::abi::{KEY_ALIGN, element};
 use warprow_kernels::{Kernels, crc};
-use warprow_layout::{DType, Table};
+use warprow_layout::{DType, Drive, Table};
 
 use super::GpuError;
 use super::follow::Attempt;
@@ -16,11 +16,11 @@ use super::launch::Stream;
 use super::overlay::GpuOverlay;
 use super::plan::{GpuPlan, Prepared};
 use super::view::View;
-use crate::Store;
 use crate::feature::{Feature, PlanOptions};
 use crate::member::lock;
 use crate::store::{Located, Shared};
 use crate::update::is_updated;
+use crate::{Merging, ReadCurve, Store};
 
 /// Far more than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
@@ -53,6 +53,9 @@ pub struct GpuOptions {
     pub queue_sets: u32,
     /// Commands in flight on each of them, at most; rounded down to batches of 256, and at least one.
     pub depth: u32,
+    /// Which rows on drives share a read command: usually those of one LBA, and no others. Others take landing memory for the longest command in each
+    /// place, up to 16 MiB a queue.
+    pub merging: Merging,
     /// Thread blocks that gather rows from DRAM; 0: as many as serve the bus best.
     pub gatherers: u32,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows in DRAM where they lie; larger ones are
@@ -82,7 +85,7 @@ pub struct GpuOptions {
 }
 
 impl Default for GpuOptions {
-    /// All rows on drives, one queue set a slot, 768 commands in flight, the store's time-out.
+    /// All rows on drives, one queue set a slot, 768 commands in flight, rows of one LBA in one command, the store's time-out.
     fn default() -> Self {
         Self {
             hbm_bytes: 0,
@@ -90,6 +93,7 @@ impl Default for GpuOptions {
             hbm_rows: BTreeMap::new(),
             queue_sets: 1,
             depth: 768,
+            merging: Merging::Separate,
             gatherers: 0,
             direct_ids: None,
             timeout: None,
@@ -126,6 +130,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_queue_sets(self, queue_sets: u32) -> Self {
         Self { queue_sets, ..self }
+    }
+
+    /// With rows sharing commands like that.
+    #[must_use]
+    pub fn with_merging(self, merging: Merging) -> Self {
+        Self { merging, ..self }
     }
 
     /// With so many thread blocks that gather rows from DRAM.
@@ -194,6 +204,8 @@ pub(crate) struct Attached {
     pub store: Arc<Shared>,
     pub options: GpuOptions,
     pub gpu: Arc<Gpu>,
+    /// Read curves by member, as far as they are known and used.
+    pub curves: Vec<Option<ReadCurve>>,
     /// What checksums are computed with; `None`: none is.
     pub slices: Option<DeviceMemory>,
     /// What plans begin with.
@@ -278,10 +290,16 @@ impl Store {
         if self.shared.members.iter().any(Option::is_none) {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
+        let mut curves = options.merging.given(self.shared.members.len())?;
         // From here on there are none that it would not see.
         let unfollowing = (options.overlay_bytes == 0).then(|| self.shared.updates.unfollowing());
         let located = self.located();
         let kernels = Arc::new(Kernels::load(&gpu)?);
+        if options.merging == Merging::Measured {
+            self.shared.watch()?;
+            let timeout = options.timeout.unwrap_or(self.shared.driving.timeout);
+            self.measure(&located, (options.depth.max(1), timeout), &mut curves);
+        }
         let overlay = match options.overlay_bytes {
             0 => {
                 check_updates(&located)?;
@@ -307,6 +325,7 @@ impl Store {
             store,
             options,
             gpu,
+            curves,
             slices,
             view,
             plans,
@@ -341,6 +360,12 @@ impl GpuExecutor {
             here: dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize),
             stride: table.row_stride,
         })
+    }
+
+    /// The read curve by which each drive's rows share commands, with the drive's name; `None`: it has none.
+    pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
+        let members = self.inner.store.members.iter().zip(&self.inner.curves);
+        members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
     }
 
     /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.

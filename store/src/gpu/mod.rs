@@ -10,6 +10,7 @@ mod executor;
 mod follow;
 mod herald;
 mod launch;
+mod merging;
 mod overlay;
 mod plan;
 mod prefetch;

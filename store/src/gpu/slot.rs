@@ -17,6 +17,7 @@ use super::batch::{GpuBatch, GpuOutput, Len};
 use super::error::QueueFault;
 use super::executor::element_of;
 use super::launch::{self, Side};
+use super::merging::windows;
 use super::plan::Prepared;
 use super::ticket::Ticket;
 use warprow_layout::Drive;
@@ -160,9 +161,11 @@ impl State {
         if plan.is_cold {
             let members = plan.attached.store.members.iter().flatten();
             let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
+            let batches = (options.depth / LANES).clamp(1, MAX_BATCHES as u32);
             let options = QueueSetOptions {
-                batches: (options.depth / LANES).clamp(1, MAX_BATCHES as u32),
+                batches,
                 landing_stride: plan.description.landing,
+                windows: windows(&plan.attached, plan.description.row_lbas, LANES * batches),
                 timeout: options.timeout.unwrap_or(plan.attached.store.driving.timeout),
             };
             let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };

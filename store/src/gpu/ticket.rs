@@ -44,6 +44,9 @@ pub struct GpuReport {
     pub anomalies: u64,
     /// Rows from drives that did not match their checksums.
     pub damaged: u64,
+    /// Commands for several rows that a drive could not carry out for a bad block: rows were read again one by one, so that those of them failed
+    /// that lie in it. `commands` does not count that.
+    pub split: u64,
     /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
     pub first_missing: Option<MissingId>,
     /// The latest generation among those that were read.
@@ -145,6 +148,7 @@ impl Ticket {
             bytes,
             anomalies,
             damaged,
+            split,
             first_missing,
         ] = std::array::from_fn(|i| word(COUNTERS + i * 8));
         let [began, prepared, fetched, ended] = std::array::from_fn(|i| word(TIMES + i * 8));
@@ -165,6 +169,7 @@ impl Ticket {
             bytes_read: bytes,
             anomalies,
             damaged,
+            split,
             first_missing: (first_missing != 0).then(|| MissingId {
                 position: !first_missing,
                 id: if self.signed { i128::from(word(MISSING_ID) as i64) } else { word(MISSING_ID).into() },

@@ -45,6 +45,26 @@ impl Joining {
         (1..=self.max_lbas).take_while(|&gap| fits(gap)).last().unwrap_or(0)
     }
 
+    /// The aligned window of LBAs in which rows, of `row_lbas` at least, share a command, whichever of them are wanted: log₂ of its LBAs, of which there are
+    /// `most_lbas` at most, and the most LBAs between one row and the next. By a curve no such command costs more than its rows apart. (0, 0): none share one.
+    pub fn window(&self, row_lbas: u32, most_lbas: u32) -> (u32, u32) {
+        let (two, most) = (row_lbas.saturating_mul(2), most_lbas.min(self.max_lbas));
+        let (lbas, gap) = match &self.rule {
+            Rule::Separate => (0, 0),
+            Rule::Neighbours => (most, 0),
+            // Any two rows are read more cheaply by one command of all the window's LBAs; and so are more than two.
+            Rule::Costs(_) if self.takes_in(row_lbas, row_lbas, two.into()) => {
+                let gap = self.widest_gap(row_lbas);
+                (two.saturating_add(gap).min(most), gap)
+            }
+            Rule::Costs(_) => (0, 0),
+        };
+        match lbas.checked_ilog2() {
+            Some(shift) if shift > 0 && 1 << shift >= two => (shift, gap),
+            _ => (0, 0),
+        }
+    }
+
     /// Whether a command of `lbas` LBAs takes in a read of `more`, which makes it one of `joined`. They overlap if `joined` is less than
     /// both together, and there is a gap if it is more.
     #[inline(always)]
@@ -82,5 +102,47 @@ mod tests {
         assert_eq!(Joining::by_curve(&flash, 4096, 256).widest_gap(1), 0);
         assert_eq!(Joining::by_curve(&flash, 512, 256).widest_gap(300), 0, "no such row");
         assert_eq!((Joining::separate().widest_gap(1), Joining::neighbours(8).widest_gap(1)), (0, 0));
+    }
+
+    #[test]
+    fn windows_are_as_long_as_two_rows_pay() {
+        let optane = ReadCurve::new(&[(512, 5e6), (1024, 5e6), (4096, 1.5e6), (8192, 7.2e9 / 8192.0)]).unwrap();
+        let flash = ReadCurve::of_limits(3.3e6, 14e9).unwrap();
+        assert_eq!(Joining::by_curve(&optane, 512, 256).window(1, 32), (2, 2));
+        assert_eq!(Joining::by_curve(&flash, 512, 256).window(1, 32), (4, 14));
+        assert_eq!(Joining::by_curve(&flash, 512, 256).window(1, 8), (3, 14), "a command has its bound");
+        assert_eq!(Joining::by_curve(&flash, 4096, 256).window(1, 16), (1, 0));
+        assert_eq!(Joining::by_curve(&flash, 512, 1).window(1, 32), (0, 0), "two rows are beyond MDTS");
+        assert_eq!(Joining::by_curve(&flash, 512, 256).window(8, 8), (0, 0), "two rows are beyond a window");
+        assert_eq!(Joining::neighbours(256).window(1, 32), (5, 0));
+        assert_eq!(Joining::neighbours(4).window(1, 32), (2, 0));
+        assert_eq!(Joining::separate().window(1, 32), (0, 0));
+        // Two reads of 512 B are cheaper than one of 1 KiB.
+        let odd = ReadCurve::new(&[(512, 5e6), (1024, 1e6)]).unwrap();
+        assert_eq!(Joining::by_curve(&odd, 512, 256).window(1, 32), (0, 0));
+    }
+
+    /// Whatever rows of a window are wanted, one command for them costs no more than one for each.
+    #[test]
+    fn no_window_costs_more_than_its_rows() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..200 {
+            let (reads, bytes) = (random.f64() * 5e6 + 1e5, random.f64() * 2e10 + 1e8);
+            let curve = ReadCurve::of_limits(reads, bytes).unwrap();
+            let lba = [512, 4096][random.usize(0..2)];
+            let row = random.u32(1..4);
+            let (shift, gap) = Joining::by_curve(&curve, lba, 256).window(row, 128);
+            let cost = |lbas: u32| curve.cost(u64::from(lbas) * u64::from(lba));
+            for _ in 0..50 {
+                let (mut behind, mut rows, first) = (0, 0u32, random.u32(0..1 << shift));
+                let mut at = first;
+                while at + row <= 1 << shift {
+                    (rows, behind) = (rows + 1, at + row);
+                    at += row + random.u32(0..=gap);
+                }
+                let apart = u64::from(rows).saturating_mul(cost(row));
+                assert!(rows < 2 || cost(behind - first) <= apart, "{curve}: {rows} rows of {row} in 1 << {shift}");
+            }
+        }
     }
 }

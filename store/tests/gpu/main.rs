@@ -14,6 +14,7 @@ mod follow;
 mod graphs;
 mod host_doorbells;
 mod lookups;
+mod merging;
 mod prefetch;
 mod refusals;
 mod rig;

@@ -223,7 +223,7 @@ impl<'a> Bench<'a> {
                     batches,
                     cid_shift,
                     generations: (1 << (16 - cid_shift)) - 1,
-                    reserved: [0; 3],
+                    ..QueueDescriptor::default()
                 }
                 .as_bytes(),
             );
