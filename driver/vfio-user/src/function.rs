@@ -203,10 +203,16 @@ impl VfioUserFunction {
 
     /// Has the server signal the eventfd for vector 0.
     fn arm(&self, event: &Event) -> Result<(), FunctionError> {
-        let flags = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
-        let set = IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
+        let vector = |flags| IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
         let (what, time) = ("turning an interrupt on", self.link.1.answer);
-        self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], &[event.as_fd()], time)?;
+        let ask =
+            |set: IrqSet, fds: &[_]| self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], fds, time);
+        ask(vector(irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER), &[event.as_fd()])?;
+        // A reset masks vectors (PCI Local Bus 3.0, 6.8.2.9), and QEMU's server keeps to that. One that masks none may refuse this.
+        match ask(vector(irq_set_flags::DATA_NONE | irq_set_flags::ACTION_UNMASK), &[]) {
+            Err(error) if !refused(&error) => return Err(error),
+            _ => {}
+        }
         self.set_msix(true)
     }
 
@@ -272,7 +278,7 @@ impl VfioUserFunction {
             state.iovas.release(addr);
             self.link.0.end_reach(addr);
             return Err(match error {
-                FunctionError::Os { source, .. } if source.raw_os_error().is_some() => {
+                FunctionError::Os { ref source, .. } if refused(&error) => {
                     self.map_error(memory, format!("the server refuses it: {source}"))
                 }
                 error => error,
@@ -285,6 +291,11 @@ impl VfioUserFunction {
     fn uses_arena(&self) -> bool {
         (self.most_regions as u64) < MANY
     }
+}
+
+/// Whether the server has answered, with an errno of its own.
+fn refused(error: &FunctionError) -> bool {
+    matches!(error, FunctionError::Os { source, .. } if source.raw_os_error().is_some())
 }
 
 /// A region, and the file that came with its description.

@@ -1,15 +1,23 @@
 //! Long admin commands are slept for: the server's interrupt ends the sleep.
 
 use std::fmt;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::{AllocateError, Clock, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock};
 use warprow_driver::{Controller, DriverError, FormatRequest, Options, ResetKind};
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::AdminOpcode;
 use warprow_vfio_user::VfioUserFunction;
+use warprow_vfio_user_proto::wire::{IrqSet, command, irq_set_flags};
+use warprow_vfio_user_proto::{Channel, ChannelError};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::rig::{Served, drive, works};
 
@@ -200,4 +208,62 @@ fn the_event_is_the_same_for_all_who_ask() {
     // Whoever has it does not hold the function.
     works(function, 71);
     assert!(one.wait(Duration::ZERO), "admin completions announce themselves");
+}
+
+/// What the server behind a socket thinks of masks.
+#[derive(Clone, Copy, Debug)]
+enum Masks {
+    /// Vectors are masked until somebody unmasks them: QEMU's.
+    Set,
+    /// There are none to be had.
+    Refused,
+}
+
+/// Passes messages on until either side ends. How often the client unmasked.
+fn between(client: UnixStream, server: &Path, masks: Masks) -> Result<u32, ChannelError> {
+    const TIME: Duration = Duration::from_secs(5);
+    let mut client = Channel::new(client).expect("a socket");
+    let mut server = UnixStream::connect(server).and_then(Channel::new).expect("a server");
+    let mut unmasked = 0;
+    loop {
+        let Ok(asked) = client.receive(Instant::now() + TIME, TIME) else { return Ok(unmasked) };
+        let number = asked.header.command;
+        let set = if number == command::DEVICE_SET_IRQS { IrqSet::read_from_prefix(&asked.payload).ok() } else { None };
+        let does = |action| set.is_some_and(|(set, _)| set.flags & action != 0);
+        if does(irq_set_flags::ACTION_UNMASK) {
+            unmasked += 1;
+            if matches!(masks, Masks::Refused) {
+                client.refuse(&asked.header, Errno::INVAL, TIME)?;
+                continue;
+            }
+        }
+        let fds: Vec<_> = asked.fds.iter().map(AsFd::as_fd).collect();
+        server.command(asked.header.id, number, &[&asked.payload], &fds, TIME)?;
+        let got = server.receive(Instant::now() + TIME, TIME)?;
+        assert_eq!(got.failure(), None, "command {number}");
+        if let (Masks::Set, Some((set, _)), true) = (masks, set, does(irq_set_flags::ACTION_TRIGGER)) {
+            let flags = irq_set_flags::DATA_NONE | irq_set_flags::ACTION_MASK;
+            server.command(0xffff, number, &[IrqSet { flags, ..set }.as_bytes()], &[], TIME)?;
+            assert_eq!(server.receive(Instant::now() + TIME, TIME)?.failure(), None);
+        }
+        let fds: Vec<_> = got.fds.iter().map(AsFd::as_fd).collect();
+        client.reply(&asked.header, &[&got.payload], &fds, TIME)?;
+    }
+}
+
+#[test]
+fn vectors_are_unmasked_where_the_server_masks_them() {
+    let check = CHECKS.iter().find(|check| check.name == "answers to admin commands interrupt").expect("the check");
+    for masks in [Masks::Set, Masks::Refused] {
+        let served = Served::new(drive());
+        let path = served.path.with_extension("masks");
+        let (listener, to): (_, PathBuf) = (UnixListener::bind(&path).expect("a socket"), served.path.clone());
+        let thread = std::thread::spawn(move || between(listener.accept().expect("a client").0, &to, masks));
+        let function = VfioUserFunction::open(&path).expect("a client");
+        let verdict = check.run(&Subject { function, clock: Arc::new(SystemClock::new()) });
+        assert!(matches!(verdict, Ok(Verdict::Passed)), "{masks:?}: {verdict:?}");
+        let unmasked = thread.join().expect("no panic").expect("messages pass");
+        // At first, where the event is kept, and after the reset of the function.
+        assert_eq!(unmasked, 3, "{masks:?}");
+    }
 }
