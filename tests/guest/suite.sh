@@ -56,7 +56,7 @@ guest "a peer's BAR, and ends under load" \
     --qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer \
     "$binary" deaths 0000:00:08.0 0000:00:09.0
 # Two drives are free, one is mounted, one is swap space.
-guest 'the set-up of a machine, and a store' --init "$here/init-setup" \
+guest 'the set-up of a machine, and a store' --limit 150 --init "$here/init-setup" \
     --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
 if [ "$way" = iommufd ]; then
     # An IOMMU of 39 bits, and a user who may open either: the group's owner and the function's keep each other out.
