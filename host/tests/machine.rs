@@ -2,6 +2,8 @@
 
 mod machines;
 
+use std::fs;
+
 use machines::{Block, FREE, Fixture, RAID, SYSTEM, laptop, server, vmd};
 use warprow_host::doctor::{Finding, Verdict};
 use warprow_host::{Distance, Drive, Machine, PciAddress, UseKind};
@@ -298,6 +300,30 @@ fn details_that_the_doctor_tells() {
     assert_eq!(hungry.verdict, Verdict::Warn);
     let missing = told(&|it| it.bind(FREE, "vfio-pci"), "vfio-group");
     assert!(missing.verdict == Verdict::Fail && missing.found.contains("/dev/vfio/6"));
+    let own = |it: &Fixture| {
+        it.bind(FREE, "vfio-pci");
+        it.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio4/dev"), "511:4\n");
+        it.write("dev/vfio/devices/vfio4", "");
+    };
+    assert_eq!(told(&own, "vfio-group").verdict, Verdict::Fail, "without /dev/iommu");
+    let through = |it: &Fixture| {
+        own(it);
+        it.write("dev/iommu", "");
+    };
+    let iommufd = told(&through, "vfio-group");
+    assert!(iommufd.verdict == Verdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
+    let no_groups = |it: &Fixture| {
+        fs::remove_file(it.path("dev/vfio/vfio")).unwrap();
+        fs::remove_dir(it.path("sys/module/vfio_iommu_type1")).unwrap();
+    };
+    assert_eq!(told(&no_groups, "vfio-node").verdict, Verdict::Fail);
+    let machine = server();
+    no_groups(&machine);
+    through(&machine);
+    let findings = at(&machine).examine();
+    let node = finding(&findings, "vfio-node");
+    assert!(node.verdict == Verdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
+    assert!(!findings.iter().any(|it| it.check == "vfio-type1"), "{findings:#?}");
     let formatted = told(&|it| it.write("sys/class/block/nvme0n1/metadata_bytes", "8\n"), "drive");
     assert!(formatted.found.contains("8 B of metadata"), "{formatted:?}");
     let unsafe_mode =

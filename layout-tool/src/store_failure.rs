@@ -230,7 +230,7 @@ fn of_vfio(error: &VfioError) -> Meaning {
         VfioError::NotNvme { address, .. } => {
             (Class::Input, address.to_string(), "give the address of an NVMe controller")
         }
-        VfioError::InUse { address, .. } | VfioError::Busy { address, .. } => {
+        VfioError::InUse { address, .. } | VfioError::Busy { address, .. } | VfioError::GroupOwned { address, .. } => {
             (Class::Refused, address.to_string(), "release the drive, or choose another")
         }
         VfioError::WrongDriver { address, .. } => {

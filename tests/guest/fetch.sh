@@ -7,7 +7,7 @@
 #   fetch.sh vfio-user   for Linux's own NVMe driver in the guest: QEMU 10.1 or later; nvme-cli, fio, ext4's tools and stress-ng
 #
 #   WARPROW_GUEST_DIR      where to keep it (default: target/guest); about 200 MB, and 800 MB for vfio-user
-#   WARPROW_DEBIAN_MIRROR  a Debian mirror, where the machine's own apt sources name none
+#   WARPROW_DEBIAN_MIRROR  see apt.sh
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,84 +28,27 @@ case $recipe in
 esac
 packages+=(qemu-system-x86 busybox-static "$unpacker")
 
-skip() {
-    echo "guest tier skipped: $*" >&2
-    exit 77
-}
-fail() {
-    echo "guest: $*" >&2
-    exit 1
-}
+# shellcheck source=/dev/null
+. "$here/apt.sh"
 trap 'fail "fetch.sh failed at line $LINENO"' ERR
 
 [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || skip "it needs an x86-64 Linux machine"
-for tool in apt-get apt-cache dpkg-deb flock sha256sum; do
-    command -v "$tool" >/dev/null || skip "$tool is missing (the guest is fetched with Debian's own tools)"
-done
 
-# The folder is named after this script's content: a changed recipe builds anew, and never under a running guest.
+# The folder is named after the scripts' content: a changed recipe builds anew, and never under a running guest.
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd)
-key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-12)-$recipe
+key=$(cat "${BASH_SOURCE[0]}" "$here/apt.sh" | sha256sum | cut -c1-12)-$recipe
 ready=$cache/$key
 exec 9>"$cache/lock"
 flock -w 900 9 || skip "another process has held $cache/lock for 15 minutes"
 [ -e "$ready/base.cpio" ] && { echo "$ready"; exit; }
 work=$cache/$key.part
 rm -rf "$work"
-mkdir -p "$work"/apt/{state/lists/partial,cache/archives/partial} "$work"/{root,base/bin}
-log=$work/log
+mkdir -p "$work"/{root,base/bin}
 
-# The mirror is whatever this machine already fetches Debian from, of any release: mirrors carry them all.
-mirror() {
-    local uri release keyring
-    # shellcheck disable=SC2016 # the placeholders are apt's
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(SIGNED_BY)' 'Created-By: Packages' 2>>"$log" |
-        while read -r uri release keyring; do
-            case $release in bookworm | trixie | forky | sid | oldstable | stable | testing | unstable) ;; *) continue ;; esac
-            case $keyring in \$*) keyring= ;; esac
-            echo "$uri $keyring"
-            break
-        done
-}
-read -r uri keyring <<<"${WARPROW_DEBIAN_MIRROR:-$(mirror)}" || true
-[ -n "$uri" ] || skip "no Debian mirror in this machine's apt sources (set WARPROW_DEBIAN_MIRROR)"
-if [ -z "$keyring" ] && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
-    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-fi
-for pocket in "$suite" "$suite-backports"; do
-    echo "deb [arch=amd64${keyring:+ signed-by=$keyring}] $uri $pocket main"
-done >"$work/apt/sources.list"
-
-# A private apt that believes nothing is installed, so that QEMU's libraries come too, the C library among them.
-: >"$work/apt/status"
-cat >"$work/apt/conf" <<CONF
-#clear APT::Architectures;
-#clear APT::Update;
-#clear DPkg;
-APT::Architecture "amd64";
-APT::Install-Recommends "false";
-APT::Sandbox::User "";
-APT::Update::Error-Mode "any";
-Acquire::Languages "none";
-Acquire::Retries "3";
-Acquire::http::Timeout "20";
-Acquire::https::Timeout "20";
-Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-Dir::State "$work/apt/state";
-Dir::State::status "$work/apt/status";
-Dir::Cache "$work/apt/cache";
-Dir::Etc::sourcelist "$work/apt/sources.list";
-Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "/dev/null";
-CONF
-private() { "$1" -c "$work/apt/conf" "${@:2}" >>"$log" 2>&1; }
-offline() { skip "$1 (details: $log)"; }
-
-private apt-get update || offline "the Debian mirror of this machine's apt sources does not answer"
+private_apt "$work" "$suite" "$suite-backports"
 private apt-get install -y -d -t "$suite-backports" "${packages[@]}" || offline "QEMU's packages could not be fetched"
-kernel=$(apt-cache -c "$work/apt/conf" pkgnames "$kernel_prefix" | grep -E "$kernel_pattern" | sort -V | tail -1) ||
+kernel=$(apt-cache -c "$apt_conf" pkgnames "$kernel_prefix" | grep -E "$kernel_pattern" | sort -V | tail -1) ||
     skip "the mirror has no cloud kernel $kernel_prefix*"
 (cd "$work/apt/cache/archives" && private apt-get download "$kernel") || offline "$kernel could not be fetched"
 for package in "$work"/apt/cache/archives/*.deb; do

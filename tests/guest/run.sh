@@ -8,6 +8,8 @@
 #                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
 #                     namespace, slow=N lets each namespace read only N bytes a second. Repeatable; without any: --drive 64M
 #     --keep ADDRESS  leave this function to Linux's own driver; repeatable
+#     --vfio WAY      what the user may open: type1 (default), the functions' groups; iommufd, their own files and /dev/iommu, with
+#                     WARPROW_VFIO to say so; both. In $GUEST_VFIO. The latter two need WARPROW_GUEST_KERNEL
 #     --init FILE     the guest's first process (default: init, beside this script)
 #     --qemu ARG      one more argument for QEMU; repeatable
 #     --limit S       seconds the binary may run (default 60); the boot gets 30 more
@@ -18,7 +20,7 @@
 # Exit code: the binary's own (137: it ran into the limit); 77: the tier cannot run here; 2: wrong usage;
 # 120, 121: the guest could not be prepared;
 # 123: Linux's driver read other content than the test left in /tmp/expect (see init); 125: the guest ended twice without reporting any code.
-# WARPROW_GUEST_ACCEL=tcg|kvm overrides the choice of accelerator.
+# WARPROW_GUEST_ACCEL=tcg|kvm overrides the choice of accelerator; WARPROW_GUEST_KERNEL is a folder with another kernel (kernel.sh).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -27,7 +29,7 @@ usage() {
     exit 2
 }
 
-drives=() extra=() keep=() init=$here/init limit=60 cpus=1 memory=512 memlock=65536
+drives=() extra=() keep=() init=$here/init limit=60 cpus=1 memory=512 memlock=65536 vfio=type1
 while [[ ${1:-} == --* ]]; do
     [ $# -ge 2 ] || usage
     case $1 in
@@ -39,6 +41,7 @@ while [[ ${1:-} == --* ]]; do
         --cpus) cpus=$2 ;;
         --memory) memory=$2 ;;
         --memlock) memlock=$2 ;;
+        --vfio) vfio=$2 ;;
         *) usage ;;
     esac
     shift 2
@@ -48,8 +51,16 @@ binary=$1
 shift
 [ -x "$binary" ] || { echo "guest: $binary is not an executable file" >&2; exit 2; }
 [ ${#drives[@]} -gt 0 ] || drives=(64M)
+case $vfio in type1 | iommufd | both) ;; *) usage ;; esac
 
 guest=$("$here/fetch.sh")
+kernel=$guest archives=("$guest/base.cpio")
+if [ -n "${WARPROW_GUEST_KERNEL:-}" ]; then
+    kernel=$WARPROW_GUEST_KERNEL archives+=("$WARPROW_GUEST_KERNEL/modules.cpio")
+    for file in vmlinux modules.cpio; do
+        [ -e "$kernel/$file" ] || { echo "guest: WARPROW_GUEST_KERNEL: no $file in $kernel" >&2 && exit 2; }
+    done
+fi
 root=$guest/root
 libraries=$root/lib/x86_64-linux-gnu
 work=$(mktemp -d)
@@ -60,11 +71,11 @@ mkdir "$work/top"
 cp "$init" "$work/top/init"
 chmod +x "$work/top/init"
 cp "$binary" "$work/top/test"
-printf "LIMIT=%s MEMLOCK_KIB=%s KEEP='%s'\n" "$limit" "$memlock" "${keep[*]}" >"$work/top/settings"
+printf "LIMIT=%s MEMLOCK_KIB=%s GUEST_VFIO=%s KEEP='%s'\n" "$limit" "$memlock" "$vfio" "${keep[*]}" >"$work/top/settings"
 : >"$work/top/arguments"
 [ $# -eq 0 ] || printf '%s\n' "$@" >"$work/top/arguments"
 {
-    cat "$guest/base.cpio"
+    cat "${archives[@]}"
     (cd "$work/top" && find . -type f | "$root/bin/busybox" cpio -o -H newc 2>/dev/null)
 } >"$work/initrd"
 
@@ -104,8 +115,8 @@ boot() {
         -nodefaults -no-user-config -display none -no-reboot -serial stdio \
         -machine "q35,accel=$1,kernel-irqchip=split" -cpu max -smp "$cpus" -m "${memory}M" \
         -device intel-iommu,intremap=on,caching-mode=on "${devices[@]}" "${extra[@]}" \
-        -kernel "$guest/vmlinux" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off nvme_core.multipath=0" \
+        -kernel "$kernel/vmlinux" -initrd "$work/initrd" \
+        -append "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off no_timer_check nvme_core.multipath=0" \
         </dev/null 2>&1 | tr -d '\r' | tee "$work/console" || true
     code=$(sed -n 's/^GUEST_EXIT_CODE=\([0-9]*\).*/\1/p' "$work/console" | tail -1)
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How fast our driver is beside Linux's own with io_uring, on one controller (QEMU's model) in one guest boot, by turns: 4 KiB random
 # reads one at a time and 32 at a time, every block compared. Prints the rates of each turn and medians of the pairs' ratios.
+# With a WARPROW_GUEST_KERNEL that has iommufd (kernel.sh), ours through that too.
 # Not a check: it fails only where something does not work. Exit code 77 where this machine cannot run guests (see fetch.sh).
 #
 #   speed.sh [turns]   default 5; a turn takes about half a minute
@@ -13,4 +14,4 @@ target=x86_64-unknown-linux-gnu
 binary=$(cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
     cargo build --quiet --release --package warprow-bench --bin ring --target "$target" --message-format json-render-diagnostics |
     sed -n 's/.*"executable":"\([^"]*\/ring\)".*/\1/p')
-exec "$here/run.sh" --limit $((60 + turns * 90)) --init "$here/init-speed" --drive 64M,addr=8.0 "$binary" "$turns"
+exec "$here/run.sh" --limit $((60 + turns * 120)) --init "$here/init-speed" --drive 64M,addr=8.0 "$binary" "$turns"

@@ -1,9 +1,24 @@
 #!/usr/bin/env bash
-# The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots four guests, runs every check.
+# The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
+#
+#   suite.sh           through the functions' groups in a type 1 container: four guests
+#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: five guests, of a kernel that has
+#                      iommufd. WARPROW_GUEST_KERNEL names it (kernel.sh builds one); without, this is skipped
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+way=${1:-type1}
+case $way in
+    type1) ;;
+    iommufd)
+        if [ -z "${WARPROW_GUEST_KERNEL:-}" ]; then
+            echo 'guest tier skipped: WARPROW_GUEST_KERNEL names no kernel with iommufd (tests/guest/kernel.sh builds one)' >&2
+            exit 77
+        fi
+        ;;
+    *) echo 'usage: suite.sh [type1 | iommufd]' >&2 && exit 2 ;;
+esac
 target=x86_64-unknown-linux-gnu
 "$here/fetch.sh" >/dev/null
 
@@ -20,7 +35,7 @@ failed=0
 guest() {
     echo "== $1"
     local code=0
-    "$here/run.sh" "${@:2}" || code=$?
+    "$here/run.sh" --vfio "$way" "${@:2}" || code=$?
     if [ "$code" != 0 ]; then
         failed=1
         echo "== $1: exit code $code"
@@ -41,6 +56,10 @@ guest "a peer's BAR, and ends under load" \
     --qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer \
     "$binary" deaths 0000:00:08.0 0000:00:09.0
 # Two drives are free, one is mounted, one is swap space.
-guest 'the set-up of a machine, and a store' --init "$here/init-setup" \
+guest 'the set-up of a machine, and a store' --limit 150 --init "$here/init-setup" \
     --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
+if [ "$way" = iommufd ]; then
+    # An IOMMU of 39 bits, and a user who may open either: the group's owner and the function's keep each other out.
+    guest 'both of VFIO'"'"'s interfaces' --vfio both --qemu -global --qemu intel-iommu.aw-bits=39 --drive 64M+32M "$binary" controllers
+fi
 exit "$failed"

@@ -96,6 +96,20 @@ pub enum OpenError {
         /// The device file.
         path: PathBuf,
     },
+    /// Another process has a function of the same IOMMU group, or the IOMMU does not isolate interrupts: through iommufd the
+    /// kernel answers both alike, and nothing tells them apart for certain.
+    #[error(
+        "{address}: an IOMMU group has one owner, and another process seems to have {} of this one. End that process, or open all \
+         of them in one. Where nobody has any, the IOMMU does not isolate interrupts: enable interrupt remapping (VT-d and x2APIC in \
+         the firmware)",
+        .members.join(", ")
+    )]
+    GroupOwned {
+        /// The function asked for.
+        address: PciAddress,
+        /// The other members of its group that belong to VFIO.
+        members: Vec<String>,
+    },
     /// The kernel has no VFIO.
     #[error("{address}: cannot open /dev/vfio/vfio: {source}; as root: modprobe vfio-pci")]
     NoVfio {

@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_TYPE, vfio_device_attach_iommufd_pt, vfio_device_bind_iommufd};
 use warprow_dma::DmaMemory;
 
+use crate::sysfs::System;
 use crate::{OpenError, PciAddress};
 
 pub(crate) const DEV_IOMMU: &str = "/dev/iommu";
@@ -53,7 +54,7 @@ impl Ioas {
     }
 
     /// Opens a function's character device and puts it into this address space. Closing the file takes it out again.
-    pub(crate) fn attach(&self, address: PciAddress, path: &Path) -> Result<File, OpenError> {
+    pub(crate) fn attach(&self, system: &System, address: PciAddress, path: &Path) -> Result<File, OpenError> {
         let device = open(path, address)?;
         let mut bind = vfio_device_bind_iommufd {
             argsz: size_of::<vfio_device_bind_iommufd>() as u32,
@@ -61,7 +62,8 @@ impl Ioas {
             ..Default::default()
         };
         // SAFETY: the descriptor is an open device; the structure is the ioctl's, its length in its first word.
-        unsafe { bind_iommufd(device.as_raw_fd(), &mut bind) }.map_err(|errno| bind_refusal(address, path, errno))?;
+        unsafe { bind_iommufd(device.as_raw_fd(), &mut bind) }
+            .map_err(|errno| bind_refusal(address, path, system.vfio_members(address), errno))?;
         let mut attach = vfio_device_attach_iommufd_pt {
             argsz: size_of::<vfio_device_attach_iommufd_pt>() as u32,
             pt_id: self.id,
@@ -146,10 +148,12 @@ fn open(path: &Path, address: PciAddress) -> Result<File, OpenError> {
     })
 }
 
-fn bind_refusal(address: PciAddress, path: &Path, errno: Errno) -> OpenError {
+fn bind_refusal(address: PciAddress, path: &Path, members: Vec<String>, errno: Errno) -> OpenError {
     match errno {
         // A device is opened through its group, or once through its own file (vfio/device_cdev.c, vfio_main.c).
         Errno::EBUSY | Errno::EINVAL => OpenError::Busy { address, path: path.to_owned() },
+        // A group has one owner (iommu_device_claim_dma_owner). A function alone in its group is refused as busy before that.
+        Errno::EPERM if !members.is_empty() => OpenError::GroupOwned { address, members },
         Errno::EPERM => OpenError::UnsafeInterrupts { address, module: "iommufd" },
         errno => os(address, "binding it to /dev/iommu", errno),
     }
@@ -171,9 +175,16 @@ mod tests {
         let missing = open(Path::new("/nonexistent/vfio0"), address).unwrap_err();
         assert!(matches!(missing, OpenError::NoIommufd { .. }));
         assert!(missing.to_string().contains("modprobe iommufd") && missing.to_string().contains("/nonexistent/vfio0"));
-        let text = |errno| bind_refusal(address, Path::new("/dev/vfio/devices/vfio3"), errno).to_string();
+        let refusal = |errno, members| bind_refusal(address, Path::new("/dev/vfio/devices/vfio3"), members, errno);
+        let text = |errno| refusal(errno, Vec::new()).to_string();
         assert!(text(Errno::EINVAL).contains("/dev/vfio/devices/vfio3 is open already"), "{}", text(Errno::EINVAL));
         assert!(text(Errno::EPERM).contains("/sys/module/iommufd/parameters/allow_unsafe_interrupts"));
+        let owned = refusal(Errno::EPERM, vec!["0000:01:00.1".to_owned()]);
+        assert!(
+            matches!(owned, OpenError::GroupOwned { .. })
+                && owned.to_string().contains("another process seems to have 0000:01:00.1 of this one"),
+            "{owned}"
+        );
         assert!(text(Errno::ENODEV).contains("0000:01:00.0: binding it to /dev/iommu: "));
     }
 
@@ -217,8 +228,9 @@ mod tests {
         let memory = DmaMemory::allocate(4096, Backing::Anonymous).unwrap();
         // SAFETY: nothing is mapped: that is no device's file.
         assert_eq!(unsafe { ioas.map(0x1000, &memory) }, Err(Errno::ENOTTY));
-        let address: PciAddress = "01:00.0".parse().unwrap();
-        let error = ioas.attach(address, Path::new("/dev/null")).unwrap_err();
+        let folder = tempfile::tempdir().unwrap();
+        let system = System { sys: folder.path().join("sys"), proc: folder.path().join("proc") };
+        let error = ioas.attach(&system, "01:00.0".parse().unwrap(), Path::new("/dev/null")).unwrap_err();
         assert!(matches!(error, OpenError::Os { .. }), "{error}");
     }
 }

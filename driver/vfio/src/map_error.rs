@@ -24,6 +24,13 @@ pub(crate) enum MapError {
         if *.per_user { ". All that the processes of this user have mapped through /dev/iommu counts together" } else { "" }
     )]
     Memlock { limit_kib: u64, locked_kib: u64, needed_kib: u64, per_user: bool },
+    #[error(
+        "RLIMIT_MEMLOCK is {limit_kib} KiB, and through /dev/iommu it holds for all processes of this user together: this one has \
+         {locked_kib} KiB and asks for {more_kib} KiB, so others have the rest (io_uring counts too). End them, or raise the \
+         limit: `ulimit -l` (or memlock in /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit, --ulimit memlock= for a \
+         container); or else the system is out of memory that it can pin"
+    )]
+    SharedMemlock { limit_kib: u64, locked_kib: u64, more_kib: u64 },
     #[error("the system is out of memory that it can pin: free some, or make the tier in DRAM smaller")]
     OutOfMemory,
     #[error(
@@ -73,13 +80,17 @@ impl MapError {
         match errno {
             Errno::ENOMEM => {
                 let needed_kib = limits.locked.saturating_add(len).div_ceil(1024);
-                let limit_kib = limits.memlock.map(|limit| limit / 1024).filter(|&limit| limit < needed_kib);
-                limit_kib.map_or(Self::OutOfMemory, |limit_kib| Self::Memlock {
-                    limit_kib,
-                    locked_kib: limits.locked / 1024,
-                    needed_kib,
-                    per_user: through_iommufd,
-                })
+                let locked_kib = limits.locked / 1024;
+                match limits.memlock.map(|limit| limit / 1024) {
+                    Some(limit_kib) if limit_kib < needed_kib => {
+                        Self::Memlock { limit_kib, locked_kib, needed_kib, per_user: through_iommufd }
+                    }
+                    // What this process has is known, what its user has is not.
+                    Some(limit_kib) if through_iommufd => {
+                        Self::SharedMemlock { limit_kib, locked_kib, more_kib: len.div_ceil(1024) }
+                    }
+                    _ => Self::OutOfMemory,
+                }
             }
             // vfio_iommu_type1 counts mappings; iommufd has no such limit.
             Errno::ENOSPC if !through_iommufd => Self::TooManyMappings { limit: limits.mappings },
@@ -129,6 +140,11 @@ mod tests {
     #[test]
     fn iommufd_counts_for_the_user_and_takes_no_device_memory() {
         assert!(text(Errno::ENOMEM, Some(0), 0, 4096, true).contains("of this user"));
+        let shared = text(Errno::ENOMEM, Some(64 << 20), 1 << 20, 48 << 20, true);
+        for part in ["is 65536 KiB", "all processes of this user", "has 1024 KiB and asks for 49152 KiB", "ulimit -l"] {
+            assert!(shared.contains(part), "{shared}");
+        }
+        assert!(text(Errno::ENOMEM, None, 0, 4096, true).contains("out of memory"));
         assert!(text(Errno::EFAULT, None, 0, 4096, true).contains("WARPROW_VFIO=type1"));
         assert!(!text(Errno::EFAULT, None, 0, 4096, false).contains("WARPROW_VFIO"));
         assert!(text(Errno::ENOSPC, None, 0, 4096, true).contains("ENOSPC"));

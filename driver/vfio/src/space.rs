@@ -85,7 +85,7 @@ impl Backend {
             Self::Type1(container) => {
                 container.attach(system, address, group).map(|(file, device)| (file, Some(device)))
             }
-            Self::Iommufd(ioas) => Ok((ioas.attach(address, &system.own_file(address)?)?, None)),
+            Self::Iommufd(ioas) => Ok((ioas.attach(system, address, &system.own_file(address)?)?, None)),
         }
     }
 

@@ -92,6 +92,16 @@ impl System {
         Ok(others)
     }
 
+    /// Other members of the function's group that belong to VFIO.
+    pub(crate) fn vfio_members(&self, address: PciAddress) -> Vec<String> {
+        let members = entries(&self.device(address).join("iommu_group/devices")).into_iter();
+        let ours = |(path, name): (PathBuf, String)| {
+            let vfio = link_name(&path.join("driver")).as_deref() == Some("vfio-pci");
+            (vfio && name != address.to_string()).then_some(name)
+        };
+        members.filter_map(ours).collect()
+    }
+
     /// Bus addresses that PCI functions and bridges answer to: first and last byte of each. Without access control on
     /// the way, DMA to such an address may reach the peer and never the IOMMU.
     pub(crate) fn pci_windows(&self) -> Vec<(u64, u64)> {
@@ -235,9 +245,12 @@ mod tests {
             }
         }
 
+        fn system(&self) -> System {
+            System { sys: self.0.path().join("sys"), proc: self.0.path().join("proc") }
+        }
+
         fn check(&self, address: &str) -> Result<u32, OpenError> {
-            let system = System { sys: self.0.path().join("sys"), proc: self.0.path().join("proc") };
-            system.check(address.parse().unwrap())
+            self.system().check(address.parse().unwrap())
         }
 
         fn refusal(&self, address: &str) -> String {
@@ -319,12 +332,13 @@ mod tests {
         let text = machine.refusal("02:00.0");
         assert!(text.contains("group 8") && text.contains("0000:02:00.3 (xhci_hcd)"), "{text}");
         assert!(!text.contains("02:00.1") && !text.contains("00:1c.0") && !text.contains("02:00.2"), "{text}");
+        assert_eq!(machine.system().vfio_members("02:00.0".parse().unwrap()), ["0000:02:00.1"]);
     }
 
     #[test]
     fn the_own_file_of_a_function() {
         let machine = Machine::new();
-        let system = System { sys: machine.0.path().join("sys"), proc: machine.0.path().join("proc") };
+        let system = machine.system();
         let address: PciAddress = "02:00.0".parse().unwrap();
         let text = system.own_file(address).unwrap_err().to_string();
         assert!(text.contains("0000:02:00.0/vfio-dev") && text.contains("CONFIG_VFIO_DEVICE_CDEV"), "{text}");
@@ -338,7 +352,7 @@ mod tests {
         let lines = "0x00000000fe000000 0x00000000fe003fff 0x0000000000140204\n0x0000000000000000 0x0000000000000000 \
                      0x0000000000000000\n0x000000000000c000 0x000000000000c0ff 0x0000000000040101\nnonsense\n";
         machine.write("sys/bus/pci/devices/0000:01:00.0/resource", lines);
-        let system = System { sys: machine.0.path().join("sys"), proc: machine.0.path().join("proc") };
+        let system = machine.system();
         assert_eq!(system.pci_windows(), [(0xfe00_0000, 0xfe00_3fff)]);
     }
 

@@ -1,4 +1,5 @@
 use super::{Finding, Verdict};
+use crate::block::vfio_cdev;
 use crate::files::{entries, hex, text};
 use crate::rights::may_use;
 use crate::{Drive, Machine};
@@ -94,18 +95,24 @@ pub(super) fn vfio(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
         let found = "the driver vfio-pci is not loaded";
         findings.push(Finding::new("vfio", Verdict::Fail, found).command(modprobe("vfio-pci")));
     }
-    let node = machine.path("/dev/vfio/vfio");
-    findings.push(if !node.exists() {
-        Finding::new("vfio-node", Verdict::Fail, "/dev/vfio/vfio is not there").command(modprobe("vfio"))
-    } else if !may_use(&node) {
+    let (node, iommu) = (machine.path("/dev/vfio/vfio"), may_use(&machine.path("/dev/iommu")));
+    findings.push(if may_use(&node) {
+        Finding::new("vfio-node", Verdict::Pass, "/dev/vfio/vfio can be opened")
+    } else if iommu {
+        Finding::new(
+            "vfio-node",
+            Verdict::Pass,
+            "/dev/iommu can be opened, /dev/vfio/vfio cannot: drives go through iommufd",
+        )
+    } else if node.exists() {
         Finding::new("vfio-node", Verdict::Fail, "this user may not open /dev/vfio/vfio")
             .command("sudo chmod 666 /dev/vfio/vfio")
     } else {
-        Finding::new("vfio-node", Verdict::Pass, "/dev/vfio/vfio can be opened")
+        Finding::new("vfio-node", Verdict::Fail, "/dev/vfio/vfio is not there").command(modprobe("vfio"))
     });
     // Built into the kernel, it may have no folder.
     let builtin = machine.path("/sys/module/vfio").exists() && machine.path("/sys/module/vfio_iommu_type1").exists();
-    if !builtin {
+    if !builtin && (node.exists() || !iommu) {
         let found =
             "the module vfio_iommu_type1 is not loaded; the kernel loads it when it is needed, unless it is absent";
         findings.push(Finding::new("vfio-type1", Verdict::Warn, found).command(modprobe("vfio_iommu_type1")));
@@ -115,7 +122,13 @@ pub(super) fn vfio(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
         let Some(group) = &drive.function.group else { continue };
         let file = format!("/dev/vfio/{}", group.number);
         let path = machine.path(&file);
-        findings.push(if !path.exists() {
+        // What the driver tries where there is no way through the group.
+        let own = vfio_cdev(&machine.path(&format!("/sys/bus/pci/devices/{address}")))
+            .map(|name| format!("/dev/vfio/devices/{name}"))
+            .filter(|own| iommu && may_use(&machine.path(own)));
+        findings.push(if let Some(own) = own.filter(|_| !may_use(&path) || !may_use(&node)) {
+            Finding::new("vfio-group", Verdict::Pass, format!("{own}, of {address}, can be opened, through iommufd"))
+        } else if !path.exists() {
             let found = format!("{address} is bound to vfio-pci, and {file} is not there");
             Finding::new("vfio-group", Verdict::Fail, found).advice("in a container, start it with this device")
         } else if may_use(&path) {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use warprow_conformance::fill;
 use warprow_dma::{
     AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock, WeakMemory,
@@ -103,6 +103,14 @@ impl Function for InPeer {
     fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
         self.function.interrupt()
     }
+}
+
+/// Through iommufd a BAR is no memory: the error says so, and what takes it.
+pub(crate) fn refused(function: &VfioFunction) -> Result<()> {
+    let Err(FunctionError::Map { why, .. }) = function.map(&bar()?) else { bail!("a BAR was mapped") };
+    println!("       {why}");
+    ensure!(why.contains("not ordinary memory") && why.contains("WARPROW_VFIO=type1"), "{why}");
+    Ok(())
 }
 
 /// What the drive brings lies in the peer's memory, as a second mapping of it shows; nothing of the drive's lies elsewhere.
