@@ -22,6 +22,7 @@ pub mod interrupt;
 pub mod keyed;
 pub mod lba;
 pub mod probe;
+pub mod reading;
 pub mod report;
 pub mod rows;
 pub mod screen;

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::{
-    Converted, FileRows, Format, FormatError, Lost, RawShape, ReadOptions, TableFile, npy, refuse_special,
-};
+use warprow_formats::{Converted, FileRows, FormatError, Lost, TableFile, npy, refuse_special};
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind, KeySource};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
 use warprow_plan::{PlanFile, ranks_of};
@@ -19,6 +17,7 @@ use crate::failure::{Class, Failure};
 use crate::hotness::{self, HotnessFile, Rows, Share, Source};
 use crate::keyed::{FileKeys, Index, Whose, of_keys};
 use crate::lba::{self, Choice};
+use crate::reading::ReadingArgs;
 use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
@@ -58,18 +57,8 @@ pub struct LoadArgs {
     /// Files or folders to load from
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The format of all files, where it is not what their names and first bytes show
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
-    /// The shape of raw rows, without ROWS as many as there are: TYPE is as for --to, or i8 or u8
-    #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
-    shape: Option<RawShape>,
-    /// Elements in a row, where files of keys and vectors tell it by their sizes alone, to be checked
-    #[arg(long, value_name = "N")]
-    dim: Option<u32>,
-    /// The column of ids of Parquet files, if several are of whole numbers
-    #[arg(long, value_name = "COLUMN")]
-    key_column: Option<String>,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// The keys of the rows: a list of whole numbers of 32 or 64 bits in the same .npz or safetensors file, or a .npy file of them. TENSOR,
     /// where a file has several, is what the file calls the rows, not the table
     #[arg(long, value_name = "[TENSOR=]NAME")]
@@ -153,8 +142,7 @@ enum Ranked {
 }
 
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
-    let reading =
-        ReadOptions { format: args.format, shape: args.shape, dim: args.dim, key_column: args.key_column.clone() };
+    let reading = args.reading.options();
     let files = args.files.iter().map(|path| TableFile::open_with(path, &reading));
     let mut files = files.collect::<Result<Vec<_>, FormatError>>()?;
     args.keys.iter().try_for_each(|argument| name_keys(&mut files, argument))?;

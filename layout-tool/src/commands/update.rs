@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use warprow_formats::{Converted, Format, KeyType, RawShape, ReadOptions, TableFile};
+use warprow_formats::{Converted, KeyType, TableFile};
 use warprow_keys::KeyKind;
 use warprow_layout::RowSource;
 use warprow_store::{Compactor, CompactorOptions, OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
@@ -16,6 +16,7 @@ use wildmatch::WildMatch;
 use super::{Context, Done, load, lookup};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
+use crate::reading::ReadingArgs;
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
 use crate::units;
@@ -71,15 +72,8 @@ pub struct UpdateArgs {
     /// Which tensor of the file, if it holds several
     #[arg(long, value_name = "GLOB")]
     tensor: Option<String>,
-    /// The file's format, where it is not what its name and first bytes show
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
-    /// The shape of raw rows
-    #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
-    shape: Option<RawShape>,
-    /// The column of keys of a Parquet file, if several are of whole numbers
-    #[arg(long, value_name = "COLUMN")]
-    key_column: Option<String>,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// Create keys that the table does not have, rather than refuse them
     #[arg(long)]
     create: bool,
@@ -95,9 +89,7 @@ pub struct UpdateArgs {
 }
 
 pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure> {
-    let reading =
-        ReadOptions { format: args.format, shape: args.shape, dim: None, key_column: args.key_column.clone() };
-    let mut file = [TableFile::open_with(&args.rows, &reading)?];
+    let mut file = [TableFile::open_with(&args.rows, &args.reading.options())?];
     if let Some(tensor) = empty(args, &file[0]) {
         return nothing(args, tensor);
     }

@@ -16,6 +16,7 @@ use crate::damage;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file::ById;
+use crate::reading::ReadingArgs;
 use crate::report::table;
 use crate::screen::Unit;
 use crate::units;
@@ -37,6 +38,7 @@ Examples:
   warprow verify -d emulated:a.drive
   warprow verify -d emulated:a.drive --table items --against items.npy
   warprow verify -d emulated:a.drive --table users --against users.npy --keys keys.npy
+  warprow verify -d emulated:a.drive --table items --against items.bin --shape 64:f32
 
 Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata
 are damaged; 7 a drive cannot read some of it. All are in `warprow --help`.")]
@@ -56,6 +58,8 @@ pub struct VerifyArgs {
     /// The tensor in that file, where its name is not the table's nor ends like it
     #[arg(long, value_name = "GLOB", requires = "against", requires = "table")]
     tensor: Option<String>,
+    #[command(flatten)]
+    reading: ReadingArgs,
 }
 
 /// What was found out about a table.
@@ -95,7 +99,12 @@ impl Finding {
 }
 
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
-    let mut file = args.against.as_deref().map(TableFile::open).transpose()?;
+    if args.against.is_none() && !args.reading.is_empty() {
+        let what = "there is no file that is so";
+        return Err(Failure::usage("--format, --shape, --dim, --key-column", what).remedy("name it: --against FILE"));
+    }
+    let reading = args.reading.options();
+    let mut file = args.against.as_deref().map(|path| TableFile::open_with(path, &reading)).transpose()?;
     if let Some(file) = &mut file {
         args.keys.iter().try_for_each(|argument| name_keys(std::slice::from_mut(file), argument))?;
     }

@@ -99,6 +99,22 @@ fn keyed_tables_are_put_in_the_order_of_their_keys() {
 }
 
 #[test]
+fn raw_rows_are_compared_by_their_shape() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let rows: Vec<u8> = (0..1000u32 * 4).flat_map(|at| (at as f32).to_le_bytes()).collect();
+    fs::write(rig.path("r.bin"), &rows).unwrap();
+    rig.ok(&["load", "-d", &drive, "r.bin", "--shape", "4:f32"]);
+    let verify = ["verify", "-d", &drive, "--against", "r.bin", "--shape"];
+    assert_eq!(rig.ok(&[&verify[..], &["4:f32"]].concat())["tables"][0]["differing"], 0);
+    fs::write(rig.path("r.bin"), [&rows[..8000], &[1], &rows[8001..]].concat()).unwrap();
+    let (found, exit) = rig.json(&[&verify[..], &["4:f32"]].concat());
+    assert_eq!((exit, &found["tables"][0]["differing"]), (5, &json!(1)), "{found}");
+    // What says how a file is to be read has a file.
+    rig.fails(&["verify", "-d", &drive, "--shape", "4:f32"], 2);
+}
+
+#[test]
 fn rows_are_converted_and_the_error_is_told() {
     let rig = Rig::new();
     let drive = rig.drive("a.drive", "64M");
