@@ -7,7 +7,7 @@ The formats' own writers, where they have public ones (safetensors, numpy, pyarr
 loaded onto an emulated drive there, by one process that formats nothing else, and every row compared with the file's afterwards
 (`warprow verify --against`). dd writes as many bytes as the table has to another file there in the same turn, as the drive writes them
 (past the page cache, if the file system lets it) and flushes them. Then the table is exported, compared byte by byte with what was loaded, and dd
-copies the drive's rows to a file. Figures are medians; the ratio is the median of the turns' ratios. Files are read from the page cache.
+copies as many bytes of the drive's file to another. Figures are medians; the ratio is the median of the turns' ratios. Files are read from the page cache.
 
 Needs numpy, safetensors and pyarrow, and four times the table's size in FOLDER.
 """
@@ -41,7 +41,8 @@ def parse():
     args = parser.parse_args()
     if args.rows < 2 or args.pairs < 1:
         parser.error("--rows 2 and --pairs 1 at least")
-    args.rows -= args.rows % 2
+    # Whole MiB, as dd has them.
+    args.rows = max(args.rows & ~2047, 2048)
     return args
 
 

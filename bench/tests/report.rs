@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use warprow_bench::gpu::criteo::{
     CallResult, CriteoResult, HostTimes, LatencyResult, Percentiles, Shape, SplitResult, Spread, Tier,
 };
+use warprow_bench::gpu::dedupe::{DedupeResult, WayTimes};
 use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
 use warprow_bench::gpu::hbm::{HbmResult, HbmTimes};
 use warprow_bench::gpu::resident::ResidentResult;
@@ -228,6 +229,26 @@ fn hbm(torch: bool) -> Value {
     value
 }
 
+fn dedupe() -> Value {
+    let result = |ids: u64, alpha| DedupeResult {
+        tier: "memory",
+        rows: 1 << 20,
+        ids,
+        alpha,
+        uniques: ids / 2,
+        ways: ["bitmap", "hash", "radix"].map(|way| WayTimes { way, us: 40.0, unique_us: 20.0 }).to_vec(),
+        best: "radix",
+        chosen: "bitmap",
+        over_best: 1.25,
+        compared: 10,
+        rows_compared: 5,
+    };
+    json!({
+        "schema": 1, "benchmark": "dedupe", "gpu": "A GPU", "runs": 9, "seed": 1, "crossovers": [],
+        "results": [result(1 << 15, 0.0), result(1 << 20, 0.0), result(1 << 20, 1.05)], "notes": ["one is left out"], "machine": machine(),
+    })
+}
+
 const SSD: &str = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
 
 /// What `ssd` prints where there is a GPU, from what it printed without.
@@ -310,6 +331,7 @@ fn what_the_programs_print_becomes_a_page() {
         ("ring-gpu", ring_gpu().to_string()),
         ("hbm", hbm(true).to_string()),
         ("hbm-alone", hbm(false).to_string()),
+        ("dedupe", dedupe().to_string()),
         ("dram", dram().to_string()),
         ("lookup-gpu", lookup_gpu().to_string()),
         ("a-later-one", json!({ "schema": 9, "rows": "<b>&amp;" }).to_string()),
@@ -362,7 +384,7 @@ fn figures_are_read_as_they_were_printed() {
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
     let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_ssd"), SSD));
-    for value in [ring_gpu(), ring_resident(), ssd, hbm(true), dram(), lookup_gpu()] {
+    for value in [ring_gpu(), ring_resident(), ssd, hbm(true), dedupe(), dram(), lookup_gpu()] {
         let whole = value.as_object().unwrap();
         for key in whole.keys() {
             let mut without = whole.clone();

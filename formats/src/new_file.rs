@@ -73,12 +73,14 @@ impl NewFile {
 
 /// Gives a file without a name one.
 fn name(file: File, path: &Path, replace: bool, link: impl Fn(&File, &Path) -> io::Result<()>) -> io::Result<()> {
-    match link(&file, path) {
-        Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {
-            // Only a name can be moved onto another.
-            let named = temporary().make_in(directory(path), |other| link(&file, other))?;
-            named.into_temp_path().persist(path).map_err(|error| error.error)
-        }
+    let linked = match link(&file, path) {
+        // Only a name can be moved onto another.
+        Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => temporary()
+            .make_in(directory(path), |other| link(&file, other))
+            .and_then(|named| named.into_temp_path().persist(path).map_err(|error| error.error)),
+        other => other,
+    };
+    match linked {
         Err(error) if has_no_links(&error) => {
             let permissions = file.metadata()?.permissions();
             let mut named = temporary().permissions(permissions).tempfile_in(directory(path))?;
@@ -153,7 +155,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let listed = || std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
-        let refuses = |code: Errno| move |_: &File, _: &Path| Err(io::Error::from(code));
+        // Whether a name is taken is looked at first, as the kernel does.
+        let refuses = |code: Errno| {
+            move |_: &File, name: &Path| Err(io::Error::from(if name.exists() { Errno::EEXIST } else { code }))
+        };
         let unnamed = |content: &[u8]| {
             let mut file = tempfile::tempfile_in(dir.path()).unwrap();
             file.write_all(content).unwrap();

@@ -229,6 +229,11 @@ impl Volume {
         }
     }
 
+    /// Whether somebody is giving that generation other chunks.
+    pub fn is_rewriting(&self, generation: u64) -> bool {
+        self.state().rewriting.contains(&generation)
+    }
+
     /// The right to give a generation other chunks.
     pub(crate) fn claim_rewrite(&self, generation: u64) -> Result<RewriteClaim, VolumeError> {
         let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);

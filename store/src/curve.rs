@@ -89,15 +89,18 @@ impl ReadCurve {
     /// A curve of what was measured, in the order of length: scattered figures are brought to where a drive's can be. A longer read costs no less than a
     /// shorter one, and no more a byte. `None`: there are not two lengths to compare.
     pub(crate) fn of_measured(points: &[(u32, f64)]) -> Option<Self> {
-        let mut known: Vec<(u32, f64)> = Vec::with_capacity(points.len());
-        for &(bytes, rate) in points {
-            let rate = match known.last() {
-                Some(&(before, least)) => rate.clamp(least * f64::from(before) / f64::from(bytes), least),
-                None => rate,
-            };
-            known.push((bytes, rate));
+        let mut curve = Self::new(points.get(..1)?).ok()?;
+        for &(bytes, rate) in points.get(1..)? {
+            let &(before, least) = curve.points.last()?;
+            if bytes <= before || curve.points.len() == MAX_POINTS {
+                return None;
+            }
+            // Not a picosecond more: else two would seem cheaper than one of both.
+            let most = u128::from(least) * u128::from(bytes) / u128::from(before);
+            let cost = (SECOND / rate).round() as u64;
+            curve.points.push((bytes, cost.clamp(least, u64::try_from(most).unwrap_or(u64::MAX))));
         }
-        if known.len() < 2 { None } else { Self::new(&known).ok() }
+        (curve.points.len() > 1).then_some(curve)
     }
 
     /// Reads of `bytes` a second, with many in flight.
@@ -110,12 +113,12 @@ impl ReadCurve {
         self.points.iter().map(|&(bytes, cost)| (bytes, SECOND / cost.max(1) as f64))
     }
 
-    /// Picoseconds that a read of `bytes` takes of the drive.
+    /// Picoseconds that a read of `bytes` takes of the drive, rounded up: then that of two together is at most the sum of both, where longer reads cost no more a byte.
     pub(crate) fn cost(&self, bytes: u64) -> u64 {
         let after = self.points.partition_point(|&(known, _)| u64::from(known) < bytes);
         let before = after.checked_sub(1).and_then(|before| self.points.get(before));
         let linear = |bytes: u64, by: u64, cost: u64| {
-            u64::try_from(u128::from(bytes) * u128::from(cost) / u128::from(by.max(1))).unwrap_or(u64::MAX)
+            u64::try_from((u128::from(bytes) * u128::from(cost)).div_ceil(by.max(1).into())).unwrap_or(u64::MAX)
         };
         match (before, self.points.get(after)) {
             (None, Some(&(_, cost))) => cost,
@@ -195,7 +198,10 @@ mod tests {
             for bytes in (512..=512u64 << rates.len()).step_by(512) {
                 let (cost, next, double) = (curve.cost(bytes), curve.cost(bytes + 512), curve.cost(2 * bytes));
                 prop_assert!(cost <= next, "a longer one is no cheaper");
-                prop_assert!(double <= 2 * cost + 2, "two of them are no cheaper than one of both: {} {}", cost, double);
+                prop_assert!(double <= 2 * cost, "two of them are no cheaper than one of both: {} {}", cost, double);
+                for more in (512..=bytes).step_by(1536) {
+                    prop_assert!(curve.cost(bytes + more) <= cost + curve.cost(more), "{} and {}", bytes, more);
+                }
             }
         }
     }

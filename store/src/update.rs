@@ -556,6 +556,10 @@ impl Store {
     pub fn compact(&self, generation: u64) -> Result<usize, StoreError> {
         self.shared.watch()?;
         let volume = &self.shared.volume;
+        // Before anything is sealed: the next update would need another chunk for nothing.
+        if volume.is_rewriting(generation) {
+            return Err(VolumeError::Rewriting { generation }.into());
+        }
         let updating = self.shared.updating(generation)?;
         let (sequence, snapshot, keyed) = {
             let mut writer = lock(&updating.0);

@@ -12,7 +12,7 @@ use warprow_bench::report::{Described, Extent, Needs, Outcome, Part, Report, dat
 /// Runs a set of benchmarks and writes one page of HTML: what was emulated, the machine, plots with rivals side by side, and the
 /// raw results. The page needs no network.
 ///
-/// The programs lie beside this one (ring, lookup, load, plan, switch, passes, ssd, dram, hbm) and run one after the other, each in a process of its own. What
+/// The programs lie beside this one (ring, lookup, load, plan, switch, passes, ssd, dram, dedupe, hbm) and run one after the other, each in a process of its own. What
 /// needs a GPU is not run where there is none, and the page says so. What fails is in the page with its reason, and makes this
 /// program fail when the page is written.
 ///
@@ -32,7 +32,7 @@ struct Args {
     /// Small tables and few repetitions.
     #[arg(long, conflicts_with = "from")]
     quick: bool,
-    /// Parts to run: ring, lookup, load, plan-rate, plan-speed, switch, passes, ssd, ring-resident, ring-gpu, dram, dram-sms, hbm,
+    /// Parts to run: ring, lookup, load, plan-rate, plan-speed, switch, passes, ssd, ring-resident, ring-gpu, dram, dram-sms, dedupe, hbm,
     /// lookup-gpu, lookup-dynamicemb, lookup-nve. All by default.
     #[arg(long, value_delimiter = ',', conflicts_with = "from")]
     only: Vec<String>,

@@ -135,6 +135,11 @@ impl Connection {
         }
     }
 
+    /// Whether nothing is answered any more: an error of [`ask`](Self::ask) was no answer, then.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.shared.lock().broken
+    }
+
     fn lost(&self, what: &'static str, error: ChannelError) -> FunctionError {
         match error {
             ChannelError::Closed => FunctionError::Gone { function: self.name.clone() },

@@ -210,7 +210,7 @@ impl VfioUserFunction {
         ask(vector(irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER), &[event.as_fd()])?;
         // A reset masks vectors (PCI Local Bus 3.0, 6.8.2.9), and QEMU's server keeps to that. One that masks none may refuse this.
         match ask(vector(irq_set_flags::DATA_NONE | irq_set_flags::ACTION_UNMASK), &[]) {
-            Err(error) if !refused(&error) => return Err(error),
+            Err(error) if self.link.0.is_broken() => return Err(error),
             _ => {}
         }
         self.set_msix(true)
@@ -278,7 +278,7 @@ impl VfioUserFunction {
             state.iovas.release(addr);
             self.link.0.end_reach(addr);
             return Err(match error {
-                FunctionError::Os { ref source, .. } if refused(&error) => {
+                FunctionError::Os { ref source, .. } if !self.link.0.is_broken() => {
                     self.map_error(memory, format!("the server refuses it: {source}"))
                 }
                 error => error,
@@ -291,11 +291,6 @@ impl VfioUserFunction {
     fn uses_arena(&self) -> bool {
         (self.most_regions as u64) < MANY
     }
-}
-
-/// Whether the server has answered, with an errno of its own.
-fn refused(error: &FunctionError) -> bool {
-    matches!(error, FunctionError::Os { source, .. } if source.raw_os_error().is_some())
 }
 
 /// A region, and the file that came with its description.

@@ -131,6 +131,14 @@ pub(super) fn vfio(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
         } else if !path.exists() {
             let found = format!("{address} is bound to vfio-pci, and {file} is not there");
             Finding::new("vfio-group", Verdict::Fail, found).advice("in a container, start it with this device")
+        } else if may_use(&path) && iommu && !may_use(&node) {
+            let found = format!(
+                "{file}, of {address}, can be opened, /dev/vfio/vfio cannot, and for iommufd the drive has no file that this user may open"
+            );
+            Finding::new("vfio-group", Verdict::Fail, found).command(match node.exists() {
+                true => "sudo chmod 666 /dev/vfio/vfio".to_owned(),
+                false => modprobe("vfio"),
+            })
         } else if may_use(&path) {
             Finding::new("vfio-group", Verdict::Pass, format!("{file}, of {address}, can be opened"))
         } else {

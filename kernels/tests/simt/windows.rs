@@ -123,11 +123,25 @@ const LAST: u64 = 20_000;
 fn failing(shim: &mut Shim, seed: u64) -> Result<u64, String> {
     let mut scene = scene(seed);
     let (every, of_media) = (scene.rng.u64(3..40), scene.rng.u32(0..4) != 0);
-    let is_bad = move |lba: u64| lba < LAST && lba % every == seed % every;
+    strike(shim, scene, (every, seed % every), of_media)
+}
+
+/// Every LBA is refused, though its medium is well: all commands fail at once, and none is read again.
+pub(crate) fn refused(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    strike(shim, scene(seed), (1, 0), false).map(drop)
+}
+
+/// LBAs whose number leaves `rest` when it is divided by `every` are bad: their medium, or they are refused.
+fn strike(shim: &mut Shim, mut scene: Scene, (every, rest): (u64, u64), of_media: bool) -> Result<u64, String> {
+    let is_bad = move |lba: u64| lba < LAST && lba % every == rest;
     let code = if of_media { StatusCode::UnrecoveredReadError } else { StatusCode::InternalError };
-    for lba in (0..LAST).filter(|&lba| is_bad(lba)) {
-        let rule = Rule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lba..lba + 1);
+    let inject = |lbas| {
+        let rule = Rule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lbas);
         scene.drives.faults.inject(rule.always());
+    };
+    match every {
+        1 => inject(0..LAST),
+        _ => (rest..LAST).step_by(every as usize).for_each(|lba| inject(lba..lba + 1)),
     }
     let mut split = 0;
     for _ in 0..2 {
@@ -224,6 +238,14 @@ fn a_bad_block_fails_the_rows_in_it_alone() {
         split += failing(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
     assert!(split > 100, "{split} commands were read again");
+}
+
+#[test]
+fn what_is_refused_is_not_read_again() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(4) {
+        refused(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
 }
 
 #[test]

@@ -272,6 +272,7 @@ fn a_file_without_rows_updates_nothing() {
     std::fs::write(rig.path("d.safetensors"), safetensors(&[], 4, &[])).unwrap();
     let done = rig.ok(&[&CREATE[..], &["-d", &drive]].concat());
     assert_eq!((&done["rows"], &done["batches"], &done["table"]), (&json!(0), &json!(0), &json!("t")));
+    assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", "d.safetensors", "--keys", "ids"])["rows"], 0);
     let none = rig.npy("none.npy", 0, 4, |_, _| 0.0);
     assert_eq!(rig.ok(&["update", "t", "-d", &drive, "--rows", &none, "--keys", "absent.npy"])["rows"], 0);
     rig.fails(&["update", "x", "-d", &drive, "--rows", &none], 3);

@@ -123,14 +123,16 @@ impl Desk {
         }
     }
 
-    /// The generation that is to be compacted next; `None`: none ever.
-    fn next(&self) -> Option<u64> {
+    /// The generation that is to be compacted next, `last` only if no other is; `None`: none ever.
+    fn next(&self, last: Option<u64>) -> Option<u64> {
         let mut state = lock(&self.state);
         loop {
             if state.stops {
                 return None;
             }
-            if let Some(generation) = state.wanted.pop_first() {
+            let first = state.wanted.iter().copied().find(|&it| Some(it) != last);
+            if let Some(generation) = first.or(last.filter(|it| state.wanted.contains(it))) {
+                state.wanted.remove(&generation);
                 state.running = Some(generation);
                 return Some(generation);
             }
@@ -155,10 +157,12 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// A moment in which another's compaction may end; whether there is to be another moment.
-    fn pause(&self) -> bool {
-        let (state, _) = self.changed.wait_timeout(lock(&self.state), PAUSE).unwrap_or_else(PoisonError::into_inner);
-        !state.stops
+    /// That generation is still wanted, after a moment in which somebody else's compaction may end.
+    fn put_back(&self, generation: u64) {
+        let mut state = lock(&self.state);
+        state.running = None;
+        state.wanted.insert(generation);
+        let (_state, _) = self.changed.wait_timeout(state, PAUSE).unwrap_or_else(PoisonError::into_inner);
     }
 
     fn stop(&self) {
@@ -211,14 +215,15 @@ impl Store {
         let (store, on) = (self.clone(), desk.clone());
         let serve = move || {
             let _stops = Stops(&on);
-            while let Some(generation) = on.next() {
-                let chunks = loop {
-                    match store.compact(generation) {
-                        // Somebody else does: that makes room too, and ends.
-                        Err(StoreError::Volume(VolumeError::Rewriting { .. })) if on.pause() => {}
-                        done => break done,
-                    }
-                };
+            let mut busy = None;
+            while let Some(generation) = on.next(busy.take()) {
+                let chunks = store.compact(generation);
+                if matches!(chunks, Err(StoreError::Volume(VolumeError::Rewriting { .. }))) {
+                    // Somebody else does: that makes room too, and ends. Others come first meanwhile.
+                    busy = Some(generation);
+                    on.put_back(generation);
+                    continue;
+                }
                 let came_about = chunks.is_ok();
                 // One that was dropped meanwhile needs none.
                 let is_gone = matches!(chunks, Err(StoreError::Volume(VolumeError::NoSuchGeneration { .. })));

@@ -1,5 +1,6 @@
 //! What each program's result means: from JSON to plots.
 
+mod dedupe;
 mod gpu;
 mod hbm;
 mod host;
@@ -43,6 +44,8 @@ pub fn read(value: &Value) -> Result<Section, String> {
         ssd::ssd(typed(value)?)
     } else if benchmark == Some("hbm") {
         hbm::hbm(typed(value)?)
+    } else if benchmark == Some("dedupe") {
+        dedupe::dedupe(typed(value)?)
     } else if is_submitter("gpu") && (has("controller") || has("emulated")) {
         resident::resident(typed(value)?)
     } else if is_submitter("gpu") {
