@@ -4,6 +4,7 @@ pub mod ahead;
 pub mod arguments;
 pub mod beds;
 mod bytes;
+mod copies;
 mod cores;
 pub mod drive;
 pub mod gpu;
@@ -25,6 +26,7 @@ pub mod switch;
 mod vfio_user;
 
 pub use bytes::{Bytes, BytesError, Count, CountError};
+pub use copies::Copies;
 pub use cores::Cores;
 pub use minimal_ring::{MinimalRing, MinimalRingError};
 pub use scratch::Scratch;

@@ -155,10 +155,11 @@ struct Rows {
         u32 joined[MAX_PLACES / 32];   // a bit each: rows of several LBAs, to be read again if the medium fails
         u32 split;                     // commands of which that has happened
         u8 last[BATCH];                // of each command of a batch, the lane with its last row
+        u32 alone[MAX_PLACES];         // of a command for one row: its bytes and, in the lowest 12 bits, where it begins in its LBA; else 0
     };
     Tile& tile;
     Checks& checks;
-    u32 flying = 0;         // batches that were filled and not taken
+    u32 flying = 0;         // batches that were filled and are not finished
     u32 parts = 0;          // commands of the second pass
     bool parting = false;   // it has begun
 
@@ -216,6 +217,9 @@ struct Rows {
             if (mine && number < BATCH) {
                 const u32 lbas = (u32)(behind - home.at), place = batch.slot * BATCH + number;
                 put_command(queue, s, batch, number, home.at & 0xffffffffffffull, lbas, unique);
+                // The tile's last may share its command with the next tile's first.
+                const bool alone = unique + 1 == end || (t + 1 < BATCH && !joins(t + 1));
+                tile.alone[place] = alone && home.byte < 4096 ? home.row_bytes << 12 | home.byte : 0;
                 if (lbas > home.lbas) atomicOr(&tile.joined[place / 32], 1u << place % 32);
                 atomicAdd(&tile.bytes, (u64)lbas << queue.lba_shift);
             } else if (mine) {
@@ -239,18 +243,20 @@ struct Rows {
         return has_windows() && before != tile.homes[0] && share_window(queue, before, tile.ends[t], home, tile.ends[t + 1]);
     }
 
-    // Copies what a finished batch has read to staging; the block's warps share its commands. Each lane follows the rows of one: those that are of
+    // Copies what has landed to staging; the block's warps share the commands. Each lane follows the rows of one: those that are of
     // up to 512 B, which is most, are copied several at a time, for the landing area may lie across the bus.
-    METHOD void take(const Ring& s, u32 slot, u32 count) {
-        constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 4;
-        const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane, place = slot * BATCH + number;
-        const bool failed = s.failed[place / 32] >> place % 32 & 1, again = failed && (tile.joined[place / 32] >> place % 32 & 1);
-        bool there = number < count && (!failed || again);
-        const u32 tag = there ? s.tag[place] : end;
+    METHOD void take(const Ring& s, u32 count) {
+        constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 8;
+        const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane;
+        const u32 place = number < count ? s.landed[number] : NOTHING;
+        bool there = place != NOTHING;
+        const bool failed = there && (s.failed[place / 32] >> place % 32 & 1), again = failed && (tile.joined[place / 32] >> place % 32 & 1);
+        there = there && (!failed || again);
+        const u32 tag = there ? s.tag[place] : end, alone = there ? tile.alone[place] : 0;
         const u32 tile_end = begin + (tag - begin) / BATCH * BATCH + BATCH;
         u32 unique = tag;
-        Home row{};
-        if (there) row = home_of(p, at<const u64>(p.unique)[unique]);
+        Home row{0, alone & 0xfff, 0, alone >> 12};
+        if (there && alone == 0) row = home_of(p, at<const u64>(p.unique)[unique]);
         const u64 first = row.at;
         if (there && again) atomicAdd(&tile.split, 1u);
         while (__ballot_sync(FULL, there) != 0) {
@@ -259,6 +265,7 @@ struct Rows {
             for (u32 left = __ballot_sync(FULL, plain); left != 0;) {
                 Quad data[UNROLL];
                 u64 to[UNROLL];
+#pragma unroll
                 for (u32 k = 0; k < UNROLL; ++k) {
                     const u32 whose = left != 0 ? __ffs(left) - 1 : 0;
                     const u64 source = __shfl_sync(FULL, from, whose);
@@ -267,6 +274,7 @@ struct Rows {
                     if (to[k] != 0) data[k] = load_relaxed(at<const Quad>(source + lane * 16));
                     left &= left - 1;
                 }
+#pragma unroll
                 for (u32 k = 0; k < UNROLL; ++k)
                     if (to[k] != 0) *at<Quad>(to[k]) = data[k];
             }
@@ -276,19 +284,20 @@ struct Rows {
                 const u32 whose = __ffs(left) - 1;
                 const u64 source = __shfl_sync(FULL, from, whose);
                 const u32 len = __shfl_sync(FULL, row.row_bytes, whose), which = __shfl_sync(FULL, unique, whose);
-                take_row(p, queue, s, checks, which, source, len, slot * BATCH + threadIdx.x / 32 + WARPS * whose);
+                take_row(p, queue, s, checks, which, source, len, __shfl_sync(FULL, place, whose));
             }
             // The next row of the command, if there is one.
             if (there) {
                 const u64 before = row.at, behind = row.at + row.lbas;
-                there = ++unique < end;
+                there = alone == 0 && ++unique < end;
                 if (there) row = home_of(p, at<const u64>(p.unique)[unique]);
                 if (there && row.at != before)
                     there = has_windows() && unique < tile_end && share_window(queue, before, behind, row.at, row.at + row.lbas);
             }
         }
-        --flying;
     }
+
+    METHOD void finished() { --flying; }
 };
 
 // Reads what one drive holds of the uniques from `begin` to `end`, through the queue that this block owns. Rows count as failed until

@@ -131,9 +131,8 @@ DEVICE bool take_lease(SlotState& slot) {
     }
 }
 
-// One thread: may this launch run, and on what? Takes the lease and passes the gate.
-// UPDATED: rows may be updated; then it takes the snapshot of the overlay too.
-template <bool UPDATED> DEVICE void admit(const Lookup& p) {
+// One thread: may this launch run, and on what? Takes the lease.
+DEVICE bool admit(const Lookup& p) {
     SlotState& slot = *at<SlotState>(p.slot);
     Ticket& ticket = at<Ticket>(p.tickets)[p.ticket];
     if (!take_lease(slot)) {
@@ -143,7 +142,7 @@ template <bool UPDATED> DEVICE void admit(const Lookup& p) {
         store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
         store_relaxed(&ticket.check, (u64)((u32)(first >> 32) + (u32)(second >> 32)) << 32 | ((u32)first + (u32)second));
         store_release(&ticket.sequence, launches);
-        return;
+        return false;
     }
     // The launch before gave the lease back behind a release.
     fence_acquire();
@@ -156,6 +155,13 @@ template <bool UPDATED> DEVICE void admit(const Lookup& p) {
     slot.counters = Counters{};
     slot.size = size_of(p, slot.flaws);
     slot.counters.ids = slot.size.ids;
+    return true;
+}
+
+// One thread, of a launch that was admitted: passes the gate, which is two ways across the bus.
+// UPDATED: rows may be updated; then it takes the snapshot of the overlay too.
+template <bool UPDATED> DEVICE void pass_gate(const Lookup& p) {
+    SlotState& slot = *at<SlotState>(p.slot);
     // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
     store_relaxed(gate_inside(p), slot.launch);
     fence_sequential();
@@ -301,7 +307,9 @@ constexpr u32 MARK_THREADS = 256;
 constexpr u32 WALK_THREADS = 256;
 
 // grid 1, block 1.
-KERNEL warprow_begin(const Lookup p) { admit<true>(p); }
+KERNEL warprow_begin(const Lookup p) {
+    if (admit(p)) pass_gate<true>(p);
+}
 
 // Sets the bit of each id's key. grid: any. Reads ids once, writes 8 B an id; a bit costs an atomic only if it is not yet set.
 template <bool UPDATED> DEVICE void mark(const Lookup& p, Scratch& scratch) {
@@ -427,10 +435,48 @@ constexpr u32 SMALL = 8192;
 constexpr u32 POSITION_BITS = 13;
 constexpr u64 NO_KEY = ~0ull;
 
-// Sorts `size` (a power of two) words ascending, in shared memory: Batcher's bitonic network.
+// A warp of the sort has a chunk of words, each lane these: one in 32.
+constexpr u32 HELD = SMALL / SMALL_THREADS;
+constexpr u32 CHUNK = 32 * HELD;
+
+// The steps of `run` from `most` (less than CHUNK) on, within a chunk. `first`: the number of the lane's first word.
+DEVICE void merge_chunk(u64 (&held)[HELD], u32 first, u32 run, u32 most) {
+#pragma unroll
+    for (u32 apart = HELD / 2; apart > 0; apart /= 2) {
+        if (32 * apart > most) continue;
+#pragma unroll
+        for (u32 k = 0; k < HELD; ++k) {
+            if ((k & apart) != 0) continue;
+            const u64 a = held[k], b = held[k + apart];
+            const bool swaps = (a > b) == (((first + 32 * k) & run) == 0);
+            held[k] = swaps ? b : a;
+            held[k + apart] = swaps ? a : b;
+        }
+    }
+    for (u32 step = most < 16 ? most : 16; step > 0; step /= 2) {
+#pragma unroll
+        for (u32 k = 0; k < HELD; ++k) {
+            const u64 other = __shfl_xor_sync(FULL, held[k], step);
+            const bool least = ((first & step) == 0) == (((first + 32 * k) & run) == 0);
+            if ((other < held[k]) == least) held[k] = other;
+        }
+    }
+}
+
+// Sorts `size` (a power of two, CHUNK or more) words ascending, in shared memory: Batcher's bitonic network. What is less than a chunk apart is
+// compared within a warp, without a barrier.
 DEVICE void block_sort(u64* words, u32 size) {
-    for (u32 run = 2; run <= size; run *= 2) {
-        for (u32 step = run / 2; step > 0; step /= 2) {
+    const u32 first = threadIdx.x / 32 * CHUNK + threadIdx.x % 32;
+    const bool holds = first < size;  // the same in a whole warp
+    u64 held[HELD];
+    if (holds) {
+        for (u32 k = 0; k < HELD; ++k) held[k] = words[first + 32 * k];
+        for (u32 run = 2; run <= CHUNK; run *= 2) merge_chunk(held, first, run, run / 2);
+        for (u32 k = 0; k < HELD; ++k) words[first + 32 * k] = held[k];
+    }
+    __syncthreads();
+    for (u32 run = 2 * CHUNK; run <= size; run *= 2) {
+        for (u32 step = run / 2; step >= CHUNK; step /= 2) {
             for (u32 i = threadIdx.x; i < size / 2; i += SMALL_THREADS) {
                 u32 low = 2 * i - (i & (step - 1)), high = low + step;
                 u64 a = words[low], b = words[high];
@@ -441,6 +487,12 @@ DEVICE void block_sort(u64* words, u32 size) {
             }
             __syncthreads();
         }
+        if (holds) {
+            for (u32 k = 0; k < HELD; ++k) held[k] = words[first + 32 * k];
+            merge_chunk(held, first, run, CHUNK / 2);
+            for (u32 k = 0; k < HELD; ++k) words[first + 32 * k] = held[k];
+        }
+        __syncthreads();
     }
 }
 
@@ -456,20 +508,23 @@ DEVICE Preparing& preparing() {
 }
 
 // All of begin, mark, count and place. Only rows on drives are deduplicated and staged; those in DRAM are read where they lie.
-// grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two.
+// grid 1; dynamic shared memory: 8 B for each id, rounded up to a power of two, CHUNK at least.
 template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
     extern __shared__ u64 words[];
     Preparing& own = preparing();
     SlotState& slot = *at<SlotState>(p.slot);
     if (threadIdx.x == 0) {
-        admit<UPDATED>(p);
-        own.admitted = slot.admitted[p.ticket];
+        own.admitted = admit(p);
+        // Updated rows are looked for in the snapshot.
+        if (UPDATED && own.admitted) pass_gate<true>(p);
     }
     __syncthreads();
     if (!own.admitted) return;
     const Bags bags = bags_of(p, slot.size);
     if (threadIdx.x == 0) own.keyed = 0;
     set_up<false, UPDATED>(p, bags, scratch);
+    // While the other warps look at ids; nobody asks what it found before the next kernel.
+    if (!UPDATED && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(p);
     check_offsets(p, bags, scratch, threadIdx.x, SMALL_THREADS);
     Marked marked{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
@@ -482,29 +537,37 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
     }
     sum_marked(marked, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
-    u32 size = 1;
+    u32 size = CHUNK;
     while (size < own.keyed) size *= 2;
     for (u32 i = own.keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
     __syncthreads();
     block_sort(words, size);
-    // Each thread's share is contiguous, so that one scan numbers them all.
-    u32 share = (size + SMALL_THREADS - 1) / SMALL_THREADS, first = threadIdx.x * share;
-    u32 last = first + share < size ? first + share : size;
-    u32 heads = 0, total;
-    for (u32 i = first; i < last; ++i) {
-        u64 word = words[i];
-        if (word != NO_KEY && (i == 0 || words[i - 1] >> POSITION_BITS != word >> POSITION_BITS)) ++heads;
+    // Each warp numbers the different keys of its chunk, 32 words at a time.
+    const u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * CHUNK + lane;
+    u64 held[HELD];
+    u32 heads[HELD], number = 0, total;
+#pragma unroll
+    for (u32 k = 0; k < HELD; ++k) {
+        const u32 i = first + 32 * k;
+        held[k] = i < size ? words[i] : NO_KEY;
+        const u64 before = i == 0 || i >= size ? NO_KEY : words[i - 1];
+        heads[k] = __ballot_sync(FULL, held[k] != NO_KEY && before >> POSITION_BITS != held[k] >> POSITION_BITS);
+        number += __popc(heads[k]);
     }
-    u32 number = block_scan<SMALL_THREADS>(heads, own.room, total);
-    for (u32 i = first; i < last; ++i) {
-        u64 word = words[i], key = word >> POSITION_BITS;
-        if (word == NO_KEY) break;
-        if (i == 0 || words[i - 1] >> POSITION_BITS != key) {
-            at<u64>(p.unique)[number] = key;
-            at<u8>(p.status)[number] = ROW_FAILED;
-            ++number;
+    // Of all warps before this one.
+    number = block_scan<SMALL_THREADS>(lane == 31 ? number : 0, own.room, total);
+#pragma unroll
+    for (u32 k = 0; k < HELD; ++k) {
+        if (held[k] != NO_KEY) {
+            // That of the latest head up to this lane.
+            const u32 unique = number + __popc(heads[k] & (FULL >> (31 - lane))) - 1;
+            if (heads[k] >> lane & 1) {
+                at<u64>(p.unique)[unique] = held[k] >> POSITION_BITS;
+                at<u8>(p.status)[unique] = ROW_FAILED;
+            }
+            at<u64>(p.place)[held[k] & ((1u << POSITION_BITS) - 1)] = PLACE_STAGED | unique;
         }
-        at<u64>(p.place)[word & ((1u << POSITION_BITS) - 1)] = PLACE_STAGED | (number - 1);
+        number += __popc(heads[k]);
     }
     if (threadIdx.x == 0) {
         slot.uniques = total;

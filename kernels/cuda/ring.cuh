@@ -25,6 +25,7 @@ struct Ring {
     u64 deadline[WR_MAX_BATCHES];
     u64 gate_seen;                     // when the gate was last looked at
     u32 ready[BATCH_WORDS];
+    u32 landed[BATCH];                 // the places of the commands that the latest look found answered; NOTHING for what is no answer
     u32 verdict;
     u32 overdue;
     u32 anomalies;
@@ -81,7 +82,8 @@ DEVICE void ring_bell(const QueueDescriptor& queue, u64 bell, u32 value) {
 //   launch()            number of the launch
 //   more()              whether there is anything to read at present; the same in all lanes. Asked again when all was taken
 //   fill(ring, batch)   puts commands into a batch, numbers from 0 on; how many. A barrier before the first, and one behind the last
-//   take(ring, slot, n) takes what landed in a batch's places, but for commands whose bit in `failed` is set
+//   take(ring, n)       takes what has landed for the first n of `landed`, but for commands whose bit in `failed` is set
+//   finished()          a batch that was filled has been taken
 //   reads_again(place, status)  by the lane that retires a command which failed: whether it is no failure yet, because `more` will give
 //                       what it was to read in other commands
 //   lba_of(tag)         for reports
@@ -161,7 +163,9 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             const bool known = (u32)(word >> 16 & 0xffff) == queue.queue_id && slot < batches &&
                                cid >> queue.cid_shift == s.generation[slot];
             const u32 bit = 1u << place % 32;
-            if (known && (atomicAnd(&s.outstanding[place / 32], ~bit) & bit) != 0) {
+            const bool answers = known && (atomicAnd(&s.outstanding[place / 32], ~bit) & bit) != 0;
+            s.landed[t] = answers ? place : NOTHING;
+            if (answers) {
                 const u32 status = word >> 49;
                 if (status != 0) {
                     atomicOr(&s.failed[place / 32], bit);
@@ -189,19 +193,21 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             u32 left = 0;
             for (u32 i = lane; i < batches * BATCH_WORDS; i += 32) left += __popc(s.outstanding[i]);
             outstanding = __reduce_add_sync(FULL, left);
+            // At once: what comes last is all that is left to copy when it has come.
+            work.take(s, found);
         }
         if (finished) {
-            fence_acquire();
             __syncthreads();
             if (t == 0) {
                 u32 bad = 0;
-                for (u32 i = 0; i < BATCH_WORDS; ++i) bad += __popc(s.failed[old_slot * BATCH_WORDS + i]);
+                for (u32 i = 0; i < BATCH_WORDS; ++i) {
+                    bad += __popc(s.failed[old_slot * BATCH_WORDS + i]);
+                    s.failed[old_slot * BATCH_WORDS + i] = 0;
+                }
                 s.answered |= bad < s.count[old_slot];
+                s.generation[old_slot] = s.generation[old_slot] + 1 == queue.generations ? 0 : s.generation[old_slot] + 1;
             }
-            work.take(s, old_slot, s.count[old_slot]);
-            __syncthreads();
-            if (t < BATCH_WORDS) s.failed[old_slot * BATCH_WORDS + t] = 0;
-            if (t == 0) s.generation[old_slot] = s.generation[old_slot] + 1 == queue.generations ? 0 : s.generation[old_slot] + 1;
+            work.finished();
             ++oldest;
             if (++old_slot == batches) old_slot = 0;
             overdue = false;

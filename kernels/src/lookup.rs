@@ -14,6 +14,8 @@ use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
 pub const SMALL_IDS: u64 = 8192;
+/// Ids that its sort takes at least; CHUNK of cuda/prepare.cuh.
+const SORTED_IDS: u64 = 256;
 
 /// Threads of a block, as in the sources.
 const WIDE: u32 = 256;
@@ -218,7 +220,7 @@ impl Kernels {
             chosen => chosen,
         };
         let walkers = Shape::parts(shape.sms) / (WIDE / 32);
-        let shared = shape.max_ids.clamp(1, SMALL_IDS).next_power_of_two() as u32 * 8;
+        let shared = shape.max_ids.clamp(SORTED_IDS, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;

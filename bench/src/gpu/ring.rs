@@ -10,11 +10,16 @@ use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median};
 
 use super::{Drawn, Looker, Request, Shape, Stream};
-use crate::Cores;
+use crate::{Copies, Cores};
 use crate::beds::{Bed, BedTable, Media};
 
 /// Bytes of a row, and of an LBA.
 const BLOCK: u32 = 512;
+
+/// Of plain copies behind each look-up.
+const COPYING: Duration = Duration::from_millis(8);
+/// Behind a look-up, until the drives' threads sleep: they look for work for 5 ms.
+const QUIET: Duration = Duration::from_millis(8);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +62,19 @@ pub struct GpuRingResult {
     pub slowest_thread: f64,
     /// See [`slowest_thread`](Self::slowest_thread).
     pub fastest_thread: f64,
+    /// Median commands a second of each thread, by its drive.
+    pub by_thread: Vec<f64>,
+    /// Median blocks a second of each thread that copies, on the same processor.
+    pub copies_by_thread: Vec<f64>,
+    /// Median blocks a second that plain copies of as many threads on the same processors make behind each look-up, without rings, drives or
+    /// GPU: of the slowest thread, and of all.
+    pub slowest_copies: f64,
+    /// See [`slowest_copies`](Self::slowest_copies).
+    pub sum_of_copies: f64,
+    /// The slowest copying thread beside that of the fewest: what the machine lets any thread have of linear.
+    pub copies_of_linear: f64,
+    /// [`share_of_linear`](Self::share_of_linear) by that, where it is less than one.
+    pub share_of_possible: f64,
     /// Commands of all look-ups.
     pub commands: u64,
     /// Look-ups.
@@ -95,6 +113,9 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
     let looker = Looker::new(&plan, stream, &request)?;
+    let copies = Copies::new(setup.threads, setup.size / u64::from(setup.threads), BLOCK as usize)?;
+    let (mut slowest_copies, mut sums_of_copies) = (Vec::new(), Vec::new());
+    let (mut by_thread, mut copies_by_thread) = (Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new());
     let (mut slowest, mut fastest, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     let (mut rates, mut whole, mut commands, mut lookups, mut anomalies) = (Vec::new(), Vec::new(), 0, 0, 0);
     let began = Instant::now();
@@ -115,6 +136,15 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
             slowest.push(own.iter().copied().fold(f64::INFINITY, f64::min));
             sums.push(own.iter().sum());
             fastest.push(own.iter().copied().fold(0.0, f64::max));
+            by_thread.push(own);
+        }
+        // In a long run nobody looks at what copies do.
+        if lookups > 0 && setup.commands == 0 {
+            std::thread::sleep(QUIET);
+            let own = copies.round(cores.as_ref(), COPYING, setup.seed ^ lookups)?;
+            slowest_copies.push(own.iter().copied().fold(f64::INFINITY, f64::min));
+            sums_of_copies.push(own.iter().sum());
+            copies_by_thread.push(own);
         }
         lookups += 1;
         if told.elapsed() >= Duration::from_secs(2) {
@@ -134,6 +164,12 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         commands_per_second_of_lookups: median(whole),
         slowest_thread: median(slowest),
         fastest_thread: median(fastest),
+        by_thread: medians(&by_thread),
+        copies_by_thread: medians(&copies_by_thread),
+        slowest_copies: if slowest_copies.is_empty() { 0.0 } else { median(slowest_copies) },
+        sum_of_copies: if sums_of_copies.is_empty() { 0.0 } else { median(sums_of_copies) },
+        copies_of_linear: 1.0,
+        share_of_possible: 1.0,
         commands,
         lookups,
         seconds: began.elapsed().as_secs_f64(),
@@ -141,6 +177,12 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
         checked: request.checked,
         checked_by_cpu: request.spots,
     })
+}
+
+/// The median of each column.
+fn medians(rows: &[Vec<f64>]) -> Vec<f64> {
+    let columns = rows.first().map_or(0, Vec::len);
+    (0..columns).map(|column| median(rows.iter().filter_map(|row| row.get(column).copied()))).collect()
 }
 
 /// Commands a second of one drive.
@@ -155,6 +197,10 @@ pub fn scale(results: &mut [GpuRingResult]) {
     let Some(one) = results.iter().min_by(by_threads).cloned() else { return };
     for it in results {
         it.share_of_linear = it.commands_per_second_and_thread / one.commands_per_second_and_thread;
+        if one.slowest_copies > 0.0 && it.slowest_copies > 0.0 {
+            it.copies_of_linear = it.slowest_copies / one.slowest_copies;
+            it.share_of_possible = it.share_of_linear / it.copies_of_linear.min(1.0);
+        }
         it.sum_of_linear = it.sum_of_threads / f64::from(it.threads) / (one.sum_of_threads / f64::from(one.threads));
     }
 }

@@ -319,7 +319,7 @@ const PLANTED: &[Planted] = &[
         "no barrier before failures are forgotten",
         ring::statuses,
         4,
-        patch("ring.cuh", "s.count[old_slot]);\n            __syncthreads();", "s.count[old_slot]);"),
+        patch("ring.cuh", "        if (finished) {\n            __syncthreads();", "        if (finished) {"),
     ),
     planted(
         "no barrier before ready lanes are counted",

@@ -94,7 +94,7 @@ impl Rig<'_> {
 
     fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
-            let shared = lookup.max_ids.max(1).next_power_of_two() as u32 * 8;
+            let shared = lookup.max_ids.max(256).next_power_of_two() as u32 * 8;
             let kernel = if lookup.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
             return self.launch(Launch { shared, ..Launch::new(kernel, 1, 1024) }, lookup, beside);
         }

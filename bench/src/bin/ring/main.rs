@@ -35,8 +35,10 @@ use warprow_workload::{Machine, Pairs};
 /// With --gpu the rows come through whole look-ups of Warprow's, and the figure is their commands by the time from the first
 /// command to the last completion, by the GPU's clock; rows are random and fresh in each look-up, and all of them compared on
 /// the GPU. Each drive has a thread that answers. Drives share a look-up's commands evenly, so it takes as long as the slowest; the sum
-/// of what each thread does by its own clock, from its first doorbell to its last completion, stands beside it. With --commands look-ups go on, with the most threads, until so many commands have
-/// been answered.
+/// of what each thread does by its own clock, from its first doorbell to its last completion, stands beside it. Behind each look-up as many
+/// threads on the same processors copy random blocks out of as much memory, without rings, drives or GPU: how that scales is what the machine
+/// has to give, and "of those" is the share of it. With --commands look-ups go on, with the most threads, until so many commands have been
+/// answered.
 ///
 /// With --gpu --controller gpu a kernel that stays on the GPU answers instead of threads, and the ring code reads nothing but LBAs: what
 /// rings and protocol cost where the controller is as fast as the GPU. It permutes completions, delays one in 10,000 by 20 us, and checks
@@ -159,7 +161,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     let soak = args.commands.zip(most).map(|(commands, threads)| run(threads, commands.0)).transpose()?;
     if args.common.json {
         let json = serde_json::json!({
-            "schema": 2,
+            "schema": 3,
             "submitter": "gpu",
             "gpu": gpu.name(),
             "block": 512,
@@ -181,6 +183,8 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             format!("{:.0} %", it.share_of_linear * 100.0),
             per_second(it.sum_of_threads),
             format!("{:.0} %", it.sum_of_linear * 100.0),
+            format!("{:.0} %", it.copies_of_linear * 100.0),
+            format!("{:.0} %", it.share_of_possible * 100.0),
             per_second(it.commands_per_second_of_lookups),
             it.commands.to_string(),
             it.checked.to_string(),
@@ -193,6 +197,8 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
         "of linear",
         "sum of threads' own",
         "of linear",
+        "plain copies",
+        "of those",
         "of whole look-ups",
         "commands",
         "rows compared",

@@ -39,23 +39,24 @@ struct Reads {
     }
 
     // Compares each LBA with what it holds, a warp for each, and counts what failed as wrong.
-    METHOD void take(const Ring& s, u32 slot, u32 count) {
+    METHOD void take(const Ring& s, u32 count) {
         constexpr u32 UNROLL = 4, WARPS = BATCH / 32;
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quads = (1u << queue.lba_shift) / 16;
         for (u32 i = threadIdx.x; i < count; i += BATCH) {
-            const u32 place = slot * BATCH + i;
-            wrong += s.failed[place / 32] >> place % 32 & 1;
+            const u32 place = s.landed[i];
+            wrong += place != NOTHING && (s.failed[place / 32] >> place % 32 & 1);
         }
         for (u32 first = warp; compared && first < count; first += WARPS * UNROLL) {
             for (u32 quad = lane; quad < quads; quad += 32) {
                 Quad data[UNROLL];
                 for (u32 k = 0; k < UNROLL; ++k) {
-                    const u32 place = slot * BATCH + first + k * WARPS;
-                    if (first + k * WARPS < count) data[k] = load_relaxed(at<const Quad>(queue.landing + (u64)place * queue.landing_stride) + quad);
+                    const u32 place = first + k * WARPS < count ? s.landed[first + k * WARPS] : NOTHING;
+                    if (place != NOTHING) data[k] = load_relaxed(at<const Quad>(queue.landing + (u64)place * queue.landing_stride) + quad);
                 }
                 for (u32 k = 0; k < UNROLL; ++k) {
-                    if (first + k * WARPS >= count) break;
-                    const u64 start = row_start(key, lba_of(s.tag[slot * BATCH + first + k * WARPS]));
+                    const u32 place = first + k * WARPS < count ? s.landed[first + k * WARPS] : NOTHING;
+                    if (place == NOTHING) continue;
+                    const u64 start = row_start(key, lba_of(s.tag[place]));
                     const u64 low = row_word(start, 2 * quad), high = row_word(start, 2 * quad + 1);
                     const bool right = data[k].x == (u32)low && data[k].y == (u32)(low >> 32) && data[k].z == (u32)high && data[k].w == (u32)(high >> 32);
                     if (!right) ++wrong;
@@ -64,6 +65,8 @@ struct Reads {
             }
         }
     }
+
+    METHOD void finished() {}
 };
 
 // Reads `commands` random LBAs through each of the queues, `batch` at a time. grid: queues, blocks of WR_LANES.
