@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::module::code;
-    use crate::gpu::{dedupe, experiments, resident};
+    use crate::gpu::{dedupe, elements, experiments, resident};
 
     /// With `WARPROW_CUBINS` set to a folder, leaves there what `tests/cubins.sh` disassembles.
     #[test]
@@ -152,6 +152,7 @@ mod tests {
                 ("tools", SOURCE, &[][..], 8),
                 ("resident", resident::SOURCE, &resident::HEADERS[..], 8),
                 ("dedupe", dedupe::field::SOURCE, &dedupe::field::HEADERS[..], 8),
+                ("decoded", elements::decoded::SOURCE, &[][..], 8),
                 ("gather", experiments::field::SOURCE, &experiments::field::HEADERS[..], 8),
                 ("bulk", experiments::bulk::SOURCE, &[][..], 9),
             ] {
