@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::sys;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use serde::Serialize;
@@ -134,9 +134,8 @@ fn map(kind: PageKind, size: u64) -> anyhow::Result<(MmapRaw, Option<f64>)> {
         }
         _ => {
             let map = MmapOptions::new().len(len).map_anon()?;
-            let advice = if kind == PageKind::Small { Advice::NoHugePage } else { Advice::HugePage };
-            let advised = map.advise(advice);
-            ensure!(kind != PageKind::Small || advised.is_ok(), "the system does not say that it keeps pages small");
+            // A system that has no such pages may refuse either.
+            let _ = map.advise(if kind == PageKind::Small { Advice::NoHugePage } else { Advice::HugePage });
             map
         }
     };
