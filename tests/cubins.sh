@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles the kernels for every architecture with the NVRTC of the Python package index, which needs no GPU and no CUDA, checks
+# Compiles the kernels, and those of the benchmarks, for every architecture with the NVRTC of the Python package index, which needs no GPU and no CUDA, checks
 # what they spill, and disassembles them: an instruction that an architecture does not have shows only there.
 # Needs pip and, the first time, the package index (100 MB); without them one line says so.
 set -euo pipefail
@@ -28,6 +28,9 @@ trap 'rm -rf "$cubins"' EXIT
 # The builtins are found beside the library, if the path says so.
 WARPROW_CUBINS=$cubins LD_LIBRARY_PATH=$libraries \
     cargo test --quiet -p warprow-kernels --locked --lib -- compiles_for_every_architecture --nocapture
+mkdir "$cubins/bench"
+WARPROW_CUBINS=$cubins/bench LD_LIBRARY_PATH=$libraries \
+    cargo test --quiet -p warprow-bench --locked --lib -- they_compile_for_every_architecture --nocapture
 
 due=$(cat kernels/cuda/*.cuh | grep -c '^KERNEL ')
 for cubin in "$cubins"/sm_*.cubin; do
@@ -36,6 +39,10 @@ for cubin in "$cubins"/sm_*.cubin; do
     kernels=$(grep -c '^\.text\.warprow_' "$cubins/listing" || true)
     [ "$kernels" -eq "$due" ] || { echo "$(basename "$cubin"): $kernels kernels, where $due are due"; exit 1; }
     echo "$(basename "$cubin" .cubin): $kernels kernels, $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal"
+done
+for cubin in "$cubins"/bench/*.cubin; do
+    "$nvdisasm" "$cubin" >"$cubins/listing"
+    echo "bench, $(basename "$cubin" .cubin): $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal"
 done
 if "$nvdisasm" "$cubins/illegal.cubin" >/dev/null 2>&1; then
     echo "the disassembler accepts an instruction that the architecture does not have: it proves nothing"

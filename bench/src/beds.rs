@@ -8,7 +8,8 @@ use anyhow::ensure;
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, DriverError, Options, QueueOptions};
 use warprow_layout::{
-    Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, TableSpec,
+    Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource,
+    TableSpec,
 };
 use warprow_soft_controller::{Namespace, Procedural, Profile, Ram, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
@@ -113,16 +114,24 @@ impl Bed {
         each: u64,
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
+        let tables: Vec<(TableSpec, &dyn RowSource)> =
+            tables.iter().map(|table| (spec(table), &table.content as &dyn RowSource)).collect();
+        self.load(&tables, each, cores)
+    }
+
+    /// A store on new drives in memory, of `each` bytes, into which `tables` are loaded, and the drives.
+    pub fn load(
+        &self,
+        tables: &[(TableSpec, &dyn RowSource)],
+        each: u64,
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
         let drive = |index| self.drive(index, Namespace::new(Ram::new(each)?), cores);
         let drives = (0..self.drives).map(drive).collect::<anyhow::Result<Vec<_>>>()?;
         let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
         let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
-        let specs: Vec<TableSpec> = tables.iter().map(spec).collect();
-        let loads: Vec<TableLoad<'_>> = specs
-            .iter()
-            .zip(tables)
-            .map(|(spec, table)| TableLoad::new(spec, &table.content).with_random_access())
-            .collect();
+        let loads: Vec<TableLoad<'_>> =
+            tables.iter().map(|(spec, source)| TableLoad::new(spec, *source).with_random_access()).collect();
         store.load("bench", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
         Ok((store, drives))
     }

@@ -8,6 +8,7 @@ fn run(binary: &str, arguments: &[&str]) -> (bool, String, String) {
         "ring" => env!("CARGO_BIN_EXE_ring"),
         "lookup" => env!("CARGO_BIN_EXE_lookup"),
         "hbm" => env!("CARGO_BIN_EXE_hbm"),
+        "elements" => env!("CARGO_BIN_EXE_elements"),
         "ssd" => env!("CARGO_BIN_EXE_ssd"),
         "switch" => env!("CARGO_BIN_EXE_switch"),
         other => panic!("{other} is no binary of this package"),
@@ -22,11 +23,22 @@ fn help_teaches() {
     for (binary, words) in [
         (
             "dram",
-            &["--quick", "--full", "--sms", "--torch", "hidden", "F.embedding", "cuMemcpyBatchAsync", "Examples:"][..],
+            &[
+                "--quick",
+                "--full",
+                "--sms",
+                "--torch",
+                "hidden",
+                "F.embedding",
+                "cuMemcpyBatchAsync",
+                "--experiments",
+                "Examples:",
+            ][..],
         ),
         ("ring", &["--gpu", "--commands", "Examples:", "a soak"]),
         ("ssd", &["threads", "io_uring", "first doorbell", "--limit", "Examples:", "p5800x"]),
         ("hbm", &["embedding_bag", "F.embedding", "--torch", "of a copy", "Examples:"]),
+        ("elements", &["q4", "check_rows", "--only", "bags", "Examples:"]),
         ("switch", &["p99.9", "--rate", "prepares", "Examples:"]),
         ("lookup", &["cached", "direct", "growth", "Examples:", "lookup --gpu"]),
         ("lookup --gpu", &["tables", "small", "split", "call", "--scale", "Examples:", "Criteo", "hidden", "nve"]),
@@ -47,9 +59,14 @@ fn without_a_gpu_there_is_one_line() {
     if warprow_gpu_queues::Gpu::count() > 0 {
         return eprintln!("skipped: there is a GPU");
     }
-    for (binary, arguments) in
-        [("dram", &["--quick"][..]), ("dram", &["--sms"]), ("ring", &["--gpu", "--commands", "1e3"]), ("hbm", &[])]
-    {
+    for (binary, arguments) in [
+        ("dram", &["--quick"][..]),
+        ("dram", &["--sms"]),
+        ("dram", &["--experiments"]),
+        ("ring", &["--gpu", "--commands", "1e3"]),
+        ("hbm", &[]),
+        ("elements", &[]),
+    ] {
         let (done, out, complaint) = run(binary, arguments);
         assert!(!done && out.is_empty(), "{binary}: {out}");
         assert!(complaint.starts_with("error: ") && complaint.lines().count() == 1, "{binary}: {complaint}");
@@ -74,6 +91,15 @@ fn what_makes_no_sense_is_refused() {
         ("dram", &["--ids", "0"]),
         ("dram", &["--alpha=-1"]),
         ("dram", &["--sms", "0,1"]),
+        ("dram", &["--experiments", "--quick"]),
+        ("dram", &["--experiments", "--alpha", "1.05"]),
+        ("dram", &["--experiments", "--size", "1G,2G"]),
+        ("dram", &["--experiments", "--row-bytes", "100"]),
+        ("elements", &["--elements", "f33"]),
+        ("elements", &["--dim", "127"]),
+        ("elements", &["--runs", "0"]),
+        ("elements", &["--only", "nothing"]),
+        ("elements", &["--row-bytes", "130"]),
         ("ssd", &["--drives", "0"]),
         ("ssd", &["--ids", "1e9"]),
         ("ssd", &["--profile", "floppy"]),

@@ -10,6 +10,8 @@ use warprow_bench::gpu::criteo::{
 };
 use warprow_bench::gpu::dedupe::{DedupeResult, WayTimes};
 use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
+use warprow_bench::gpu::elements::{ChecksumResult, ElementResult};
+use warprow_bench::gpu::experiments::{BulkPoint, BulkResult, Gathered, PageKind, PageResult};
 use warprow_bench::gpu::hbm::{HbmResult, HbmTimes};
 use warprow_bench::gpu::resident::ResidentResult;
 use warprow_bench::gpu::ring::GpuRingResult;
@@ -255,6 +257,74 @@ fn dedupe() -> Value {
     })
 }
 
+fn elements() -> Value {
+    let result = |elements, tier, pooled| ElementResult {
+        elements,
+        row_bytes: 136,
+        tier,
+        pooled,
+        ids: 1 << 18,
+        kernels: 1,
+        us: 75.5,
+        of_f32: Some(1.25),
+        ids_per_second: 3e9,
+        bytes_per_second: 2e12,
+        checked: 10,
+        checked_by_cpu: 2,
+    };
+    let checked = |row_bytes, ids: u64| ChecksumResult {
+        row_bytes,
+        ids,
+        drives: 8,
+        commands: ids,
+        seen_us: [ids as f64, ids as f64 * 1.125],
+        fetch_us: [ids as f64 / 2.0, ids as f64 / 1.5],
+        ratio: 1.125,
+        checked: 7,
+    };
+    json!({
+        "schema": 1, "benchmark": "elements", "gpu": "A GPU", "rows": 1 << 22, "dim": 128, "bags": 8192, "hot": 32, "alpha": 0.0,
+        "size": 1 << 30, "runs": 9, "seed": 1, "notes": ["too few cores"], "machine": machine(),
+        "elements": [result("f32", "hbm", false), result("q8", "hbm", false), result("q8", "hbm", true), result("q4", "dram", true)],
+        "checksums": [checked(128, 1 << 10), checked(128, 1 << 15), checked(512, 1 << 15)],
+    })
+}
+
+fn experiments() -> Value {
+    let of = |us: f64| Gathered { us, bytes_per_second: 256e6 / us * 1e6 };
+    let best = BulkPoint { blocks: 33, each: 32, in_flight: 64, shared: 16 << 10, us: 5600.0 };
+    let bulk = |row_bytes| BulkResult {
+        row_bytes,
+        ids: 1 << 21,
+        unique: 2_000_000,
+        lookup: of(5500.0),
+        gatherers: 16,
+        sorted: of(9000.0),
+        uva: of(60_000.0),
+        bulk: of(5600.0),
+        best,
+        ratio: 0.98,
+        tried: vec![best],
+        checked: 10,
+    };
+    let page = |pages, share| PageResult {
+        pages,
+        share,
+        row_bytes: 128,
+        ids: 1 << 21,
+        unique: 2_000_000,
+        register_seconds: 3.5,
+        lookup: of(5500.0),
+        uva: of(60_000.0),
+        checked: 7,
+    };
+    json!({
+        "schema": 1, "benchmark": "dram-experiments", "gpu": "A GPU", "size": 1u64 << 34, "seed": 1, "runs": 9, "machine": machine(),
+        "pages": [page(PageKind::Small, Some(1.0)), page(PageKind::Transparent, None)], "bulk": [bulk(128), bulk(4096)],
+        "notes": ["no pages of 1 GiB: reserve 16 of them"],
+    })
+}
+
 const SSD: &str = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
 
 /// What `ssd` prints where there is a GPU, from what it printed without.
@@ -338,6 +408,8 @@ fn what_the_programs_print_becomes_a_page() {
         ("hbm", hbm(true).to_string()),
         ("hbm-alone", hbm(false).to_string()),
         ("dedupe", dedupe().to_string()),
+        ("elements", elements().to_string()),
+        ("dram-experiments", experiments().to_string()),
         ("dram", dram().to_string()),
         ("lookup-gpu", lookup_gpu().to_string()),
         ("a-later-one", json!({ "schema": 9, "rows": "<b>&amp;" }).to_string()),
@@ -390,7 +462,8 @@ fn figures_are_read_as_they_were_printed() {
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
     let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_ssd"), SSD));
-    for value in [ring_gpu(), ring_resident(), ssd, hbm(true), dedupe(), dram(), lookup_gpu()] {
+    let gpu = [ring_gpu(), ring_resident(), hbm(true), dedupe(), elements(), experiments(), dram(), lookup_gpu()];
+    for value in gpu.into_iter().chain([ssd]) {
         let whole = value.as_object().unwrap();
         for key in whole.keys() {
             let mut without = whole.clone();

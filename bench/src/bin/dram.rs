@@ -9,6 +9,7 @@ use warprow_bench::arguments::Common;
 use warprow_bench::gpu::dram::{
     Asked, Case, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
 };
+use warprow_bench::gpu::experiments::{self, ExperimentSetup};
 use warprow_bench::gpu::{Stream, ready};
 use warprow_bench::output::{busy, finish};
 use warprow_bench::{Bytes, Count, machine_json};
@@ -29,6 +30,9 @@ use warprow_workload::Machine;
 /// to 100,000. "F.embedding" is PyTorch on a pinned tensor of the same shape: ids on the CPU, as it wants them, and a copy of its
 /// output; "index_select" gathers into a pinned tensor, which is copied without blocking. Rivals' times are by the clock.
 ///
+/// --experiments gathers rows in ways that look-ups do not take, and from pages that they do not choose: by bulk copies (cp.async.bulk) with
+/// several rows of each block on their way, and of a table on pages of 4 KiB, 2 MiB and 1 GiB. Gathering alone is timed, the look-up's own too.
+///
 /// Each repetition has fresh ids, for else rows would be in caches; ids are the ranks. Every row of every answer is compared on the
 /// GPU with what it must be, and some by the processor too. The drive behind the table computes its rows: memory holds them once.
 #[derive(Debug, Parser)]
@@ -41,6 +45,7 @@ Examples:
   dram --full --json > dram.json  # all sizes; says beforehand how long it takes
   dram --size 16G --row-bytes 128,512 --ids 2M --alpha 0 --torch yes
   dram --sms 1,2,4,8,16,33,66,132 --size 4G --ids 2M --alpha 0
+  dram --experiments              # 16 GiB, 2 M uniform ids, rows of 128 to 4,096 B; two minutes
   dram --size 4G --row-bytes 96,100,200 --json | jq '.results[] | [.row_bytes, .ids, .over_limit_graph_us]'"
 )]
 struct Args {
@@ -51,10 +56,15 @@ struct Args {
     #[arg(long, conflicts_with_all = ["size", "row_bytes", "sms"])]
     full: bool,
     /// Bytes of tables, each of which must fit into memory.
-    #[arg(long, value_delimiter = ',', default_value = "512M,4G")]
+    #[arg(long, value_delimiter = ',', default_value = "512M,4G", default_value_if("experiments", "true", "16G"))]
     size: Vec<Bytes>,
     /// Bytes of rows, multiples of 4.
-    #[arg(long, value_delimiter = ',', default_values_t = [128])]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "128",
+        default_value_if("experiments", "true", "128,256,512,1024,4096")
+    )]
     row_bytes: Vec<u32>,
     /// Ids of a look-up: 100, 64K (65,536), 1e6. As the preset says, or 128,1K,8K,64K,512K,2M.
     #[arg(long, value_delimiter = ',')]
@@ -75,6 +85,9 @@ struct Args {
     /// and the fewest that reach 90 % of the best rate.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "1,2,4,8,12,16,24,33,66,132")]
     sms: Vec<u32>,
+    /// Instead of look-ups: bulk copies, and pages of every kind [default: --size 16G --ids 2M --row-bytes 128,256,512,1024,4096].
+    #[arg(long, conflicts_with_all = ["quick", "full", "sms", "direct_ids", "alpha", "torch"])]
+    experiments: bool,
     /// Whether PyTorch takes part: auto leaves it out with a line if python3, torch or its CUDA is missing.
     #[arg(long, value_enum, default_value_t = Asked::Auto)]
     torch: Asked,
@@ -88,6 +101,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<String> {
+    if args.experiments {
+        return run_experiments(args);
+    }
     let (setups, expected) = setups(args)?;
     let (machine, gpu) = (Machine::this(), Gpu::open(0)?);
     let stream = ready(&gpu)?;
@@ -123,6 +139,49 @@ fn run(args: &Args) -> anyhow::Result<String> {
     notes.iter().for_each(|note| text += &format!("{note}\n"));
     text += &busy(&machine);
     Ok(text)
+}
+
+fn run_experiments(args: &Args) -> anyhow::Result<String> {
+    let (&[size], ids) = (&args.size[..], args.ids.first().map_or(2 << 20, |ids| ids.0)) else {
+        anyhow::bail!("--experiments takes one --size");
+    };
+    ensure!(args.ids.len() <= 1, "--experiments takes one number of --ids");
+    let setup = ExperimentSetup {
+        size: size.0,
+        row_bytes: args.row_bytes.clone(),
+        ids,
+        runs: args.runs,
+        seed: args.common.seed,
+        gatherers: args.gatherers,
+    };
+    setup.check()?;
+    let (machine, gpu) = (Machine::this(), Gpu::open(0)?);
+    let stream = ready(&gpu)?;
+    let mut notes = Vec::new();
+    let found = experiments::measure(&stream, &setup, &mut |text| {
+        eprintln!("{text}");
+        notes.push(text.to_owned());
+    })?;
+    if args.common.json {
+        let json = serde_json::json!({
+            "schema": 1,
+            "benchmark": "dram-experiments",
+            "gpu": gpu.name(),
+            "size": setup.size,
+            "seed": setup.seed,
+            "runs": setup.runs,
+            "pages": found.pages,
+            "bulk": found.bulk,
+            "notes": notes,
+            "machine": machine_json(&machine),
+        });
+        return Ok(format!("{json}\n"));
+    }
+    let (size, name, runs, seed) = (setup.size >> 20, gpu.name(), setup.runs, setup.seed);
+    let mut text = format!("{size} MiB of rows in DRAM, read by {name}; medians of {runs}, seed {seed}\n");
+    text += &experiments::report::show(&found)?;
+    notes.iter().for_each(|note| text += &format!("{note}\n"));
+    Ok(text + &busy(&machine))
 }
 
 /// What is to be measured, and about how long that takes; an error where it makes no sense, before the GPU is asked.
@@ -186,5 +245,14 @@ mod tests {
         assert!(sms(&[]).is_empty());
         assert_eq!(sms(&["--sms", "1,2"]), [1, 2]);
         assert_eq!(sms(&["--sms"]).len(), 10);
+    }
+
+    #[test]
+    fn experiments_have_defaults_of_their_own() {
+        let args = |arguments: &[&str]| Args::try_parse_from([&["dram"], arguments].concat()).unwrap();
+        let of = |args: Args| (args.size.iter().map(|size| size.0 >> 30).collect::<Vec<_>>(), args.row_bytes.len());
+        assert_eq!(of(args(&["--experiments"])), (vec![16], 5));
+        assert_eq!(of(args(&["--experiments", "--size", "2G", "--row-bytes", "128"])), (vec![2], 1));
+        assert_eq!(of(args(&[])), (vec![0, 4], 1));
     }
 }

@@ -136,21 +136,35 @@ mod tests {
 
     use super::*;
     use crate::gpu::module::code;
-    use crate::gpu::{dedupe, resident};
+    use crate::gpu::{dedupe, elements, experiments, resident};
 
+    /// With `WARPROW_CUBINS` set to a folder, leaves there what `tests/cubins.sh` disassembles.
     #[test]
     fn they_compile_for_every_architecture() {
+        let folder = std::env::var_os("WARPROW_CUBINS").map(std::path::PathBuf::from);
         // SAFETY: it looks for a library and calls nothing in it.
         if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+            assert!(folder.is_none(), "libnvrtc cannot be found");
             return eprintln!("skipped: compiling the benchmarks' kernels needs libnvrtc");
         }
         for major in [8, 9, 10] {
-            for (main, headers) in [
-                (SOURCE, &[][..]),
-                (resident::SOURCE, &resident::HEADERS[..]),
-                (dedupe::field::SOURCE, &dedupe::field::HEADERS[..]),
+            for (name, main, headers, since) in [
+                ("tools", SOURCE, &[][..], 8),
+                ("resident", resident::SOURCE, &resident::HEADERS[..], 8),
+                ("dedupe", dedupe::field::SOURCE, &dedupe::field::HEADERS[..], 8),
+                ("decoded", elements::decoded::SOURCE, &[][..], 8),
+                ("gather", experiments::field::SOURCE, &experiments::field::HEADERS[..], 8),
+                ("bulk", experiments::bulk::SOURCE, &[][..], 9),
             ] {
-                assert_eq!(code(main, headers, Arch { major, minor: 0 }).unwrap()[..4], *b"\x7fELF");
+                if major < since {
+                    continue;
+                }
+                let arch = Arch { major, minor: 0 };
+                let code = code(main, headers, arch).unwrap();
+                assert_eq!(code[..4], *b"\x7fELF", "{name} for {arch}");
+                folder
+                    .iter()
+                    .for_each(|folder| std::fs::write(folder.join(format!("{name}.{arch}.cubin")), &code).unwrap());
             }
         }
     }

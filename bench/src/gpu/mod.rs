@@ -7,6 +7,8 @@ pub mod ahead;
 pub mod criteo;
 pub mod dedupe;
 pub mod dram;
+pub mod elements;
+pub mod experiments;
 pub mod hbm;
 mod kernels;
 mod looker;

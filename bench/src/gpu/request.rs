@@ -205,6 +205,17 @@ impl Request {
         Ok(ids)
     }
 
+    /// The bytes of an output row, or of its begin.
+    pub(super) fn read_row(&self, row: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
+        let (_, side_by_side) = self.shape.output(self.tables.len());
+        Ok(self.out.read(row * side_by_side * self.dim * 4, bytes)?)
+    }
+
+    /// Puts an answer there; it is there when this returns.
+    pub(super) fn write_out(&self, bytes: &[u8]) -> anyhow::Result<()> {
+        Ok(self.out.write(0, bytes)?)
+    }
+
     /// Compares the whole answer on the GPU, and `spots` rows of it here too.
     pub fn check(&mut self, stream: &Stream, spots: u32) -> anyhow::Result<()> {
         let (features, Shape { bags, hot, pooled }) = (self.tables.len() as u64, self.shape);

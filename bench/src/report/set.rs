@@ -77,6 +77,14 @@ pub fn set(extent: Extent) -> Vec<Program> {
             "--sms 1,4,8,16,66 --size 1G --ids 2M --alpha 0",
             "--sms --size 16G --ids 2M --alpha 0",
         ),
+        program(
+            "dram-experiments",
+            "dram",
+            gpu,
+            "--experiments --size 4G --ids 512K --row-bytes 128,1024 --runs 3",
+            "--experiments",
+        ),
+        program("elements", "elements", gpu, "--rows 512K --bags 2K --size 256M --ids 1K,64K --runs 5", ""),
         program("dedupe", "dedupe", gpu, "--rows 1M,16M --ids 1K,64K,512K --runs 3", ""),
         program("hbm", "hbm", gpu, "--rows 2M --runs 7 --torch no", "--rows 32M"),
         program(
@@ -216,7 +224,9 @@ mod tests {
             let programs = set(extent);
             let names: std::collections::BTreeSet<_> = programs.iter().map(|program| program.name).collect();
             assert_eq!(names.len(), programs.len());
-            for binary in ["ring", "lookup", "load", "plan", "switch", "passes", "ssd", "dram", "dedupe", "hbm"] {
+            for binary in
+                ["ring", "lookup", "load", "plan", "switch", "passes", "ssd", "dram", "dedupe", "hbm", "elements"]
+            {
                 assert!(programs.iter().any(|program| program.binary == binary), "{binary} is not in the set");
             }
         }

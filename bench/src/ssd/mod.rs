@@ -17,7 +17,7 @@ use warprow_store::{Merging, Store};
 use warprow_workload::rival::{Equal, RivalError, Target};
 use warprow_workload::{Oracle, median};
 
-use drives::Drives;
+pub(crate) use drives::Drives;
 pub use host::HostGround;
 pub use medium::Medium;
 use medium::{Laid, lay};

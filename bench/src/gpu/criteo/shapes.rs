@@ -82,23 +82,30 @@ impl Shape {
         }
     }
 
-    /// What the peer publishes of it, and where its way is the better one. `fixed`: the share of ids that rows in GPU memory served.
-    pub fn words(self, fixed: f64) -> Option<String> {
+    /// What the peer publishes of it, what was found here with tables divided by `scale`, in so many microseconds, and where the peer's way is the
+    /// better one. `fixed`: the share of ids that rows in GPU memory served.
+    pub fn words(self, scale: u64, (us, ids_per_second): (f64, f64), fixed: f64) -> Option<String> {
         let published = match self {
             Self::Criteo => return None,
             Self::DynamicEmb => {
-                "DynamicEmb publishes 3.5 ms on an H100 (TorchRec 4.0; without caching, hybrid, 20 to 28), with tables 16 times as \
-                 large as at --scale 16; by which law its ids are drawn is not known here"
+                "DynamicEmb publishes 3.5 ms on an H100 (TorchRec 4.0; without caching, hybrid, 20 to 28); by which law its ids are drawn is \
+                 not known here"
             }
             Self::Nve => {
                 "NVE publishes 432 M ids/s (TorchRec 186) on a GB200, whose link to DRAM is several times as fast as PCIe Gen5, after 10,000 \
                  batches that fill its cache"
             }
         };
+        let tables = match scale {
+            1 => "tables as large".to_owned(),
+            scale => format!("tables of 1/{scale} of the rows"),
+        };
         Some(format!(
-            "{published}. Rows in GPU memory are here the hottest by rank, and stay: {:.1} % of the ids found theirs there. A cache that \
-             changes comes to the same where popularity is known and stays as it is; it wins where it is not known beforehand, or drifts \
-             until fewer ids than that find their rows.",
+            "{published}. Here, with {tables}: {:.2} ms, {:.0} M ids/s. Rows in GPU memory are the hottest by rank, and stay: {:.1} % of the ids \
+             found theirs there. A cache that changes comes to the same where popularity is known and stays as it is; it wins where it is not \
+             known beforehand, or drifts until fewer ids than that find their rows.",
+            us / 1e3,
+            ids_per_second / 1e6,
             fixed * 100.0
         ))
     }
@@ -124,7 +131,13 @@ mod tests {
             let bytes = shape.rows().iter().sum::<u64>() / it.scale * 512;
             assert!(bytes < 16 << 30, "{shape:?}: {bytes} bytes take long to load");
         }
-        assert!(Shape::Criteo.words(0.5).is_none());
-        assert!(Shape::Nve.words(0.876).unwrap().contains("87.6 %"));
+        let words = |shape: Shape, scale| shape.words(scale, (1500.0, 700e6), 0.876);
+        assert!(words(Shape::Criteo, 8).is_none());
+        for (shape, peers) in [(Shape::Nve, "432 M ids/s"), (Shape::DynamicEmb, "3.5 ms")] {
+            let text = words(shape, 32).unwrap();
+            let ours = "tables of 1/32 of the rows: 1.50 ms, 700 M ids/s";
+            assert!([peers, ours, "87.6 %", "it wins where"].iter().all(|part| text.contains(part)), "{text}");
+            assert!(words(shape, 1).unwrap().contains("tables as large"));
+        }
     }
 }

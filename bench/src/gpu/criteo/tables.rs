@@ -111,9 +111,9 @@ pub struct CriteoResult {
 }
 
 impl CriteoResult {
-    /// What its peer publishes of the shape, and where its way is the better one.
+    /// What its peer publishes of the shape, what was found here, and where the peer's way is the better one.
     pub fn words(&self) -> Option<String> {
-        self.shape.words(self.ids_hbm / self.ids as f64)
+        self.shape.words(self.scale, (self.seen_us, self.ids_per_second), self.ids_hbm / self.ids as f64)
     }
 }
 

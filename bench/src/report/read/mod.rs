@@ -1,6 +1,8 @@
 //! What each program's result means: from JSON to plots.
 
 mod dedupe;
+mod elements;
+mod experiments;
 mod gpu;
 mod hbm;
 mod host;
@@ -46,6 +48,10 @@ pub fn read(value: &Value) -> Result<Section, String> {
         hbm::hbm(typed(value)?)
     } else if benchmark == Some("dedupe") {
         dedupe::dedupe(typed(value)?)
+    } else if benchmark == Some("elements") {
+        elements::elements(typed(value)?)
+    } else if benchmark == Some("dram-experiments") {
+        experiments::experiments(typed(value)?)
     } else if is_submitter("gpu") && (has("controller") || has("emulated")) {
         resident::resident(typed(value)?)
     } else if is_submitter("gpu") {
