@@ -93,8 +93,6 @@ impl Scene {
         let lookup = Lookup { queues: descriptors.address(), ticket: rng.u32(0..16), ..batch.lookup() };
         let expected = expect(world, &batch).by_one_block(world, small);
         let (mut turns, mut dice) = (0, rng.fork());
-        // Drives that answer seldom answer many commands at once.
-        let seldom = if dice.u32(0..3) == 0 { 64 } else { 4 };
         let mut rig = Rig { shim, rng: rng.fork(), world };
         rig.prepare(&lookup, small)?;
         let steps = drives.steps.clone();
@@ -104,7 +102,7 @@ impl Scene {
             let steps = steps.as_ref().unwrap();
             if idle {
                 steps.turn(3000)
-            } else if dice.u32(0..seldom) == 0 {
+            } else if dice.u32(0..4) == 0 {
                 steps.turn(150)
             } else {
                 steps.pass(150)
