@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use warprow_layout::Table;
 use warprow_store::{Store, StoreError};
@@ -95,6 +96,8 @@ pub struct PassTotals {
     pub chunks: u64,
 }
 
+/// How long the opening waits for somebody else's compaction.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Rows that are read at once when all are staged.
 const WINDOW: u32 = 4 << 20;
 
@@ -103,7 +106,7 @@ impl Passes {
     pub fn open(store: &Store, table: &str, options: PassOptions) -> Result<Self, PassError> {
         // Keys that updates created have no ranks yet.
         if !store.created(table)?.is_empty() {
-            store.compact(store.generation(table)?.0.id)?;
+            store.compact_within(store.generation(table)?.0.id, PATIENCE)?;
         }
         let (generation, index) = store.generation(table)?;
         let (id, model) = (generation.id, generation.name.clone());
@@ -211,7 +214,8 @@ impl Passes {
         }
         self.check_unchanged()?;
         // A keyset that is refused leaves what another's rows were read for. A row that could not be read is not there: it is read again.
-        let mut ahead = if self.next.as_ref().is_some_and(|it| it.keyset == *keyset) { self.take_ahead() } else { None };
+        let mut ahead =
+            if self.next.as_ref().is_some_and(|it| it.keyset == *keyset) { self.take_ahead() } else { None };
         // What was found ahead is where it was; keys that are new may be there by now.
         let taken = ahead.as_mut().and_then(|it| it.found.take_if(|found| found.new.is_empty()));
         let same_rows = taken.is_some();
@@ -291,8 +295,7 @@ impl Passes {
             let (finder, wanted, threads) = (self.finder.clone(), keyset.clone(), self.threads());
             let work = ahead(Box::new(move || Ok(Some(finder.find_listed(&wanted, threads)))) as Work)?;
             self.planned = number;
-            self.next =
-                Some(Prefetch { number, keyset: keyset.clone(), found: None, planned: None, work: Some(work) });
+            self.next = Some(Prefetch { number, keyset: keyset.clone(), found: None, planned: None, work: Some(work) });
             return Ok(());
         }
         let found = self.find(keyset)?;
