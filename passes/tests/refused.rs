@@ -5,7 +5,7 @@ mod rig;
 
 use fastrand::Rng;
 use rig::{KINDS, Kind, Rig};
-use warprow_passes::{CacheOptions, Keyset, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, Keyset, Mode, PassError, PassOptions, Passes};
 
 const ROWS: u64 = 400;
 const ROW: usize = 64;
@@ -86,6 +86,7 @@ fn keys_that_are_created_after_they_were_looked_for_ahead_are_found() {
         for options in modes() {
             for behind in [false, true] {
                 let mut rig = rig(kind);
+                let is_staged = options.mode == Mode::Staged;
                 let options = if behind { options.clone().with_behind() } else { options.clone() };
                 let all: Vec<u64> = rig.model.keys().copied().collect();
                 let new = absent(kind);
@@ -108,6 +109,9 @@ fn keys_that_are_created_after_they_were_looked_for_ahead_are_found() {
                 passes.prefetch(&first).unwrap();
                 passes.prefetch(&second).unwrap();
                 train(&mut rig, &mut passes, &first, 5);
+                if is_staged {
+                    assert_eq!(passes.totals().read, 0, "created rows stay in memory as all do");
+                }
                 passes.commit().unwrap();
                 drop(passes);
                 rig.reopen().check("all");
