@@ -164,14 +164,11 @@ fn killed(path: &Path, way: usize, first: u64, step: &str, pass: u64, jitter: Du
         said.push(line);
     };
     let wanted = format!("{step} {pass}");
-    let mut began = false;
-    while let Some(line) = lines.next() {
-        began = line == wanted;
+    let began = lines.by_ref().any(|line| {
+        let began = line == wanted;
         note(line);
-        if began {
-            break;
-        }
-    }
+        began
+    });
     std::thread::sleep(jitter);
     let alive = child.try_wait().unwrap().is_none();
     // SIGKILL.
