@@ -3,6 +3,8 @@
 
 mod rig;
 
+use std::collections::BTreeSet;
+
 use fastrand::Rng;
 use rig::{KINDS, Kind, Rig};
 use warprow_passes::{CacheOptions, Keyset, Mode, PassError, PassOptions, Passes};
@@ -28,6 +30,8 @@ fn begin(key: u64, row: &mut [u8]) {
 /// Trains the rows of a keyset, and compares them with the model before.
 fn train(rig: &mut Rig, passes: &mut Passes, keyset: &Keyset, byte: u8) {
     let pass = passes.stage(keyset).unwrap();
+    let different = |keys: &[u64]| keys.iter().copied().collect::<BTreeSet<u64>>();
+    assert_eq!(different(pass.keys()), different(keyset.keys()));
     let mut rows = vec![0; pass.bytes()];
     pass.read(&mut rows).unwrap();
     for (key, row) in pass.keys().iter().zip(rows.chunks_exact(ROW)) {
