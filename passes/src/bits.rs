@@ -45,10 +45,22 @@ impl Bits {
         new
     }
 
-    /// Adds all of `other`, a set below the same bound.
+    /// Adds all of `other`, a set below no higher a bound.
     pub(crate) fn unite(&mut self, other: &Self) {
-        self.words.iter_mut().zip(&other.words).for_each(|(word, more)| *word |= more);
-        self.len = self.words.iter().map(|word| word.count_ones() as usize).sum();
+        for (word, more) in self.words.iter_mut().zip(&other.words) {
+            self.len += (more & !*word).count_ones() as usize;
+            *word |= more;
+        }
+    }
+
+    /// Takes those of `other` out that are not in `kept`.
+    pub(crate) fn subtract(&mut self, other: &Self, kept: &Self) {
+        let kept = kept.words.iter().chain(std::iter::repeat(&0));
+        for ((word, less), kept) in self.words.iter_mut().zip(&other.words).zip(kept) {
+            let gone = *word & less & !kept;
+            self.len -= gone.count_ones() as usize;
+            *word &= !gone;
+        }
     }
 
     #[inline]
@@ -110,6 +122,21 @@ mod tests {
                 prop_assert_eq!(bits.has(number), model.contains(&number));
             }
             prop_assert_eq!(bits.iter().collect::<Vec<_>>(), model.into_iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn sets_are_united_and_subtracted(
+            one in prop::collection::btree_set(0u32..300, 0..200), two in prop::collection::btree_set(0u32..200, 0..200),
+            three in prop::collection::btree_set(0u32..100, 0..60),
+        ) {
+            let of = |bound: usize, set: &BTreeSet<u32>| Bits::of(bound, set.iter().copied());
+            let (mut bits, two_bits) = (of(300, &one), of(200, &two));
+            bits.unite(&two_bits);
+            let mut model: BTreeSet<u32> = one.union(&two).copied().collect();
+            prop_assert_eq!(&bits, &of(300, &model));
+            bits.subtract(&two_bits, &of(100, &three));
+            model.retain(|number| !two.contains(number) || three.contains(number));
+            prop_assert_eq!(&bits, &of(300, &model));
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::options::CacheOptions;
 const NONE: u32 = u32::MAX;
 /// The block of rows that were read for a pass that is no block.
 const TRANSIENT: u32 = 0;
+/// The block of rows that have slots of their own.
+const OWN: u32 = 1;
 
 /// The rows in memory. A row has one slot, or none; a slot belongs to one block, the latest that its row was put in.
 #[derive(Debug)]
@@ -161,6 +163,21 @@ impl Cache {
         planned
     }
 
+    /// The same where every row has a slot of its own, that of its number, for good: nothing makes way, and all rows are one block.
+    pub(crate) fn plan_own(&mut self, wanted: &Bits) -> Planned {
+        let mut planned = Planned::default();
+        if self.free.len() > 0 {
+            for rank in wanted.iter().filter(|&rank| self.slot(rank).is_none()).collect::<Vec<_>>() {
+                self.free.remove(rank);
+                self.place(rank, rank, OWN);
+                self.move_to(rank, OWN);
+                planned.missing.push((rank, rank));
+            }
+        }
+        planned.hits = (wanted.len() - planned.missing.len()) as u64;
+        planned
+    }
+
     /// Whether a pass with that hit rate becomes a block.
     fn takes(&self, rate: f64) -> bool {
         let CacheOptions { num_blocks, target_hit_rate, max_num_evict } = self.options;
@@ -291,6 +308,29 @@ mod tests {
         assert_eq!(pass(4, 40..50), (0, 10, true, 2), "it is not: the oldest goes");
         assert_eq!(pass(5, 0..10), (5, 5, false, 2), "0 to 4 have gone; but no more may go");
         assert_eq!(pass(6, 40..50), (10, 0, false, 2), "frozen as it is");
+    }
+
+    /// Whatever was forgotten and came later.
+    #[test]
+    fn own_slots_are_those_of_the_rank() {
+        let options = CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 };
+        let mut cache = Cache::new(options, 100, 100);
+        let plan = |cache: &mut Cache, ranks: &[u32]| {
+            let planned = cache.plan_own(&bits(200, ranks.iter().copied()));
+            cache.check();
+            assert!(planned.missing.iter().all(|(rank, slot)| rank == slot) && planned.without == 0);
+            (planned.hits, planned.missing.iter().map(|it| it.0).collect::<Vec<_>>())
+        };
+        let all: Vec<u32> = (0..100).collect();
+        assert_eq!(plan(&mut cache, &all), (0, all.clone()));
+        assert_eq!(plan(&mut cache, &all), (100, vec![]));
+        cache.grow(110);
+        cache.add_slots(110);
+        [3, 50].into_iter().for_each(|rank| cache.forget(rank));
+        // Neither of what is free before it.
+        assert_eq!(plan(&mut cache, &[4, 107]), (1, vec![107]));
+        assert_eq!(plan(&mut cache, &[3, 4, 50, 105]), (1, vec![3, 50, 105]));
+        assert_eq!((cache.resident(), cache.blocks()), (102, 1));
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use crate::bits::Bits;
 use crate::{Keyset, PassError};
 
 /// Where the rows of a table lie, by key: of the stored ones, and of those that were created since and are in memory alone.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Finder {
     table: String,
     /// Rows on the drives.
@@ -21,26 +21,31 @@ pub(crate) struct Finder {
     ranks: HashMap<u64, u32>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Known {
     /// Id → rank, and rank → id; `None`: they are the same.
     Ids(Option<(Ranks, Ranks)>),
     Keys {
         index: Arc<KeyIndex>,
         ranks: Option<Ranks>,
-        keys: Vec<u64>,
+        keys: Arc<Vec<u64>>,
     },
 }
 
 /// The rows of a keyset.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Found {
     pub ranks: Bits,
     /// Keys that came before.
     pub duplicates: u64,
     /// Keys that the table does not have, each once, in the order in which they come.
     pub new: Vec<u64>,
+    /// The slots and keys of `ranks`, if they were listed already.
+    pub listed: Option<Listed>,
 }
+
+/// The slots of a pass's rows, ascending, and their keys.
+pub(crate) type Listed = (Vec<u32>, Vec<u64>);
 
 /// Keys looked for at once.
 const BLOCK: usize = 1024;
@@ -62,7 +67,7 @@ impl Finder {
             })),
             Some(index) => {
                 let missing = || StoreError::NotUpdatable { table: name.clone() };
-                Known::Keys { index: Arc::new(index), ranks, keys: store.keys(&name)?.ok_or_else(missing)? }
+                Known::Keys { index: Arc::new(index), ranks, keys: Arc::new(store.keys(&name)?.ok_or_else(missing)?) }
             }
         };
         Ok(Self { table: name, stored, known, created: Vec::new(), ranks: HashMap::new() })
@@ -141,8 +146,23 @@ impl Finder {
         found
     }
 
+    /// The same, with slots and keys where slots are ranks.
+    pub(crate) fn find_listed(&self, keyset: &Keyset, threads: usize) -> Found {
+        let mut found = self.find(keyset, threads);
+        found.listed = Some(self.list(&found.ranks));
+        found
+    }
+
+    /// Slots and keys of rows whose slots are their ranks.
+    pub(crate) fn list(&self, ranks: &Bits) -> Listed {
+        let mut slots = Vec::with_capacity(ranks.len());
+        slots.extend(ranks.iter());
+        let keys = slots.iter().map(|&rank| self.key(rank)).collect();
+        (slots, keys)
+    }
+
     fn find_part(&self, keys: &[u64], signed: bool) -> Found {
-        let mut found = Found { ranks: Bits::new(self.rows() as usize), duplicates: 0, new: Vec::new() };
+        let mut found = Found { ranks: Bits::new(self.rows() as usize), duplicates: 0, new: Vec::new(), listed: None };
         let (mut new, mut slots) = (HashSet::new(), [0; BLOCK]);
         for keys in keys.chunks(BLOCK) {
             if let Known::Keys { index, .. } = &self.known {

@@ -1,25 +1,26 @@
 //! Whose rows a pass needs.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use warprow_traces::{FormatError, Trace, TraceSpec};
 
-/// The keys of a pass, in any order. One that comes twice counts once.
+/// The keys of a pass, in any order. One that comes twice counts once. A clone shares them, costs nothing, and is known to be equal at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyset {
-    keys: Vec<u64>,
+    keys: Arc<Vec<u64>>,
     signed: bool,
 }
 
 impl Keyset {
     /// Ids, or keys of a table of `u64` keys.
     pub fn new(keys: Vec<u64>) -> Self {
-        Self { keys, signed: false }
+        Self { keys: Arc::new(keys), signed: false }
     }
 
     /// Ids, or keys of a table of `i64` keys.
     pub fn signed(keys: Vec<i64>) -> Self {
-        Self { keys: keys.into_iter().map(|key| key as u64).collect(), signed: true }
+        Self { keys: Arc::new(keys.into_iter().map(|key| key as u64).collect()), signed: true }
     }
 
     /// All keys of a file: a keyset file of HugeCTR, bare integers, or whatever else `spec` names. Nothing of a file that is
@@ -31,7 +32,7 @@ impl Keyset {
             keys.extend_from_slice(block.keys());
         }
         let signed = trace.slots().iter().any(|slot| slot.signed);
-        Ok(Self { keys, signed })
+        Ok(Self { keys: Arc::new(keys), signed })
     }
 
     /// As [`read`](Self::read), of a file whose name ends in the type of its keys: `.u32`, `.i64`, …

@@ -5,6 +5,8 @@ use std::sync::{Arc, Weak};
 
 use crate::PassError;
 use crate::arena::Arena;
+use crate::bits::Bits;
+use crate::finder::Listed;
 
 /// Bytes of rows that are handed on at once.
 const PART: usize = 1 << 20;
@@ -19,6 +21,7 @@ pub struct Pass {
     arena: Arc<Arena>,
     threads: usize,
     row_bytes: usize,
+    ranks: Bits,
     slots: Vec<u32>,
     keys: Vec<u64>,
     report: StageReport,
@@ -61,14 +64,19 @@ impl Pass {
         arena: Arc<Arena>,
         threads: usize,
         row_bytes: usize,
-        (slots, keys): (Vec<u32>, Vec<u64>),
+        ranks: Bits,
+        (slots, keys): Listed,
         report: StageReport,
     ) -> Self {
-        Self { alive, arena, threads, row_bytes, slots, keys, report }
+        Self { alive, arena, threads, row_bytes, ranks, slots, keys, report }
     }
 
     pub(crate) fn is(&self, open: &Weak<()>) -> bool {
         Weak::ptr_eq(&Arc::downgrade(&self.alive), open)
+    }
+
+    pub(crate) fn ranks(&self) -> &Bits {
+        &self.ranks
     }
 
     pub(crate) fn slots(&self) -> &[u32] {

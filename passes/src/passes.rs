@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use warprow_layout::Table;
 use warprow_store::{Store, StoreError};
@@ -9,7 +10,7 @@ use warprow_store::{Store, StoreError};
 use crate::arena::Arena;
 use crate::bits::Bits;
 use crate::cache::{Cache, Planned};
-use crate::finder::{Finder, Found};
+use crate::finder::{Finder, Found, Listed};
 use crate::journal::{Journal, Record};
 use crate::options::{CacheOptions, Mode, NewKeys, PassOptions};
 use crate::pass::{Pass, StageReport};
@@ -25,7 +26,8 @@ pub struct Passes {
     pub(crate) generation: u64,
     pub(crate) model: String,
     sequence: u64,
-    pub(crate) finder: Finder,
+    /// Shared with the thread that finds keys ahead.
+    pub(crate) finder: Arc<Finder>,
     pub(crate) arena: Arc<Arena>,
     cache: Cache,
     /// The number of the latest pass, and what tells whether it is under way; the latest that a pass was planned with.
@@ -49,20 +51,26 @@ pub struct Passes {
     totals: PassTotals,
 }
 
-/// A pass whose rows are being read.
+/// The next pass, being prepared.
 #[derive(Debug)]
 struct Prefetch {
     number: u32,
     keyset: Keyset,
-    found: Found,
-    planned: Planned,
-    reading: Option<JoinHandle<Result<(), StoreError>>>,
+    /// Its rows, once they are found.
+    found: Option<Found>,
+    /// Where not all rows are in memory: those that are being read.
+    planned: Option<Planned>,
+    /// Reads rows, or finds them.
+    work: Option<JoinHandle<Result<Option<Found>, StoreError>>>,
 }
+
+/// What a thread does ahead: rows that it found.
+type Work = Box<dyn FnOnce() -> Result<Option<Found>, StoreError> + Send>;
 
 /// Rows that are becoming durable.
 #[derive(Debug)]
 struct Leaving {
-    ranks: Vec<u64>,
+    rows: Arc<Bits>,
     writing: JoinHandle<Result<usize, StoreError>>,
 }
 
@@ -88,6 +96,8 @@ pub struct PassTotals {
     pub chunks: u64,
 }
 
+/// How long the opening waits for somebody else's compaction.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Rows that are read at once when all are staged.
 const WINDOW: u32 = 4 << 20;
 
@@ -96,7 +106,7 @@ impl Passes {
     pub fn open(store: &Store, table: &str, options: PassOptions) -> Result<Self, PassError> {
         // Keys that updates created have no ranks yet.
         if !store.created(table)?.is_empty() {
-            store.compact(store.generation(table)?.0.id)?;
+            store.compact_within(store.generation(table)?.0.id, PATIENCE)?;
         }
         let (generation, index) = store.generation(table)?;
         let (id, model) = (generation.id, generation.name.clone());
@@ -108,7 +118,7 @@ impl Passes {
         // It would pin its chunks.
         drop(generation);
         check(&options, &table)?;
-        let finder = Finder::of(store, &table)?;
+        let finder = Arc::new(Finder::of(store, &table)?);
         let (rows, row_bytes) = (finder.stored() as usize, table.row_bytes() as usize);
         let room = usize::try_from(options.memory).unwrap_or(usize::MAX) / row_bytes;
         let (cache, slots) = match options.mode {
@@ -182,12 +192,11 @@ impl Passes {
 
     /// Reads all rows, each into the slot of its rank.
     fn stage_all(&mut self) -> Result<(), PassError> {
-        let (rows, none) = (self.finder.stored(), Bits::new(0));
+        let rows = self.finder.stored();
         for first in (0..rows).step_by(WINDOW as usize) {
             let window = first..rows.min(first.saturating_add(WINDOW));
             let wanted = Bits::of(window.end as usize, window);
-            // All windows together are one block.
-            let planned = self.cache.plan(&wanted, 1, 1, &none);
+            let planned = self.cache.plan_own(&wanted);
             self.reading(&planned.missing)()?;
         }
         (self.number, self.planned) = (1, 1);
@@ -204,15 +213,18 @@ impl Passes {
             return Err(PassError::PassOpen);
         }
         self.check_unchanged()?;
+        // A keyset that is refused leaves what another's rows were read for. A row that could not be read is not there: it is read again.
+        let mut ahead =
+            if self.next.as_ref().is_some_and(|it| it.keyset == *keyset) { self.take_ahead() } else { None };
         // What was found ahead is where it was; keys that are new may be there by now.
-        let ahead = self.next.as_ref().filter(|it| it.found.new.is_empty() && it.keyset == *keyset);
-        let mut found = match ahead.map(|it| it.found.clone()) {
+        let taken = ahead.as_mut().and_then(|it| it.found.take_if(|found| found.new.is_empty()));
+        let same_rows = taken.is_some();
+        let mut found = match taken {
             Some(found) => found,
             None => self.find(keyset)?,
         };
+        ahead = ahead.or_else(|| self.take_ahead());
         let mut report = StageReport { keys: keyset.len() as u64, duplicates: found.duplicates, ..Default::default() };
-        // A row that could not be read is not there: those of the pass are read again.
-        let ahead = self.settle_prefetch();
         if !found.new.is_empty() {
             report.created = found.new.len() as u64;
             // Made durable in between, they would be so before their pass is.
@@ -226,16 +238,14 @@ impl Passes {
         let wanted = found.ranks;
         let created = report.created as usize;
         let same = |it: &Prefetch| {
-            it.found.ranks.len() + created == wanted.len() && it.found.ranks.iter().all(|rank| wanted.has(rank))
+            it.found.as_ref().map_or(same_rows, |found| {
+                found.ranks.len() + created == wanted.len() && found.ranks.iter().all(|rank| wanted.has(rank))
+            })
         };
         // What was read ahead for another pass may make way for this one, whose number is higher.
-        let (pass, before) = match ahead {
-            Ok(Some(ahead)) if same(&ahead) => (ahead.number, Some(ahead.planned)),
-            Ok(_) => (self.planned + 1, None),
-            Err(error) => {
-                tracing::warn!(%error, "rows could not be read ahead");
-                (self.planned + 1, None)
-            }
+        let (pass, before) = match ahead.filter(same) {
+            Some(ahead) => (ahead.number, ahead.planned),
+            None => (self.planned + 1, None),
         };
         (self.number, self.planned) = (pass, pass);
         // What is missing now, in the way of it what is not durable.
@@ -264,52 +274,72 @@ impl Passes {
         self.totals.hits += report.hits;
         self.totals.read += report.read + report.prefetched;
         self.totals.evicted += report.evicted;
-        // In the order of memory.
-        let mut slots: Vec<u32> = wanted.iter().filter_map(|rank| self.cache.slot(rank)).collect();
-        if !slots.is_sorted() {
-            slots = Bits::of(self.cache.slots_in_all(), slots).iter().collect();
-        }
-        let keys = slots.iter().map(|&slot| self.finder.key(self.cache.rank(slot))).collect();
+        let listed = found.listed.unwrap_or_else(|| self.list(&wanted));
         let alive = Arc::new(());
         self.open = Arc::downgrade(&alive);
         let (arena, threads) = (self.arena.clone(), self.threads());
-        Ok(Pass::new(alive, arena, threads, self.table.row_bytes() as usize, (slots, keys), report))
+        Ok(Pass::new(alive, arena, threads, self.table.row_bytes() as usize, wanted, listed, report))
     }
 
-    /// Begins to read the rows of the next pass, while this one goes on: those that are not in memory, as far as there is room beside
-    /// the rows of this one. [`stage`](Self::stage) takes them up.
+    /// Begins to prepare the next pass, while this one goes on: reads its rows that are not in memory, as far as there is room beside
+    /// the rows of this one. [`stage`](Self::stage) takes them up, of a clone of the keyset without comparing keys.
+    ///
+    /// In the staged mode its keys are found meanwhile, on a thread, and what is wrong with them is said by `stage`; in the cached mode
+    /// they are found before this returns, and refused by this as by `stage`.
     pub fn prefetch(&mut self, keyset: &Keyset) -> Result<(), PassError> {
-        if let Err(error) = self.settle_prefetch() {
-            tracing::warn!(%error, "rows could not be read ahead");
-        }
+        drop(self.take_ahead());
         self.check_unchanged()?;
-        let found = self.find(keyset)?;
         let number = self.planned + 1;
+        let ahead = |work| Builder::new().name("passes-ahead".into()).spawn(work).map_err(PassError::Thread);
+        if self.options.mode == Mode::Staged {
+            let (finder, wanted, threads) = (self.finder.clone(), keyset.clone(), self.threads());
+            let work = ahead(Box::new(move || Ok(Some(finder.find_listed(&wanted, threads)))) as Work)?;
+            self.planned = number;
+            self.next = Some(Prefetch { number, keyset: keyset.clone(), found: None, planned: None, work: Some(work) });
+            return Ok(());
+        }
+        let found = self.find(keyset)?;
         let since = if self.open.strong_count() > 0 { self.number } else { number };
         self.planned = number;
         if let Some(error) = self.settle_leaving(false) {
             tracing::warn!(%error, "rows could not be made durable, and will be tried again");
         }
         let planned = self.plan(&found.ranks, number, since);
-        let mut reading = None;
+        let mut work = None;
         if !planned.missing.is_empty() {
             let read = self.reading(&planned.missing);
-            let thread = Builder::new().name("passes-ahead".into()).spawn(read).map_err(|error| {
-                planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
-                PassError::Thread(error)
-            })?;
-            reading = Some(thread);
+            match ahead(Box::new(move || read().map(|()| None))) {
+                Ok(thread) => work = Some(thread),
+                Err(error) => {
+                    planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
+                    return Err(error);
+                }
+            }
         }
-        self.next = Some(Prefetch { number, keyset: keyset.clone(), found, planned, reading });
+        let keyset = keyset.clone();
+        self.next = Some(Prefetch { number, keyset, found: Some(found), planned: Some(planned), work });
         Ok(())
     }
 
-    /// Finds slots for the rows `wanted`, as [`Cache::plan`] does. If all rows of the table have theirs for good there is nothing to plan.
+    /// Finds slots for the rows `wanted`.
     fn plan(&mut self, wanted: &Bits, pass: u32, since: u32) -> Planned {
-        match self.options.mode == Mode::Staged && self.cache.resident() == self.finder.rows() as usize {
-            true => Planned { hits: wanted.len() as u64, ..Planned::default() },
-            false => self.cache.plan(wanted, pass, since, &self.pinned),
+        match self.options.mode {
+            Mode::Staged => self.cache.plan_own(wanted),
+            Mode::Cached(_) => self.cache.plan(wanted, pass, since, &self.pinned),
         }
+    }
+
+    /// Slots and keys of rows in memory, in the order of memory.
+    fn list(&self, ranks: &Bits) -> Listed {
+        if self.options.mode == Mode::Staged {
+            return self.finder.list(ranks);
+        }
+        let mut slots: Vec<u32> = ranks.iter().filter_map(|rank| self.cache.slot(rank)).collect();
+        if !slots.is_sorted() {
+            slots = Bits::of(self.cache.slots_in_all(), slots).iter().collect();
+        }
+        let keys = slots.iter().map(|&slot| self.finder.key(self.cache.rank(slot))).collect();
+        (slots, keys)
     }
 
     /// Takes the rows of a pass back, all of them, in its order: later passes have them. Then, or after as many passes as
@@ -325,10 +355,7 @@ impl Passes {
         // Those of the pass before are being read.
         self.settle_failing();
         self.arena.scatter(pass.slots(), rows, self.threads());
-        for &slot in pass.slots() {
-            let rank = self.cache.rank(slot);
-            [&mut self.dirty, &mut self.pinned, &mut self.touched].into_iter().for_each(|bits| bits.add(rank));
-        }
+        [&mut self.dirty, &mut self.pinned, &mut self.touched].into_iter().for_each(|bits| bits.unite(pass.ranks()));
         drop(pass);
         (self.uncommitted, self.finished) = (self.uncommitted + 1, self.finished + 1);
         match self.options.commit_every {
@@ -359,27 +386,36 @@ impl Passes {
             self.await_prefetch();
             return self.grow();
         }
-        let ranks: Vec<u64> = self.dirty.iter().map(u64::from).collect();
-        let slots: Vec<u32> = self.dirty.iter().filter_map(|rank| self.cache.slot(rank)).collect();
-        let (store, arena, list) = (self.store.clone(), self.arena.clone(), ranks.clone());
+        let rows = Arc::new(self.dirty.clone());
+        // None: as the ranks.
+        let slots: Option<Vec<u32>> = match self.options.mode {
+            Mode::Staged => None,
+            Mode::Cached(_) => Some(rows.iter().filter_map(|rank| self.cache.slot(rank)).collect()),
+        };
+        let (store, arena, list) = (self.store.clone(), self.arena.clone(), rows.clone());
         let (generation, name) = (self.generation, self.table.name.clone());
         let write = move || {
+            let ranks: Vec<u64> = list.iter().map(u64::from).collect();
             let fill = |position: usize, row: &mut [u8]| {
-                if let Some(&slot) = slots.get(position) {
+                let slot = match &slots {
+                    Some(slots) => slots.get(position).copied(),
+                    None => ranks.get(position).and_then(|&rank| u32::try_from(rank).ok()),
+                };
+                if let Some(slot) = slot {
                     arena.get(slot, row);
                 }
             };
-            store.replace_rows(generation, &name, &list, &fill)
+            store.replace_rows(generation, &name, &ranks, &fill)
         };
         if behind {
             let writing = Builder::new().name("passes".into()).spawn(write).map_err(PassError::Thread)?;
             self.dirty.clear();
-            self.leaving = Some(Leaving { ranks, writing });
+            self.leaving = Some(Leaving { rows, writing });
             return Ok(());
         }
         let written = write();
         self.dirty.clear();
-        match self.have_left(ranks, written) {
+        match self.have_left(&rows, written) {
             None => Ok(()),
             Some(source) => Err(PassError::NotDurable { rows: self.dirty.len(), source }),
         }
@@ -490,7 +526,7 @@ impl Passes {
     /// Gives keys rows that are in memory alone.
     fn create(&mut self, new: Vec<u64>) -> Result<(), PassError> {
         self.settle_failing();
-        self.finder.create(new);
+        Arc::make_mut(&mut self.finder).create(new);
         let rows = self.finder.rows() as usize;
         if self.options.mode == Mode::Staged {
             let arena = Arc::get_mut(&mut self.arena).ok_or(PassError::PassOpen)?;
@@ -538,20 +574,31 @@ impl Passes {
         }
     }
 
-    /// Waits for the rows that are read ahead. If that failed none of them is there.
+    /// Waits for the rows that are found or read ahead. If they could not be read none of them is there.
     fn settle_prefetch(&mut self) -> Result<Option<Prefetch>, StoreError> {
         let Some(mut next) = self.next.take() else { return Ok(None) };
-        let read = next.reading.take().map_or(Ok(Ok(())), JoinHandle::join);
-        match read {
-            Ok(Ok(())) => Ok(Some(next)),
+        match next.work.take().map_or(Ok(Ok(None)), JoinHandle::join) {
+            Ok(Ok(found)) => {
+                next.found = found.or(next.found);
+                Ok(Some(next))
+            }
             failed => {
-                next.planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
+                let missing = next.planned.iter().flat_map(|it| &it.missing);
+                missing.for_each(|&(rank, _)| self.cache.forget(rank));
                 match failed {
                     Ok(Err(error)) => Err(error),
                     _ => Ok(None),
                 }
             }
         }
+    }
+
+    /// What was prepared, when that is done.
+    fn take_ahead(&mut self) -> Option<Prefetch> {
+        self.settle_prefetch().unwrap_or_else(|error| {
+            tracing::warn!(%error, "rows could not be read ahead");
+            None
+        })
     }
 
     /// Waits for the rows that are becoming durable. What failed is tried again with the next.
@@ -563,34 +610,31 @@ impl Passes {
 
     /// Waits for the rows that are read ahead, so that all rows in memory are what they are.
     pub(crate) fn await_prefetch(&mut self) {
-        match self.settle_prefetch() {
-            Ok(next) => self.next = next,
-            Err(error) => tracing::warn!(%error, "rows could not be read ahead"),
-        }
+        self.next = self.take_ahead();
     }
 
     /// Takes note of what became of the rows that were becoming durable; waits for them, or does not.
     fn settle_leaving(&mut self, wait: bool) -> Option<StoreError> {
-        let Leaving { ranks, writing } = self.leaving.take_if(|it| wait || it.writing.is_finished())?;
+        let Leaving { rows, writing } = self.leaving.take_if(|it| wait || it.writing.is_finished())?;
         let written = writing.join().unwrap_or(Err(StoreError::Interrupted));
-        self.have_left(ranks, written)
+        self.have_left(&rows, written)
     }
 
     /// Rows that are durable can go from memory; those that could not be made so are as before.
-    fn have_left(&mut self, ranks: Vec<u64>, written: Result<usize, StoreError>) -> Option<StoreError> {
-        if let Ok(chunks) = &written {
-            self.totals.commits += 1;
-            self.totals.written += ranks.len() as u64;
-            self.totals.chunks += *chunks as u64;
-        }
-        for rank in ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()) {
-            if written.is_err() {
-                self.dirty.insert(rank);
-            } else if !self.dirty.has(rank) {
-                self.pinned.remove(rank);
+    fn have_left(&mut self, rows: &Bits, written: Result<usize, StoreError>) -> Option<StoreError> {
+        match written {
+            Ok(chunks) => {
+                self.totals.commits += 1;
+                self.totals.written += rows.len() as u64;
+                self.totals.chunks += chunks as u64;
+                self.pinned.subtract(rows, &self.dirty);
+                None
+            }
+            Err(error) => {
+                self.dirty.unite(rows);
+                Some(error)
             }
         }
-        written.err()
     }
 
     /// Everything that was finished is durable, with the rows of created keys, in generation `generation`.
@@ -599,7 +643,7 @@ impl Passes {
         self.totals.written += self.dirty.len() as u64;
         self.dirty.clear();
         self.pinned.clear();
-        (self.generation, self.table, self.finder) = (generation, table, finder);
+        (self.generation, self.table, self.finder) = (generation, table, Arc::new(finder));
         self.sequence = self.store.update_sequence(generation)?;
         Ok(())
     }

@@ -709,7 +709,7 @@ pub(crate) fn is_updated(generation: &Generation) -> bool {
 mod tests {
     use std::ops::ControlFlow;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec};
     use warprow_soft_controller::{Namespace, Ram, SoftController};
@@ -838,6 +838,54 @@ mod tests {
             drop(compactor);
             assert!(matches!(update.join().unwrap(), Err(StoreError::GpuOverlayFull { .. })));
         });
+    }
+
+    /// Rows that replace others wait for somebody else's compaction, and not for ever.
+    #[test]
+    fn replaced_rows_wait_for_somebody_else_s_compaction() {
+        let (store, generation) = keyed();
+        let rewriting = |done| matches!(done, Err(StoreError::Volume(VolumeError::Rewriting { .. })));
+        let moment = Duration::from_millis(30);
+        let rows = || {
+            let mut rows = Vec::new();
+            let scanned = store.scan("a", 0..u64::MAX, &mut |_, row| {
+                rows.push(row[0]);
+                ControlFlow::Continue(())
+            });
+            scanned.map(|()| rows).unwrap()
+        };
+        let replace = |byte: u8, patience| {
+            store.replace_rows_within(generation, "a", &[3, 50], &|_, row: &mut [u8]| row.fill(byte), patience)
+        };
+        // With an update to be compacted before, and with none.
+        for (turn, byte) in [(0, 20), (1, 30)] {
+            let slot = store.key_index("a").unwrap().unwrap().slot(7000).unwrap() as usize;
+            if turn == 0 {
+                store.update("a", &[7000], &[9; ROW]).unwrap();
+            }
+            let before = rows();
+            let others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+            assert!(rewriting(replace(byte, moment)) && rewriting(store.compact_within(generation, moment)));
+            assert_eq!(rows(), before, "nothing has moved");
+            std::thread::scope(|scope| {
+                let replaced = scope.spawn(|| replace(byte, Duration::from_secs(60)));
+                let compacted = scope.spawn(|| store.compact_within(generation, Duration::from_secs(60)));
+                std::thread::sleep(moment);
+                assert!(!replaced.is_finished() && !compacted.is_finished());
+                drop(others);
+                replaced.join().unwrap().unwrap();
+                compacted.join().unwrap().unwrap();
+            });
+            let mut wanted = before;
+            (wanted[slot], wanted[3], wanted[50]) = (9, byte, byte);
+            assert_eq!(rows(), wanted);
+        }
+        // Keys that came into the table meanwhile have given its rows other ranks.
+        let created = UpdateOptions::default().with_created_keys();
+        store.update_with("a", &[1], &[4; ROW], &created).unwrap();
+        assert!(matches!(replace(40, moment), Err(StoreError::CreatedKeys { .. })));
+        let begun = store.begin_replacing(generation, ("a", 99), &[3], Instant::now());
+        assert!(matches!(begun, Err(StoreError::CreatedKeys { .. })));
     }
 
     /// Who holds a generation as it was before compactions gets an overlay of its index, or none.

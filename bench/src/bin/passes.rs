@@ -26,7 +26,7 @@ use warprow_workload::rival::Caching;
 /// uncached: every pass is read from the drive, and durable before the next. cached (num_blocks, target_hit_rate, max_num_evict).
 /// ahead: the next pass is prepared while the trainer trains, as long as an uncached pass takes to be read and written: keys are found, and
 /// rows read that are missing. behind: the one before is written meanwhile. in parts: copied out of memory in parts of 256 KiB, as to memory that a GPU reads. Effective
-/// bandwidth is the bytes of the rows by the time for which the trainer waits. memcpy is measured before each pass, by as many threads.
+/// bandwidth is the bytes of the rows by the time for which the trainer waits: for preparing the next pass, staging, copying out and giving back. memcpy is measured before each pass, by as many threads.
 ///
 /// Each way that is left has the same share of the time that is left (--limit), and ends with the pass under way: figures are then of
 /// fewer passes, which is said, as are ways for which no time was left. What is done is told on stderr meanwhile.
@@ -127,7 +127,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             per_second(it.write),
             per_second(it.both),
             format!("{:.1} ×", it.both / uncached),
-            format!("{:.1} ms", it.stage * 1e3),
+            format!("{:.0} %", it.both / it.memcpy * 100.0),
+            format!("{:.2} ms, {:.2} ms", it.stage * 1e3, it.ahead * 1e3),
             per_second(it.copy),
             format!("{:.0} %, {:.0} %", it.copy / it.memcpy * 100.0, it.parts / it.memcpy * 100.0),
             format!("{:.2} s, {:.2} s", it.training, it.tail),
@@ -141,9 +142,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         "write B/s",
         "both",
         "of uncached",
-        "staging",
+        "of memcpy",
+        "staging, ahead",
         "copy B/s",
-        "of memcpy, in parts",
+        "of memcpy: whole, in parts",
         "training, tail",
     ];
     writeln!(text, "{}", table(header, rows))?;

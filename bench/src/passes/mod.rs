@@ -72,6 +72,8 @@ pub struct Measured {
     pub both: f64,
     /// Seconds that staging alone took: finding the rows, and reading those that were missing. Median.
     pub stage: f64,
+    /// Seconds that beginning to prepare the next pass took; 0: that was not done. Median.
+    pub ahead: f64,
     /// Copying alone, out of memory that has the rows: bytes a second, median.
     pub copy: f64,
     /// The same in parts that stay in a core's cache.

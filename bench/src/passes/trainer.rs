@@ -116,6 +116,7 @@ impl Trainer {
         let row_bytes = passes.row_bytes();
         let (mut reads, mut writes, mut trainings) = (Vec::new(), Vec::new(), Vec::new());
         let (mut stages, mut copies, mut parts, mut memcpys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut aheads = Vec::new();
         let (mut bytes, mut time) = (0, Duration::ZERO);
         let (mut hits, mut rows_in_all, mut resident) = ([0; ITERATIONS], [0; ITERATIONS], 0);
         let most = self.keysets.iter().map(Keyset::len).max().unwrap_or(0);
@@ -143,7 +144,9 @@ impl Trainer {
                 let began = Instant::now();
                 passes.prefetch(self.keysets.get((turn + 1) % PASSES).context("no such pass")?)?;
                 // The trainer waits for that, too.
-                read += began.elapsed();
+                let ahead = began.elapsed();
+                read += ahead;
+                aheads.push(ahead.as_secs_f64());
             }
             let trained = Instant::now();
             self.train(pass.keys(), rows, row_bytes, &format!("{}, pass {turn}", way.name))?;
@@ -184,6 +187,7 @@ impl Trainer {
             write: median(writes),
             both: bytes as f64 / time.as_secs_f64(),
             stage: median(stages),
+            ahead: if aheads.is_empty() { 0.0 } else { median(aheads) },
             copy: median(copies),
             parts: median(parts),
             memcpy: median(memcpys),

@@ -13,7 +13,7 @@ use crate::{Store, StoreError};
 /// How long a thread sleeps before it looks again, though nobody has woken it.
 const NAP: Duration = Duration::from_secs(1);
 /// How long it waits before it looks again whether another's compaction has ended.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 /// What an update that has no room waits for, at most: one that runs, which may have begun before, and one for itself.
 const COMPACTIONS: usize = 2;
 
@@ -218,7 +218,7 @@ impl Store {
             let mut busy = None;
             while let Some(generation) = on.next(busy.take()) {
                 let chunks = store.compact(generation);
-                if matches!(chunks, Err(StoreError::Volume(VolumeError::Rewriting { .. }))) {
+                if chunks.as_ref().is_err_and(is_rewriting) {
                     // Somebody else does: that makes room too, and ends. Others come first meanwhile.
                     busy = Some(generation);
                     on.put_back(generation);
@@ -261,6 +261,11 @@ impl Store {
         }
         done
     }
+}
+
+/// Whether somebody else copies chunks of the generation.
+pub(super) fn is_rewriting(error: &StoreError) -> bool {
+    matches!(error, StoreError::Volume(VolumeError::Rewriting { .. }))
 }
 
 /// Whether a compaction would help.

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use warprow_layout::{Extent, Placement, Region, Table, VolumeError, row_crc};
+use warprow_layout::{Extent, Placement, Region, Rewritten, Table, VolumeError, row_crc};
 
+use super::compactor::{PAUSE, is_rewriting};
 use super::{created_rows, lock};
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::store::Located;
 use crate::sweep::Sweep;
 use crate::{Store, StoreError};
 
@@ -20,6 +21,20 @@ pub type FillRow<'a> = dyn Fn(usize, &mut [u8]) + 'a;
 const DENSE: u64 = 32;
 /// Bytes that nobody wants and that are read all the same, rather than begin another command.
 const GAP: u64 = 4 << 10;
+
+/// How long rows that replace others wait for somebody else's compaction.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How often updates that come meanwhile are brought into chunks first.
+const COMPACTIONS: usize = 8;
+
+/// Chunks that are about to be copied with other rows.
+pub(super) struct Begun {
+    /// Of the last update that is in the chunks they are copied from.
+    sequence: u64,
+    /// Of the table.
+    index: usize,
+    rewritten: Rewritten,
+}
 
 impl Store {
     /// Reads rows of a table of generation `generation`, by their ranks, ascending, each once: with all updates that were there
@@ -73,7 +88,8 @@ impl Store {
     /// they prepare and adopt anew. For few rows [`update`](Self::update) costs less.
     ///
     /// Updates that were made before are brought into chunks first; where keys of the table were created, that is for the caller
-    /// ([`StoreError::CreatedKeys`]). How many chunks were copied.
+    /// ([`StoreError::CreatedKeys`]). If somebody else copies chunks of the generation, such as a [`Compactor`](crate::Compactor), it waits for
+    /// that to end, for up to ten minutes ([`VolumeError::Rewriting`]). How many chunks were copied.
     pub fn replace_rows(
         &self,
         generation: u64,
@@ -81,27 +97,30 @@ impl Store {
         ranks: &[u64],
         fill: &FillRow<'_>,
     ) -> Result<usize, StoreError> {
-        let located = self.locate_in(generation, table)?;
-        check(located.table(), ranks)?;
+        self.replace_rows_within(generation, table, ranks, fill, PATIENCE)
+    }
+
+    /// The same, waiting for somebody else's compaction for up to `patience`.
+    pub(super) fn replace_rows_within(
+        &self,
+        generation: u64,
+        table: &str,
+        ranks: &[u64],
+        fill: &FillRow<'_>,
+        patience: Duration,
+    ) -> Result<usize, StoreError> {
+        let rows = {
+            let located = self.locate_in(generation, table)?;
+            check(located.table(), ranks)?;
+            located.table().rows
+        };
         if ranks.is_empty() {
             return Ok(0);
         }
         self.shared.watch()?;
-        let sequence = self.seal_compacted(&located)?;
-        // Other tables may have got keys by it, and this one another place.
-        let located = self.locate_in(generation, table)?;
-        let placement = &*located.generation.placement;
-        let lbas = ranks.iter().filter_map(|&rank| {
-            let table = located.table();
-            let crc = table.locate_crc(rank, placement.lba_size()).map(|(lba, _)| lba);
-            Some(std::iter::once(table.locate(rank)?.0).chain(crc))
-        });
-        let rewritten = self.shared.volume.begin_rewrite(generation, lbas.flatten())?;
-        // Keys came into a table since: these ranks are those of before.
-        if rewritten.generation().tables != located.generation.tables {
-            return Err(VolumeError::Rewriting { generation }.into());
-        }
-        self.copy_with(&rewritten, located.index, ranks, fill)?;
+        let Begun { sequence, index, rewritten } =
+            self.begin_replacing(generation, (table, rows), ranks, Instant::now() + patience)?;
+        self.copy_with(&rewritten, index, ranks, fill)?;
         let chunks = rewritten.chunks();
         self.shared.watch()?;
         let updating = self.shared.updating(generation)?;
@@ -121,35 +140,95 @@ impl Store {
         Ok(sequence)
     }
 
-    /// Brings all updates of a generation into chunks, and ends the log there: what comes later stands behind the sequence number that
-    /// this gives. Not if keys of this table were created.
-    fn seal_compacted(&self, located: &Located) -> Result<u64, StoreError> {
-        let generation = located.generation.id;
-        for _ in 0..8 {
-            {
-                let updating = self.shared.updating(generation)?;
-                let mut writer = lock(&updating.0);
-                let mut log = writer.take_log(&self.shared, generation)?;
-                let sequence = log.seal();
-                writer.log = Some(log);
-                match writer.current.snapshot() {
-                    None => return Ok(sequence),
-                    // Ranks may become others.
-                    Some(snapshot) if !created_rows(&snapshot, located.index as u32).is_empty() => {
-                        return Err(StoreError::CreatedKeys { generation });
-                    }
-                    Some(_) => {}
-                }
+    /// As [`compact`](Self::compact), but waits for up to `patience` for somebody else who copies chunks of that generation.
+    ///
+    /// # Errors
+    /// Those of `compact`: [`VolumeError::Rewriting`] when that has taken longer.
+    pub fn compact_within(&self, generation: u64, patience: Duration) -> Result<usize, StoreError> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.compact(generation) {
+                Err(error) if is_rewriting(&error) && Instant::now() < until => std::thread::sleep(PAUSE),
+                done => return done,
             }
-            self.compact(generation)?;
         }
-        Err(VolumeError::Rewriting { generation }.into())
+    }
+
+    /// Brings all updates of a generation into chunks, ends the log there, and takes chunks for those of `ranks`, of a table of so many rows.
+    /// If somebody else copies chunks of the generation it begins again when that has ended, until `until`. Nothing is held meanwhile.
+    pub(super) fn begin_replacing(
+        &self,
+        generation: u64,
+        table: (&str, u64),
+        ranks: &[u64],
+        until: Instant,
+    ) -> Result<Begun, StoreError> {
+        let mut compactions = 0;
+        loop {
+            let begun = match self.try_begin(generation, table, ranks) {
+                Ok(None) if compactions == COMPACTIONS => Err(VolumeError::Rewriting { generation }.into()),
+                Ok(None) => self.compact(generation).map(|_| {
+                    compactions += 1;
+                    None
+                }),
+                begun => begun,
+            };
+            match begun {
+                Ok(Some(begun)) => return Ok(begun),
+                Ok(None) => {}
+                Err(error) if compactions < COMPACTIONS && is_rewriting(&error) && Instant::now() < until => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// `None`: there are updates to be brought into chunks before.
+    fn try_begin(
+        &self,
+        generation: u64,
+        (table, rows): (&str, u64),
+        ranks: &[u64],
+    ) -> Result<Option<Begun>, StoreError> {
+        // Other tables may have got keys by a compaction, and this one another place.
+        let located = self.locate_in(generation, table)?;
+        let created = || Err(StoreError::CreatedKeys { generation });
+        // Ranks may be others.
+        if located.table().rows != rows {
+            return created();
+        }
+        let sequence = {
+            let updating = self.shared.updating(generation)?;
+            let mut writer = lock(&updating.0);
+            let mut log = writer.take_log(&self.shared, generation)?;
+            let sequence = log.seal();
+            writer.log = Some(log);
+            match writer.current.snapshot() {
+                None => sequence,
+                Some(snapshot) if !created_rows(&snapshot, located.index as u32).is_empty() => return created(),
+                Some(_) => return Ok(None),
+            }
+        };
+        let placement = &*located.generation.placement;
+        let lbas = ranks.iter().filter_map(|&rank| {
+            let table = located.table();
+            let crc = table.locate_crc(rank, placement.lba_size()).map(|(lba, _)| lba);
+            Some(std::iter::once(table.locate(rank)?.0).chain(crc))
+        });
+        let rewritten = self.shared.volume.begin_rewrite(generation, lbas.flatten())?;
+        let found = rewritten.generation();
+        // Others' compaction came between: what is in chunks now is newer than where the log was ended.
+        if found.tables != located.generation.tables || found.base_sequence > sequence {
+            return Err(VolumeError::Rewriting { generation }.into());
+        }
+        Ok(Some(Begun { sequence, index: located.index, rewritten }))
     }
 
     /// Copies every extent of the chunks that are to be replaced, with rows and checksums changed on the way.
     fn copy_with(
         &self,
-        rewritten: &warprow_layout::Rewritten,
+        rewritten: &Rewritten,
         index: usize,
         ranks: &[u64],
         fill: &FillRow<'_>,
