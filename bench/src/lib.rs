@@ -9,6 +9,7 @@ mod cores;
 pub mod drive;
 pub mod gpu;
 pub mod growth;
+pub mod landing;
 pub mod load;
 pub mod lookup;
 pub mod merging;

@@ -3,6 +3,8 @@
 use half::{bf16, f16};
 use warprow_layout::DType;
 
+use crate::output_buffer::{OutputBuffer, OutputBufferError};
+
 /// Integers of a batch: ids, or offsets. `From` makes them of `&[i32]`, `&[i64]`, `&[u32]` and `&[u64]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Ids<'a> {
@@ -111,9 +113,32 @@ pub enum Rows<'a> {
     I8(&'a mut [i8]),
     /// Unsigned bytes.
     U8(&'a mut [u8]),
+    /// Elements of any type, in memory that drives can write to.
+    Buffer(&'a mut OutputBuffer),
+}
+
+/// Elements in plain memory.
+pub(crate) enum Slices<'a> {
+    F32(&'a mut [f32]),
+    F16(&'a mut [f16]),
+    Bf16(&'a mut [bf16]),
+    I8(&'a mut [i8]),
+    U8(&'a mut [u8]),
 }
 
 impl Rows<'_> {
+    /// The elements, all of them.
+    pub(crate) fn slices(&mut self) -> Result<Slices<'_>, OutputBufferError> {
+        Ok(match self {
+            Self::F32(rows) => Slices::F32(rows),
+            Self::F16(rows) => Slices::F16(rows),
+            Self::Bf16(rows) => Slices::Bf16(rows),
+            Self::I8(rows) => Slices::I8(rows),
+            Self::U8(rows) => Slices::U8(rows),
+            Self::Buffer(buffer) => return buffer.slices(),
+        })
+    }
+
     /// Type of the elements.
     pub fn dtype(&self) -> DType {
         match self {
@@ -122,6 +147,7 @@ impl Rows<'_> {
             Self::Bf16(_) => DType::BF16,
             Self::I8(_) => DType::I8,
             Self::U8(_) => DType::U8,
+            Self::Buffer(buffer) => buffer.dtype(),
         }
     }
 
@@ -133,6 +159,7 @@ impl Rows<'_> {
             Self::Bf16(rows) => rows.len(),
             Self::I8(rows) => rows.len(),
             Self::U8(rows) => rows.len(),
+            Self::Buffer(buffer) => buffer.len(),
         }
     }
 

@@ -4,6 +4,7 @@ use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 use warprow_layout::{DType, DriveError, FormatError, OpenError, VolumeError};
 
+use crate::output_buffer::OutputBufferError;
 use crate::{NamespaceChanged, Report};
 
 /// What can go wrong with a store, except in a look-up ([`LookupError`]).
@@ -505,6 +506,9 @@ pub enum InvalidBatch {
         /// Elements needed.
         needed: usize,
     },
+    /// The output buffer may still be written to by a drive.
+    #[error(transparent)]
+    OutputBuffer(#[from] OutputBufferError),
     /// Mask too short.
     #[error("the mask has {given} bytes, {needed} are needed: one an id")]
     MaskLength {

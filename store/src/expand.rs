@@ -4,18 +4,19 @@ use std::ops::Range;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use warprow_dma::{Clock, DmaMemory};
+use warprow_dma::{Clock, DmaMemory, PAGE};
+use warprow_driver::prp::Stretch;
 use warprow_layout::{DType, row_crc};
-use zerocopy::IntoBytes;
 
 use crate::feature::{Missing, Pooling};
 use crate::memory::Memory;
 use crate::overlay::Snapshot;
 use crate::plan::{PlannedFeature, PlannedTable, Prepared};
 use crate::read::Meanwhile;
+use crate::rows_out::RowsOut;
 use crate::stage::{
-    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, convert,
-    pool, split,
+    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, pool,
+    split,
 };
 
 /// Ids that are expanded between two looks at the drives.
@@ -69,6 +70,8 @@ macro_rules! with_element {
     };
 }
 
+pub(crate) use with_element;
+
 /// What expansion is given: the results of the stages before.
 pub(crate) struct Routed<'a> {
     pub plan: &'a Prepared,
@@ -108,8 +111,12 @@ pub(crate) struct Damaged {
 }
 
 impl Routed<'_> {
+    fn table_number(&self, unique: u32) -> u16 {
+        (self.unique[unique as usize] >> TABLE_SHIFT) as u16
+    }
+
     fn table_of(&self, unique: u32) -> &PlannedTable {
-        self.plan.table((self.unique[unique as usize] >> TABLE_SHIFT) as u16)
+        self.plan.table(self.table_number(unique))
     }
 
     /// The positions of ids whose row failed, ascending.
@@ -131,7 +138,7 @@ impl Routed<'_> {
         for index in command.first..command.first + command.rows {
             let read = self.reads[index as usize];
             let at = row_at(&read, command, place, self.lba_shift);
-            if !self.is_sound(&read, memory, at) {
+            if !self.is_sound(&read, |row| memory.read(at, row)) {
                 continue;
             }
             let row_bytes = self.table_of(read.unique).row_bytes;
@@ -164,8 +171,8 @@ impl Routed<'_> {
         split(command, self.reads, |read| self.table_of(read.unique).row_lbas)
     }
 
-    /// Whether a row that was read is what was written, as far as that is to be checked. If not, it has failed.
-    fn is_sound(&mut self, read: &RowRead, memory: &DmaMemory, at: usize) -> bool {
+    /// Whether a row that was read, and that `fetch` copies, is what was written, as far as that is to be checked. If not, it has failed.
+    fn is_sound(&mut self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) -> bool {
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
         let Some(crcs) = &self.plan.crcs[usize::from(table)] else { return true };
@@ -173,7 +180,7 @@ impl Routed<'_> {
         let ranks = &self.plan.routes[usize::from(table)].ranks;
         let rank = ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX);
         let row = &mut self.scratch[..self.plan.table(table).row_bytes];
-        memory.read(at, row);
+        fetch(row);
         if crcs.get(rank as usize) == Some(&row_crc(rank, row)) {
             return true;
         }
@@ -237,6 +244,16 @@ impl<M: Meanwhile> Meanwhile for Counted<'_, M> {
         self.work.land(command, memory, place);
     }
 
+    #[inline]
+    fn output(&self, command: &Command, stretches: &mut Vec<Stretch>) -> bool {
+        self.work.output(command, stretches)
+    }
+
+    #[inline]
+    fn landed(&mut self, command: &Command) {
+        self.work.landed(command);
+    }
+
     fn fail(&mut self, command: &Command) {
         self.work.fail(command);
     }
@@ -247,10 +264,9 @@ impl<M: Meanwhile> Meanwhile for Counted<'_, M> {
 }
 
 /// Expansion without pooling: row i follows id i.
-pub(crate) struct Unpooled<'a, O> {
+pub(crate) struct Unpooled<'a, R> {
     routed: Routed<'a>,
-    rows: &'a mut [O],
-    stride: usize,
+    rows: R,
     /// Chains of the cold ids that want the same row: for each unique row the last of them, for each the one before it.
     heads: &'a mut [u32],
     before: &'a mut [u32],
@@ -273,32 +289,25 @@ impl<'a> StagedRows<'a> {
     }
 }
 
-impl<'a, O: Out> Unpooled<'a, O> {
+impl<'a, R: RowsOut> Unpooled<'a, R> {
     /// `heads` and `before` are as long as there are cold ids.
-    pub(crate) fn new(
-        routed: Routed<'a>,
-        rows: &'a mut [O],
-        stride: usize,
-        heads: &'a mut [u32],
-        before: &'a mut [u32],
-    ) -> Self {
+    pub(crate) fn new(routed: Routed<'a>, rows: R, heads: &'a mut [u32], before: &'a mut [u32]) -> Self {
         heads[..routed.unique.len()].fill(END);
         for (cold, (&unique, before)) in routed.inverse.iter().zip(&mut *before).enumerate() {
             *before = std::mem::replace(&mut heads[unique as usize], cold as u32);
         }
-        Self { routed, rows, stride, heads, before, staged: StagedRows::default(), feature: 0, next: 0 }
+        Self { routed, rows, heads, before, staged: StagedRows::default(), feature: 0, next: 0 }
     }
 
     /// With all rows from drives in `staged`, and [settled](Routed::settle): nothing will land.
-    pub(crate) fn of_staged(routed: Routed<'a>, rows: &'a mut [O], stride: usize, staged: StagedRows<'a>) -> Self {
-        Self { routed, rows, stride, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
+    pub(crate) fn of_staged(routed: Routed<'a>, rows: R, staged: StagedRows<'a>) -> Self {
+        Self { routed, rows, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
     }
 
     /// Zeroes the rows of ids whose row failed, and hands their positions to `failed`. To be called last.
-    pub(crate) fn finish(self, mut failed: impl FnMut(usize)) -> Option<Damaged> {
-        let width = self.routed.plan.width;
+    pub(crate) fn finish(mut self, mut failed: impl FnMut(usize)) -> Option<Damaged> {
         for id in self.routed.failed() {
-            self.rows[id * self.stride..][..width].fill(O::default());
+            self.rows.zero(id);
             failed(id);
         }
         self.routed.damaged
@@ -308,7 +317,7 @@ impl<'a, O: Out> Unpooled<'a, O> {
     fn expand<E: Element>(&mut self, feature: &PlannedFeature, ids: Range<usize>) {
         let plan = self.routed.plan;
         let (dram, table) = (plan.host.dram.bytes(), plan.table(feature.table));
-        let (width, dim, row_bytes) = (plan.width, feature.dim, table.row_bytes);
+        let (dim, row_bytes) = (feature.dim, table.row_bytes);
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
             let byte = match place {
                 Location::COLD => continue,
@@ -322,18 +331,12 @@ impl<'a, O: Out> Unpooled<'a, O> {
                     None => self.routed.updated(place),
                 },
             };
-            let out = &mut self.rows[id * self.stride..][..width];
-            let (row, tail) = out.split_at_mut(dim);
-            match stored {
-                Some(stored) => convert::<E, O>(stored, row),
-                None => row.fill(O::default()),
-            }
-            tail.fill(O::default());
+            self.rows.put::<E>(id, stored, dim);
         }
     }
 }
 
-impl<O: Out> Meanwhile for Unpooled<'_, O> {
+impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
     fn step(&mut self) -> bool {
         let plan = self.routed.plan;
         let Some(feature) = plan.features.get(self.feature) else { return false };
@@ -349,29 +352,70 @@ impl<O: Out> Meanwhile for Unpooled<'_, O> {
 
     #[inline]
     fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
-        let width = self.routed.plan.width;
         for index in command.first..command.first + command.rows {
             let read = self.routed.reads[index as usize];
             let at = row_at(&read, command, place, self.routed.lba_shift);
-            if !self.routed.is_sound(&read, memory, at) {
+            if !self.routed.is_sound(&read, |row| memory.read(at, row)) {
                 continue;
             }
-            let table = self.routed.table_of(read.unique);
-            let (dtype, row_bytes, dim) = (table.dtype, table.row_bytes, table.dim);
+            let table = self.routed.plan.table(self.routed.table_number(read.unique));
             let mut cold = self.heads[read.unique as usize];
             while cold != END {
                 let id = self.routed.cold[cold as usize] as usize;
-                let out = &mut self.rows[id * self.stride..][..width];
-                let (row, tail) = out.split_at_mut(dim);
-                if dtype == O::DTYPE {
-                    memory.read(at, row.as_mut_bytes());
-                } else {
-                    let scratch = &mut self.routed.scratch[..row_bytes];
-                    memory.read(at, scratch);
-                    with_element!(dtype, E => convert::<E, O>(scratch, row));
-                }
-                tail.fill(O::default());
+                self.rows.land(id, table, memory, at, self.routed.scratch);
                 cold = self.before[cold as usize];
+            }
+        }
+    }
+
+    fn output(&self, command: &Command, stretches: &mut Vec<Stretch>) -> bool {
+        stretches.clear();
+        let mut lba = command.lba;
+        for read in &self.routed.reads[command.first as usize..][..command.rows as usize] {
+            let table = self.routed.table_of(read.unique);
+            let lbas = u64::from(table.row_lbas);
+            let bytes = lbas << self.routed.lba_shift;
+            // Nothing but whole LBAs of the row, as they come to be.
+            if table.dtype != R::Element::DTYPE
+                || table.row_bytes as u64 != bytes
+                || read.byte != 0
+                || read.lba() != lba
+            {
+                return false;
+            }
+            lba += lbas;
+            let wanted = self.routed.cold.get(self.heads[read.unique as usize] as usize);
+            let Some(at) = wanted.and_then(|&id| self.rows.place(id as usize)) else { return false };
+            let at = at as u64;
+            match stretches.last_mut() {
+                Some(last) if last.iova + last.len == at => last.len += bytes,
+                // As PRPs have it: what is not one stretch meets at pages.
+                Some(last) if !((last.iova + last.len) | at).is_multiple_of(PAGE as u64) => return false,
+                None if !at.is_multiple_of(4) => return false,
+                _ => stretches.push(Stretch { iova: at, len: bytes }),
+            }
+        }
+        lba == command.lba + u64::from(command.lbas)
+    }
+
+    fn landed(&mut self, command: &Command) {
+        for index in command.first..command.first + command.rows {
+            let read = self.routed.reads[index as usize];
+            let mut cold = self.heads[read.unique as usize];
+            if cold == END {
+                continue;
+            }
+            let first = self.routed.cold[cold as usize] as usize;
+            if !self.routed.is_sound(&read, |row| self.rows.read(first, row)) {
+                continue;
+            }
+            self.rows.landed(first, self.routed.plan.table(self.routed.table_number(read.unique)));
+            loop {
+                cold = self.before[cold as usize];
+                if cold == END {
+                    break;
+                }
+                self.rows.repeat(first, self.routed.cold[cold as usize] as usize);
             }
         }
     }

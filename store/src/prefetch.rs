@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::Report;
-use crate::batch::{Batch, Output, Rows};
+use crate::batch::{Batch, Output};
 use crate::check::{check_batch, check_output};
-use crate::error::LookupError;
+use crate::error::{InvalidBatch, LookupError};
 use crate::expand::{Counted, Pooled, Routed, Staged, StagedRows, Unpooled};
 use crate::overlay::Snapshot;
 use crate::plan::Prepared;
 use crate::read::{Meanwhile, read};
 use crate::report::Stage;
+use crate::rows_out::PlainRows;
 use crate::slot::{Buffers, Done, Slot, Sorted, State, Watch, count, with_rows};
 use crate::stage::Out;
 
@@ -188,7 +189,8 @@ fn expand<O: Out>(mut routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], 
         work.finish(failed);
     } else {
         let staged = StagedRows { bytes: staging.bytes(), stride: staged_bytes };
-        let mut work = Unpooled::of_staged(routed, rows, stride, staged);
+        let width = routed.plan.width;
+        let mut work = Unpooled::of_staged(routed, PlainRows { rows, stride, width }, staged);
         while work.step() {}
         work.finish(failed);
     }
@@ -248,6 +250,8 @@ impl Slot {
         };
         let ids = ahead.report.ids as usize;
         check_output(&ahead.plan, (ids, ahead.batch), out)?;
+        let stride = out.row_stride;
+        let slices = out.rows.slices().map_err(InvalidBatch::from)?;
         let Some(Ahead { plan, mut snapshots, batch, mut report, sorted, mut done, refused }) =
             self.holding.ahead.take()
         else {
@@ -264,7 +268,7 @@ impl Slot {
                 let weights = if plan.weighted { kept.weights.get(..ids) } else { None };
                 let (routed, buffers) = state.split(&plan, &snapshots, batch, &sorted);
                 let routed = Routed { weights, ..routed };
-                done.positions = with_rows!(&mut out.rows, rows => expand(routed, buffers, rows, out.row_stride));
+                done.positions = with_rows!(slices, rows => expand(routed, buffers, rows, stride));
                 state.kept = kept;
                 report.stages[Stage::Expand as usize] = watch.lap();
                 done.report(&plan, &sorted, report, out.mask.as_deref_mut())

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Clock, DmaMemory, Mapped, PAGE};
-use warprow_driver::prp::Data;
+use warprow_dma::{Clock, DmaBuffer, DmaMemory, Mapped, PAGE};
+use warprow_driver::prp::{Data, Stretch};
 use warprow_driver::{Blame, Completion, DriverError, Ended, PushError};
 
 use crate::events::NamespaceChanged;
@@ -27,6 +27,10 @@ pub(crate) struct Lane {
     pair: SharedPair,
     member: Arc<Member>,
     landing: Landing,
+    /// An output buffer that commands were sent for, for as long as one may write to it.
+    lent: Option<Arc<Mapped>>,
+    /// Where the drive sees the output of the look-up under way, if rows can land in it.
+    output: Option<u64>,
     /// The queue failed; it must be brought back before it is used.
     broken: bool,
     /// What the drive is to blame for, if that is why.
@@ -112,6 +116,15 @@ pub(crate) trait Meanwhile {
     /// The data of a command lies in `memory` from `place` on.
     fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize);
 
+    /// Where in the output the data of a command belongs, if it can land there: `iova` is the byte in its buffer. `stretches` are
+    /// [as PRPs have them](Data::Scattered).
+    fn output(&self, _command: &Command, _stretches: &mut Vec<Stretch>) -> bool {
+        false
+    }
+
+    /// The data of a command has landed where [`output`](Self::output) said.
+    fn landed(&mut self, _command: &Command) {}
+
     /// The rows of a command could not be read.
     fn fail(&mut self, command: &Command);
 
@@ -127,6 +140,8 @@ pub(crate) struct Reading {
     pub bytes: u64,
     /// Commands that were read again in parts.
     pub split: u64,
+    /// Rows that landed in the output.
+    pub landed: u64,
     /// Time spent on submitting, and on waiting with nothing else to do.
     pub time: Duration,
     /// The first failure.
@@ -138,6 +153,8 @@ pub(crate) struct Reading {
 pub(crate) struct Landings {
     places: Vec<u32>,
     arrived: Vec<u32>,
+    /// Of one command that lands in the output.
+    stretches: Vec<Stretch>,
     /// Parts of commands that failed, to be read by themselves. Unallocated as long as none does.
     again: Vec<Command>,
 }
@@ -146,10 +163,19 @@ pub(crate) struct Landings {
 const UNSENT: u32 = u32::MAX;
 /// A command that has ended.
 const ENDED: u32 = u32::MAX - 1;
+/// A command whose data lands in the output.
+const OUTPUT: u32 = u32::MAX - 2;
 
 impl Landings {
-    pub(crate) fn new(commands: usize) -> Self {
-        Self { places: vec![UNSENT; commands], arrived: Vec::with_capacity(commands), again: Vec::new() }
+    /// For that many commands, of so many bytes at most.
+    pub(crate) fn new(commands: usize, transfer: usize) -> Self {
+        Self {
+            places: vec![UNSENT; commands],
+            arrived: Vec::with_capacity(commands),
+            // All but the first and the last are whole pages.
+            stretches: Vec::with_capacity(transfer / PAGE + 2),
+            again: Vec::new(),
+        }
     }
 }
 
@@ -172,6 +198,8 @@ impl Lane {
             pair,
             member: member.clone(),
             landing,
+            lent: None,
+            output: None,
             broken: false,
             blame: None,
             unusable: None,
@@ -211,6 +239,7 @@ impl Lane {
             self.member.driven().revive(self.blame.take(), || lock(pair).recreate(|_| {}))?;
             self.landing.reset();
             self.broken = false;
+            self.take_back();
         }
         match self.member.watch::<NotReady>(now) {
             Ok(()) => Ok(revive),
@@ -220,6 +249,30 @@ impl Lane {
                 Err(error.into())
             }
             Err(changed) => Err(changed),
+        }
+    }
+
+    /// Lets commands of a look-up land in `output`, if the drive reaches it.
+    fn lend(&mut self, output: &mut DmaBuffer) {
+        self.take_back();
+        if self.lent.is_some() || !self.is_usable() {
+            return;
+        }
+        if let Some(mapped) = output.lend(self.member.controller().function()) {
+            lock(&self.pair).keep(mapped.clone());
+            self.output = Some(mapped.iova());
+            self.lent = Some(mapped);
+        }
+    }
+
+    /// Ends what [`lend`](Self::lend) began, unless a command may still write there.
+    fn take_back(&mut self) {
+        self.output = None;
+        if let Some(mapped) = &self.lent
+            && !self.broken
+            && lock(&self.pair).release(mapped)
+        {
+            self.lent = None;
         }
     }
 
@@ -252,6 +305,7 @@ impl Lane {
         commands: &[Command],
         landings: &mut Landings,
         reading: &mut Reading,
+        meanwhile: &impl Meanwhile,
     ) -> Result<(), DriverError> {
         let Some(unsent) = commands.get(self.sent.end..self.end).filter(|unsent| !unsent.is_empty()) else {
             return Ok(());
@@ -263,12 +317,22 @@ impl Lane {
             if !pair.has_room() {
                 break;
             }
-            let Some(at) = self.landing.take(bytes) else { break };
-            let data = Data::Contiguous { iova: iova + at as u64, len: bytes as u64 };
+            let output = self.output.filter(|_| meanwhile.output(command, &mut landings.stretches));
+            let (at, data) = match (output, &mut landings.stretches[..]) {
+                (Some(begin), [stretch]) => (OUTPUT, Data::Contiguous { iova: begin + stretch.iova, len: stretch.len }),
+                (Some(begin), stretches) => {
+                    stretches.iter_mut().for_each(|stretch| stretch.iova += begin);
+                    (OUTPUT, Data::Scattered(stretches))
+                }
+                (None, _) => {
+                    let Some(at) = self.landing.take(bytes) else { break };
+                    (at as u32, Data::Contiguous { iova: iova + at as u64, len: bytes as u64 })
+                }
+            };
             if let Err(refusal) = pair.read(ns, command.lba, command.lbas, data, self.sent.end as u64) {
                 return Err(pair.refused(refusal));
             }
-            *place = at as u32;
+            *place = at;
             reading.bytes += bytes as u64;
             self.outstanding += 1;
             self.sent.end += 1;
@@ -307,6 +371,7 @@ impl Lane {
             if let Some(place) = landings.places.get_mut(index) {
                 // Memory of a command that timed out is not used before the queue was made anew.
                 match completion.ended {
+                    Ended::Answered(_) if *place == OUTPUT => {}
                     Ended::Answered(_) => self.landing.give_back(*place as usize),
                     _ => self.broken = true,
                 }
@@ -355,13 +420,21 @@ impl Lane {
         }
         for index in landings.arrived.drain(..) {
             if let Some(place) = landings.places.get_mut(index as usize) {
-                let at = std::mem::replace(place, ENDED) as usize;
-                meanwhile.land(&commands[index as usize], self.landing.memory.memory(), at);
-                self.landing.give_back(at);
+                let command = &commands[index as usize];
+                match std::mem::replace(place, ENDED) {
+                    OUTPUT => {
+                        reading.landed += u64::from(command.rows);
+                        meanwhile.landed(command);
+                    }
+                    at => {
+                        meanwhile.land(command, self.landing.memory.memory(), at as usize);
+                        self.landing.give_back(at as usize);
+                    }
+                }
             }
         }
         let sent = match polled {
-            Ok(()) if !self.broken => self.submit(commands, landings, reading),
+            Ok(()) if !self.broken => self.submit(commands, landings, reading, meanwhile),
             Ok(()) => Ok(()),
             Err(error) => Err(error),
         };
@@ -407,6 +480,40 @@ impl Lane {
     }
 }
 
+/// Brings queues back that failed. That may reset the controller under others.
+pub(crate) fn ready(lanes: &mut [Lane], now: Duration) -> Result<(), NamespaceChanged> {
+    for _ in 0..=lanes.len() {
+        let mut revived = false;
+        for lane in &mut *lanes {
+            revived |= lane.ready(now)?;
+        }
+        if !revived {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Lets commands of the next [`read`] land in `output`, from drives that reach it.
+pub(crate) fn lend(lanes: &mut [Lane], output: &mut DmaBuffer) {
+    lanes.iter_mut().for_each(|lane| lane.lend(output));
+}
+
+/// Ends what [`lend`] began. Queues with commands that may still write to the output are brought back: when this returns, nothing does but through
+/// those for which that failed, which keep it until then.
+pub(crate) fn take_back(lanes: &mut [Lane], now: Duration) {
+    let mut left = false;
+    for lane in &mut *lanes {
+        let lent = lane.output.is_some();
+        lane.take_back();
+        left |= lent && lane.lent.is_some();
+    }
+    if left {
+        // What becomes of the drives is for the next look-up to say.
+        let _ = ready(lanes, now);
+    }
+}
+
 /// Reads `commands`, which are in order of address, through `lanes`: those of a drive are spread evenly over its lanes.
 /// While drives work, `meanwhile` does. Every wait is bounded by the queues' time-outs. A command that fails for a bad block is read again in
 /// its parts, each once, when all others have ended.
@@ -444,7 +551,7 @@ fn round(
     landings.places[..commands.len()].fill(UNSENT);
     assign(lanes, commands, reading, meanwhile);
     for lane in lanes.iter_mut() {
-        if let Err(error) = lane.submit(commands, landings, reading) {
+        if let Err(error) = lane.submit(commands, landings, reading, meanwhile) {
             lane.give_up(error, commands, landings, reading, meanwhile);
         }
     }

@@ -134,6 +134,8 @@ counts! {
     merges,
     /// Commands that a drive failed for a bad block, and that were read again in parts.
     split,
+    /// Different rows that drives wrote straight to the output ([`OutputBuffer`](crate::OutputBuffer)).
+    landed,
     /// Stores to submission queue doorbells.
     sq_doorbells,
     /// Stores to completion queue doorbells.

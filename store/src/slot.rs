@@ -4,20 +4,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_layout::Drive;
+use half::{bf16, f16};
+use warprow_dma::DmaBuffer;
+use warprow_layout::{DType, Drive};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::StoreError;
 use crate::batch::{Batch, Ids, Output, Rows};
 use crate::check::check;
-use crate::error::{LookupError, RowError};
+use crate::error::{InvalidBatch, LookupError, RowError};
 use crate::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
 use crate::feature::{Bounds, Missing, MissingId};
 use crate::memory::Memory;
+use crate::output_buffer::OutputBuffer;
 use crate::overlay::Snapshot;
 use crate::plan::{Planned, Prepared, Room, queue_error};
 use crate::prefetch::{Holding, Kept};
-use crate::read::{Landings, Lane, Reading, read};
+use crate::read::{Landings, Lane, Reading, lend, read, ready, take_back};
 use crate::report::{Report, Stage};
+use crate::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::stage::{
     Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, created, dedupe, keys, mask, merge,
     order, route, sieve, sparse_keys, sparse_mask, updated,
@@ -59,6 +64,8 @@ pub(crate) struct State {
     sum: Vec<Acc>,
     deferred: Vec<u32>,
     scratch: Vec<u8>,
+    /// An unpooled row of the output, in any of its types.
+    row: Vec<u64>,
     /// Updated rows that the look-up under way reads, by overlay.
     pub(crate) snapshots: Vec<Option<Snapshot>>,
     /// Of a batch whose rows are fetched ahead.
@@ -84,6 +91,7 @@ impl State {
         let landing = plan.tables.iter().map(|table| of_row(table.row_lbas)).max().unwrap_or(lba);
         let landing = landing.saturating_mul(cold).min(MAX_LANDING);
         let timeout = options.timeout.unwrap_or(store.driving.timeout);
+        let transfer = store.members.iter().flatten().map(|member| member.transfer_limit()).max().unwrap_or(0) as usize;
         let mut lanes = Vec::new();
         for (drive, member) in (0u16..).zip(&store.members) {
             let Some(member) = member else { continue };
@@ -96,7 +104,7 @@ impl State {
         let unpooled = if plan.pooled { 0 } else { ids };
         Ok(Self {
             lanes,
-            landings: Landings::new(cold),
+            landings: Landings::new(cold, transfer),
             table: KeyTable::new(ids),
             bags: vec![0; bags + 1],
             keys: vec![0; ids],
@@ -117,6 +125,7 @@ impl State {
             sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
             deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
             scratch: vec![0; row_bytes],
+            row: vec![0; if plan.pooled { 0 } else { (plan.width * size_of::<f32>()).div_ceil(size_of::<u64>()) }],
             // At most as many as tables, and these as features.
             snapshots: Vec::with_capacity(plan.features.len()),
             kept: Kept::new(if prefetch { ids } else { 0 }, prefetch && plan.weighted),
@@ -140,11 +149,11 @@ macro_rules! with_ids {
 macro_rules! with_rows {
     ($rows:expr, $slice:ident => $body:expr) => {
         match $rows {
-            Rows::F32($slice) => $body,
-            Rows::F16($slice) => $body,
-            Rows::Bf16($slice) => $body,
-            Rows::I8($slice) => $body,
-            Rows::U8($slice) => $body,
+            $crate::batch::Slices::F32($slice) => $body,
+            $crate::batch::Slices::F16($slice) => $body,
+            $crate::batch::Slices::Bf16($slice) => $body,
+            $crate::batch::Slices::I8($slice) => $body,
+            $crate::batch::Slices::U8($slice) => $body,
         }
     };
 }
@@ -239,6 +248,10 @@ impl State {
         let mut watch = Watch::new(plan);
         check(plan, batch, out, &mut self.bags)?;
         self.ready(&watch)?;
+        if let Rows::Buffer(buffer) = &mut out.rows {
+            // Bringing queues back may just have freed it.
+            buffer.reclaim().map_err(InvalidBatch::from)?;
+        }
         let mut report = self.find(plan, snapshots, batch, &mut watch)?;
         let sorted = self.sort(plan, snapshots, batch.batch, &mut report, &mut watch);
         if let Some(mask) = &mut out.mask {
@@ -246,7 +259,14 @@ impl State {
         }
         let (routed, buffers) = self.split(plan, snapshots, batch.batch, &sorted);
         let routed = Routed { weights: batch.weights, ..routed };
-        let done = with_rows!(&mut out.rows, rows => expand(routed, buffers, rows, out.row_stride));
+        let stride = out.row_stride;
+        let done = match &mut out.rows {
+            Rows::Buffer(buffer) if !plan.pooled => expand_into(routed, buffers, buffer, stride),
+            rows => {
+                let slices = rows.slices().map_err(InvalidBatch::from)?;
+                with_rows!(slices, rows => expand(routed, buffers, rows, stride))
+            }
+        };
         let read = done.reading.time + done.counting;
         report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(read);
         done.report(plan, &sorted, report, out.mask.as_deref_mut())
@@ -254,16 +274,7 @@ impl State {
 
     /// Brings queues back that failed. That may reset the controller under others.
     pub(crate) fn ready(&mut self, watch: &Watch<'_>) -> Result<(), LookupError> {
-        for _ in 0..=self.lanes.len() {
-            let mut revived = false;
-            for lane in &mut self.lanes {
-                revived |= lane.ready(watch.last)?;
-            }
-            if !revived {
-                break;
-            }
-        }
-        Ok(())
+        Ok(ready(&mut self.lanes, watch.last)?)
     }
 
     /// Ids to keys; what is known of them by then.
@@ -434,6 +445,7 @@ impl State {
             staged_bytes: self.staged_bytes,
             sum: &mut self.sum,
             deferred: &mut self.deferred,
+            row: &mut self.row,
             positions: Vec::new(),
         };
         (routed, buffers)
@@ -460,6 +472,7 @@ pub(crate) struct Buffers<'a> {
     pub staged_bytes: usize,
     pub sum: &'a mut [Acc],
     pub deferred: &'a mut Vec<u32>,
+    pub row: &'a mut [u64],
     /// Of ids whose row failed; empty, and so unallocated, to begin with.
     pub positions: Vec<usize>,
 }
@@ -491,7 +504,7 @@ impl Done {
         report.failed = positions.len() as u64;
         (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
-        (report.bytes_read, report.split) = (reading.bytes, reading.split);
+        (report.bytes_read, report.split, report.landed) = (reading.bytes, reading.split, reading.landed);
         report.stages[Stage::Dedupe as usize] += counting;
         report.stages[Stage::Read as usize] = reading.time;
         if positions.is_empty() {
@@ -518,21 +531,51 @@ impl Done {
 /// The stages *read* and *expand*, which run side by side.
 fn expand<O: Out>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
     let (plan, commands) = (routed.plan, routed.commands);
+    if !plan.pooled {
+        return expand_unpooled(routed, buffers, PlainRows { rows, stride, width: plan.width });
+    }
     let clock = &*plan.host.store.driving.clock;
     let Buffers { lanes, landings, table, hot_keys, unique, inverse, mut positions, .. } = buffers;
-    let failed = |id| positions.push(id);
-    let (reading, hot_rows, counting, damaged);
-    if plan.pooled {
-        let Buffers { staging, staged_bytes, sum, deferred, .. } = buffers;
-        let pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
-        let mut work = Counted::new(pooled, clock, table, hot_keys, unique, inverse);
-        reading = read(lanes, commands, landings, clock, &mut work);
-        (hot_rows, counting, damaged) = (work.deduping.count, work.time, work.work.finish(failed));
-    } else {
-        let unpooled = Unpooled::new(routed, rows, stride, buffers.heads, buffers.before);
-        let mut work = Counted::new(unpooled, clock, table, hot_keys, unique, inverse);
-        reading = read(lanes, commands, landings, clock, &mut work);
-        (hot_rows, counting, damaged) = (work.deduping.count, work.time, work.work.finish(failed));
+    let Buffers { staging, staged_bytes, sum, deferred, .. } = buffers;
+    let pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
+    let mut work = Counted::new(pooled, clock, table, hot_keys, unique, inverse);
+    let reading = read(lanes, commands, landings, clock, &mut work);
+    let (hot_rows, counting) = (work.deduping.count, work.time);
+    let damaged = work.work.finish(|id| positions.push(id));
+    Done { reading, hot_rows, counting, damaged, positions }
+}
+
+/// The same, unpooled, to memory that drives can write to.
+fn expand_into(routed: Routed<'_>, buffers: Buffers<'_>, output: &mut OutputBuffer, stride: usize) -> Done {
+    fn to<O: Out>(routed: Routed<'_>, mut buffers: Buffers<'_>, memory: &mut DmaBuffer, stride: usize) -> Done {
+        let width = routed.plan.width;
+        lend(buffers.lanes, memory);
+        let row = <[O]>::mut_from_bytes(std::mem::take(&mut buffers.row).as_mut_bytes()).unwrap_or_default();
+        let done = expand_unpooled(routed, buffers, BufferRows { memory: &mut *memory, stride, width, row });
+        memory.reclaim();
+        done
     }
+    let (dtype, memory) = (output.dtype(), output.memory());
+    match dtype {
+        DType::F16 => to::<f16>(routed, buffers, memory, stride),
+        DType::BF16 => to::<bf16>(routed, buffers, memory, stride),
+        DType::I8 => to::<i8>(routed, buffers, memory, stride),
+        DType::U8 => to::<u8>(routed, buffers, memory, stride),
+        // There are no others.
+        _ => to::<f32>(routed, buffers, memory, stride),
+    }
+}
+
+fn expand_unpooled(routed: Routed<'_>, buffers: Buffers<'_>, rows: impl RowsOut) -> Done {
+    let (plan, commands) = (routed.plan, routed.commands);
+    let clock = &*plan.host.store.driving.clock;
+    let Buffers { lanes, landings, table, hot_keys, unique, inverse, heads, before, mut positions, .. } = buffers;
+    let unpooled = Unpooled::new(routed, rows, heads, before);
+    let mut work = Counted::new(unpooled, clock, table, hot_keys, unique, inverse);
+    let reading = read(lanes, commands, landings, clock, &mut work);
+    let (hot_rows, counting) = (work.deduping.count, work.time);
+    // Rows that failed are zeroed when nothing writes to them any more.
+    take_back(lanes, clock.now());
+    let damaged = work.work.finish(|id| positions.push(id));
     Done { reading, hot_rows, counting, damaged, positions }
 }

@@ -53,3 +53,24 @@ fn a_look_up_allocates_nothing() {
         }
     }
 }
+
+/// Nor by rows that land in the output, once a queue pair has kept it.
+#[test]
+fn a_look_up_into_a_buffer_allocates_nothing() {
+    let (_drives, store) = common::store(2, 16 << 20, 512);
+    let table = Table::random("t", 5000, 128, DType::F32, &mut fastrand::Rng::with_seed(7));
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let host = store.attach_host(HostOptions::default().with_dram_bytes(100_000).with_depth(64)).unwrap();
+    let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(64, 2048)).unwrap();
+    let mut slot = plan.slot().unwrap();
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut output = store.allocate_output(DType::F32, 2048 * 128).unwrap();
+    for turn in 0..10 {
+        let ids: Vec<i64> = (0..2048).map(|_| random.i64(-100..5100)).collect();
+        let allocated = allocation_counter::measure(|| {
+            let report = slot.lookup(&Batch::new(&ids, 64), &mut Output::new(Rows::Buffer(&mut output), 128)).unwrap();
+            assert!(report.landed > 64, "{report:?}");
+        });
+        assert!(turn == 0 || allocated.count_total == 0, "{allocated:?}");
+    }
+}

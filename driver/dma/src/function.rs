@@ -129,6 +129,17 @@ impl Mapped {
         Ok(Self { function, memory, iova })
     }
 
+    /// Maps `memory`, and has an alias of it: what is made of that is counted apart from what the function keeps.
+    pub(crate) fn aliased(function: Arc<dyn Function>, memory: &DmaMemory) -> Result<Self, FunctionError> {
+        let iova = function.map(memory)?;
+        Ok(Self { function, memory: memory.alias(), iova })
+    }
+
+    /// Whether there is no other handle of the memory that was made of this one's.
+    pub(crate) fn is_unshared(&mut self) -> bool {
+        self.memory.is_unshared()
+    }
+
     /// The memory.
     pub fn memory(&self) -> &DmaMemory {
         &self.memory

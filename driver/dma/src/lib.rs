@@ -1,9 +1,10 @@
 //! What a driver and a device share: memory, registers, doorbells, and the rules of their order.
 //!
 //! Everything here that both a CPU and a device may touch is reached by raw volatile or atomic accesses, never through
-//! a Rust reference. This is the only crate of the driver (beside the VFIO transport) that contains `unsafe` code; its
+//! a Rust reference; memory that they have by turns is behind one only while no device can reach it ([`DmaBuffer`]). This is the only crate of the driver (beside the VFIO transport) that contains `unsafe` code; its
 //! public face is safe.
 
+mod buffer;
 mod clock;
 mod doorbell;
 mod file_mapping;
@@ -18,6 +19,7 @@ mod process_barrier;
 mod sigbus;
 pub mod stream;
 
+pub use buffer::{BufferError, DmaBuffer};
 pub use clock::{Clock, SystemClock};
 pub use doorbell::{Doorbell, Ring, Wake};
 pub use file_mapping::{FileMapping, MappingLost};

@@ -255,6 +255,11 @@ impl DmaMemory {
         Arc::strong_count(&self.0) > 1
     }
 
+    /// Whether this is the only handle; what others did with theirs happened before.
+    pub(crate) fn is_unshared(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
+
     /// Length in bytes, a multiple of [`PAGE`].
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

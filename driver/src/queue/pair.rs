@@ -199,6 +199,22 @@ impl QueuePair {
         self.kept.push(memory);
     }
 
+    /// Lets go of memory that it [keeps](Self::keep), if no command of this queue can reach it: none is outstanding, nor in quarantine. Whether
+    /// that is so.
+    pub fn release(&mut self, memory: &Arc<Mapped>) -> bool {
+        if self.ring.outstanding() != 0 || self.ring.quarantined() != 0 {
+            return false;
+        }
+        if let Some(index) = self.kept.iter().position(|kept| Arc::ptr_eq(kept, memory)) {
+            self.kept.swap_remove(index);
+            let ours = Arc::ptr_eq(memory.function(), self.device.controller.function());
+            if let Some(index) = self.reach.iter().position(|reach| ours && reach.start == memory.iova()) {
+                self.reach.swap_remove(index);
+            }
+        }
+        true
+    }
+
     /// Whether all of a buffer lies in memory that is kept.
     #[inline]
     pub(super) fn keeps(&self, iova: u64, len: u64) -> bool {

@@ -192,6 +192,37 @@ fn a_lost_completion_times_out_and_stays_in_quarantine() {
 }
 
 #[test]
+fn memory_is_let_go_when_no_command_can_reach_it() {
+    let (rig, mut pair) = Rig::new();
+    let memory = rig.controller.allocate(512).unwrap();
+    let data = Data::Contiguous { iova: memory.iova(), len: 512 };
+    let holders = || Arc::strong_count(&memory);
+    assert!(pair.release(&memory), "it was never kept");
+    pair.keep(memory.clone());
+    pair.read(&rig.namespace, 1, 1, data, 1).unwrap();
+    assert!(!pair.release(&memory), "a command is under way");
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+    assert_eq!(holders(), 2);
+    assert!(pair.release(&memory) && holders() == 1);
+    assert_eq!(pair.read(&rig.namespace, 1, 1, data, 2), Err(PushError::NotKept { iova: memory.iova(), len: 512 }));
+    pair.read(&rig.namespace, 1, 1, rig.block(0), 3).unwrap();
+    pair.wait(|completion| assert!(completion.is_success())).unwrap();
+
+    // One that timed out may come late, for as long as its queue is there.
+    pair.keep(memory.clone());
+    let cids = rig.silence();
+    pair.read(&rig.namespace, 1, 1, data, 4).unwrap();
+    pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+    assert!(!pair.release(&memory) && holders() == 2);
+    rig.device.obey();
+    rig.device.answer(1, cids.recv().unwrap(), 0, StatusCode::Success);
+    pair.poll(|_| panic!("nothing is outstanding")).unwrap();
+    assert!(!pair.release(&memory), "the answer may be meant for another command");
+    pair.recreate(|_| {}).unwrap();
+    assert!(pair.release(&memory) && holders() == 1);
+}
+
+#[test]
 fn a_queue_full_of_quarantine_is_stuck_not_hung() {
     let (rig, mut pair) = Rig::new();
     let _cids = rig.silence();

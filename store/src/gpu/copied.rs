@@ -9,6 +9,7 @@ use super::batch::{GpuBatch, GpuOutput, IdType, Len};
 use super::{GpuError, GpuReport, GpuSlot};
 use crate::batch::{Batch, Ids, Output, Rows};
 use crate::plan::handed_out;
+use crate::slot::with_rows;
 use crate::stage::Id;
 
 /// A slot with arrays of its own on the GPU.
@@ -65,6 +66,11 @@ impl CopiedSlot {
         if out.row_stride < plan.description.width || out.rows.len() < needed {
             let why = format!("{} elements, {} apart: {needed} are needed", out.rows.len(), out.row_stride);
             return invalid("the output", why);
+        }
+        if let Rows::Buffer(buffer) = &mut out.rows
+            && let Err(error) = buffer.reclaim()
+        {
+            return invalid("the output", error.to_string());
         }
         if out.mask.as_ref().is_some_and(|mask| mask.len() < count) {
             return invalid("the mask", format!("{count} bytes are needed"));
@@ -131,13 +137,9 @@ impl CopiedSlot {
             return report;
         }
         let stride = out.row_stride;
-        let bytes: &mut [u8] = match &mut out.rows {
-            Rows::F32(rows) => rows.as_mut_bytes(),
-            Rows::F16(rows) => rows.as_mut_bytes(),
-            Rows::Bf16(rows) => rows.as_mut_bytes(),
-            Rows::I8(rows) => rows.as_mut_bytes(),
-            Rows::U8(rows) => rows.as_mut_bytes(),
-        };
+        let slices =
+            out.rows.slices().map_err(|error| GpuError::Invalid { what: "the output", why: error.to_string() })?;
+        let bytes: &mut [u8] = with_rows!(slices, rows => rows.as_mut_bytes());
         let row = plan.description.width * element;
         if stride == plan.description.width {
             self.rows.read(0, bytes.get_mut(..out_rows * row).unwrap_or_default())?;

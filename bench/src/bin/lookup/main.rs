@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use warprow_bench::ahead::{self, AheadResult};
 use warprow_bench::arguments::Common;
 use warprow_bench::growth::{self, GrowthResult};
+use warprow_bench::landing::{self, LandingResult, Taken};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
 use warprow_bench::merging::{self, MergingResult, Way};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
@@ -40,6 +41,9 @@ use warprow_workload::{Machine, Pairs, median};
 /// merging: rows of the same LBA in one command and no others, those of neighbouring LBAs too, and whatever one command reads more cheaply
 /// than two by the drive's read curve, which is measured. On a drive with --profile's timing whose rows are computed.
 ///
+/// landing: look-ups into output buffers of the store's own, where rows land without a copy, and into ordinary memory, by 1, 2 … --threads threads on --drives
+/// drives in memory. Rows share no commands. *expand* is the time that a thread spends on copying, and on looking for what has come.
+///
 /// --gpu: the GPU executor instead, with options of its own: see lookup --gpu --help.
 #[derive(Debug, Parser)]
 #[command(
@@ -54,6 +58,7 @@ Examples:
   lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
   lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
   lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
+  lookup --only landing --size 256M --alpha 0 --hot 0 --dim 1024 --drives 2 --threads 4
   lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
@@ -95,6 +100,12 @@ struct Args {
     /// ahead: microseconds that the caller waits in each step; as long as a look-up takes by default.
     #[arg(long)]
     work: Option<f64>,
+    /// landing: the most threads.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+    /// landing: drives, each with a thread that answers.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    drives: u32,
     /// Where the drive's file is made, without a name. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -117,6 +128,8 @@ enum Part {
     Ahead,
     /// Rows that share commands.
     Merging,
+    /// Rows that land in the output.
+    Landing,
 }
 
 #[derive(Debug, Subcommand)]
@@ -165,6 +178,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         false => None,
     };
     let merging = if wants(Part::Merging) { Some(merging::run(&setup, profile, time)?) } else { None };
+    let landing = match wants(Part::Landing) {
+        true => Some(landing::run(&setup, args.drives, args.threads, time)?),
+        false => None,
+    };
     if args.common.json {
         let cached = cached.as_ref().map(to_json);
         let direct = direct.as_ref().map(to_json);
@@ -182,6 +199,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "growth": growth,
             "ahead": ahead.as_ref().map(ahead_json),
             "merging": merging.as_ref().map(merging_json),
+            "landing": landing.as_ref().map(landing_json),
             "machine": machine_json(&machine),
         });
         return Ok(format!("{object}\n"));
@@ -198,6 +216,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     if let Some(merging) = &merging {
         show_merging(args, merging, &mut text)?;
+    }
+    if let Some(landing) = &landing {
+        show_landing(args, landing, &mut text)?;
     }
     text += &busy(&machine);
     Ok(text)
@@ -287,6 +308,54 @@ fn merging_json(result: &MergingResult) -> Value {
         "curve": result.curve.as_ref().map(|curve| curve.points().map(point).collect::<Vec<_>>()),
         "rows_in_dram": result.hot_rows,
         "ways": result.ways.iter().map(way).collect::<Vec<_>>(),
+        "rows_checked": result.checked,
+    })
+}
+
+fn show_landing(args: &Args, result: &LandingResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM, {} drives in memory; ids/s of all threads, medians",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        result.hot_rows,
+        result.drives
+    )?;
+    let rows = result.teams.iter().map(|team| {
+        let landed = format!("{:.0} %", 100.0 * team.buffers.landed as f64 / team.buffers.rows.max(1) as f64);
+        let [buffers, ordinary] = [&team.buffers, &team.ordinary].map(|taken| format!("{:.0}", taken.expand_ns()));
+        let pairs = &team.ids_per_second;
+        let (a, b) = (per_second(pairs.median_a()), per_second(pairs.median_b()));
+        [team.threads.to_string(), landed, a, b, ratio(pairs), buffers, ordinary]
+    });
+    let header = ["threads", "landed", "buffers", "ordinary", "to it (range)", "expand ns/id", "ordinary ns/id"];
+    writeln!(text, "{}", table(header, rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn landing_json(result: &LandingResult) -> Value {
+    let way = |rate: f64, taken: &Taken| {
+        json!({
+            "ids_per_second": rate,
+            "rows_read": taken.rows,
+            "rows_landed": taken.landed,
+            "expand_ns_per_id": taken.expand_ns(),
+        })
+    };
+    let team = |team: &landing::Team| {
+        json!({
+            "threads": team.threads,
+            "buffers": way(team.ids_per_second.median_a(), &team.buffers),
+            "ordinary": way(team.ids_per_second.median_b(), &team.ordinary),
+            "ratio": team.ids_per_second.ratio(),
+        })
+    };
+    json!({
+        "drives": result.drives,
+        "rows_in_dram": result.hot_rows,
+        "teams": result.teams.iter().map(team).collect::<Vec<_>>(),
         "rows_checked": result.checked,
     })
 }
