@@ -129,7 +129,7 @@ fn rows_that_come_in_turn_are_written_as_they_come() {
         for broken in [0, 2500, 4999] {
             let source = Breaks(Computed::default(), broken);
             let error = store.load("m", &[TableLoad::new(&spec, &source).with_sequential_rows()], &options, &mut go);
-            let error = error.unwrap_err().to_string();
+            let error = format!("{:?}", error.unwrap_err());
             assert!(error.contains(&format!("row {broken} cannot be read")), "{error}");
             assert!(store.table("t").is_none(), "nothing is half there");
         }

@@ -174,10 +174,9 @@ fn rows_that_are_only_claimed_take_no_memory() {
 #[test]
 fn rows_of_other_lengths_and_without_a_value_are_named() {
     // The metadata promise two values for each of 100 rows.
-    for (odd, gap, says) in [
-        (Some((7, 1)), None, "row 7 has 1 values, others 2"),
-        (None, Some(41), "row 41 lacks a value"),
-    ] {
+    for (odd, gap, says) in
+        [(Some((7, 1)), None, "row 7 has 1 values, others 2"), (None, Some(41), "row 41 lacks a value")]
+    {
         let (values, body) = pairs(100, odd, gap);
         let error = refused(VECTORS, &[page(values, body.len() as u64, &body)], 100, 200);
         assert!(error.what.contains(says), "{error}");
