@@ -4,12 +4,11 @@ use std::path::Path;
 
 use parquet::basic::Repetition;
 use parquet::data_type::{DataType, Int32Type, Int64Type};
-use parquet::file::reader::FileReader;
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
 use crate::keys::KeyType;
-use crate::parquet::{Chunks, Values, open_reader, whole};
+use crate::parquet::{Source, Values, whole};
 
 /// A Parquet file, for its columns of whole numbers.
 #[derive(Debug)]
@@ -47,8 +46,8 @@ impl IntegerFile {
     /// Opens it and reads its footer.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
         let input = Input::open(path)?;
-        let reader = open_reader(&input)?;
-        let metadata = reader.metadata().file_metadata();
+        let source = Source::open(&input)?;
+        let metadata = source.metadata.file_metadata();
         let rows = u64::try_from(metadata.num_rows()).map_err(|_| input.damaged("it has a negative number of rows"))?;
         let (mut columns, mut others) = (Vec::new(), Vec::new());
         for (leaf, column) in metadata.schema_descr().columns().iter().enumerate() {
@@ -94,20 +93,22 @@ impl IntegerFile {
 
     /// The numbers of `column`, one of this file's.
     pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FormatError> {
-        let chunks = Chunks::of(&self.input, column.leaf, MOST)?;
-        let column = column.clone();
+        let source = Source::open(&self.input)?;
+        let (leaf, column) = (column.leaf, column.clone());
         Ok(IntegerReader {
             rows: match column.keys {
-                KeyType::I64 | KeyType::U64 => {
-                    Box::new(Column { values: Values::<Int64Type>::new(chunks), column, to_bits: |key| *key as u64 })
-                }
+                KeyType::I64 | KeyType::U64 => Box::new(Column {
+                    values: Values::<Int64Type>::new(source, leaf),
+                    column,
+                    to_bits: |key| *key as u64,
+                }),
                 KeyType::U32 => {
                     let to_bits = |key: &i32| u64::from(*key as u32);
-                    Box::new(Column { values: Values::<Int32Type>::new(chunks), column, to_bits })
+                    Box::new(Column { values: Values::<Int32Type>::new(source, leaf), column, to_bits })
                 }
                 KeyType::I32 => {
                     let to_bits = |key: &i32| i64::from(*key) as u64;
-                    Box::new(Column { values: Values::<Int32Type>::new(chunks), column, to_bits })
+                    Box::new(Column { values: Values::<Int32Type>::new(source, leaf), column, to_bits })
                 }
             },
         })
@@ -144,11 +145,12 @@ where
 {
     fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError> {
         let Some((rows, present, levels)) = self.values.read(most, MOST)? else { return Ok(0) };
-        let Values { values, repetition, definition, row, chunks, .. } = &mut self.values;
+        let path = self.values.path().to_owned();
+        let Values { values, repetition, definition, row, .. } = &mut self.values;
         let IntegerColumn { name, is_list, empty, present: whole, .. } = &self.column;
         let refuse = |row: u64, what: &str| {
             let what = format!("column {name}: row {row} {what}");
-            FormatError::new(Kind::Unsupported, chunks.path(), what, "leave out or fill in such rows")
+            FormatError::new(Kind::Unsupported, &path, what, "leave out or fill in such rows")
         };
         let first = lengths.len();
         for level in 0..levels {

@@ -9,7 +9,7 @@ use warprow_layout::Ranks;
 use crate::error::{FormatError, Kind};
 use crate::input::{Input, no_memory, room};
 use crate::npy;
-use crate::npz::{Deflated, Inflated};
+use crate::npz::Deflated;
 use crate::safetensors::Tensor;
 use crate::table::{FileTable, Part, Place, Rows, TableFile, read_parts};
 
@@ -318,7 +318,7 @@ impl Keys<'_> {
 
 /// Keys that are compressed.
 struct Unpacked {
-    rows: Inflated,
+    rows: Box<dyn Rows>,
     width: KeyType,
 }
 

@@ -6,8 +6,11 @@
 //! error that costs. [`TableWriter`] writes tables.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod collection;
 mod convert;
+#[cfg(feature = "parquet")]
+mod crew;
 mod dynamicemb;
 mod error;
 mod format;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use flate2::read::DeflateDecoder;
 
+use crate::ahead::Ahead;
 use crate::error::FormatError;
 use crate::input::Input;
 use crate::keys::{KeyArray, KeyPlace};
@@ -74,6 +75,9 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     Ok(found)
 }
 
+/// Bytes of a member above which a thread of its own unpacks it.
+const WORTH_A_THREAD: u64 = 1 << 20;
+
 type Inflate<I> = DeflateDecoder<BufReader<std::io::Take<From<I>>>>;
 
 fn inflate<I: Deref<Target = Input>>(input: I, member: &Member) -> Inflate<I> {
@@ -82,20 +86,23 @@ fn inflate<I: Deref<Target = Input>>(input: I, member: &Member) -> Inflate<I> {
 }
 
 impl Deflated {
-    pub(crate) fn reader(&self, inputs: &[Arc<Input>]) -> Result<Inflated, FormatError> {
+    pub(crate) fn reader(&self, inputs: &[Arc<Input>]) -> Result<Box<dyn Rows>, FormatError> {
         let input = inputs.first().ok_or_else(|| FormatError::damaged(Path::new(""), "no archive is open"))?.clone();
         let crc = crc32fast::Hasher::new();
         let left = self.member.bytes - self.head.min(self.member.bytes);
         let inflate = inflate(input.clone(), &self.member);
-        let mut reader = Inflated { input, member: self.member.clone(), inflate, crc, left };
+        let mut reader = Inflated { input: input.clone(), member: self.member.clone(), inflate, crc, left };
         let mut head = vec![0; self.head as usize];
         reader.take(&mut head)?;
-        Ok(reader)
+        if left < WORTH_A_THREAD {
+            return Ok(Box::new(reader));
+        }
+        Ok(Box::new(Ahead::new(input, reader, left)?))
     }
 }
 
 /// The rows of a deflated array, one after the other; behind the last the member's checksum is compared.
-pub(crate) struct Inflated {
+struct Inflated {
     input: Arc<Input>,
     member: Member,
     inflate: Inflate<Arc<Input>>,

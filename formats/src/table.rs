@@ -217,7 +217,7 @@ impl FileRows<'_> {
     fn reader(&self) -> Result<Box<dyn Rows>, FormatError> {
         match &self.table.place {
             Place::Flat(_) => Err(FormatError::damaged(&self.source.path, "its rows are in no order")),
-            Place::Deflated(place) => Ok(Box::new(place.reader(&self.source.inputs)?)),
+            Place::Deflated(place) => place.reader(&self.source.inputs),
             #[cfg(feature = "parquet")]
             Place::Parquet(columns) => columns.reader(&self.source.inputs, self.table),
         }

@@ -22,7 +22,16 @@ fn table(dim: u32, seed: u64) -> Table {
 /// Loads until `most` bytes are written, then stops as SIGKILL does: nothing is tidied up.
 fn load(store: &Store, table: &Table, options: &LoadOptions, most: u64) -> Option<Result<LoadReport, StoreError>> {
     let source = &table.rows[..];
-    let loads = [TableLoad::new(&table.spec, &source)];
+    load_as(store, TableLoad::new(&table.spec, &source), options, most)
+}
+
+fn load_as(
+    store: &Store,
+    load: TableLoad<'_>,
+    options: &LoadOptions,
+    most: u64,
+) -> Option<Result<LoadReport, StoreError>> {
+    let loads = [load];
     let mut go = |progress: warprow_store::LoadProgress| {
         assert!(progress.written < most, "killed");
         ControlFlow::Continue(())
@@ -47,17 +56,20 @@ fn holds(store: &Store, table: &Table) {
 fn what_a_killed_load_wrote_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
-    for (dim, lba) in [(350, 512), (512, 4096), (700, 512)] {
+    for (dim, lba, sequential) in [(350, 512, false), (512, 4096, false), (512, 4096, true), (700, 512, false)] {
         let (drives, mut store) = common::store(3, 64 << 20, lba);
         let table = table(dim, 1);
         let options = LoadOptions::default().with_journal(&journal, "the same");
         let bytes = ROWS * u64::from(dim) * 2;
+        let source = &table.rows[..];
+        let rows = TableLoad::new(&table.spec, &source);
+        let rows = if sequential { rows.with_sequential_rows() } else { rows };
         let reopened = |store: Store| {
             drop(store);
             Store::open(&common::devices(&drives), &OpenOptions::default()).unwrap()
         };
         for part in [bytes / 3, bytes / 2] {
-            assert!(load(&store, &table, &options, part).is_none());
+            assert!(load_as(&store, rows, &options, part).is_none());
             store = reopened(store);
             assert!(store.table("t").is_none() && journal.exists());
         }
@@ -67,7 +79,7 @@ fn what_a_killed_load_wrote_is_found() {
         noted[end - 10] ^= 1;
         noted.extend([7; 5]);
         std::fs::write(&journal, noted).unwrap();
-        let report = load(&store, &table, &options, u64::MAX).unwrap().unwrap();
+        let report = load_as(&store, rows, &options, u64::MAX).unwrap().unwrap();
         // But for the last extent, and the one that the journal lies about.
         let least = bytes / 2 - 3 * IN_FLIGHT - (2 << 20);
         assert!(report.resumed >= least && report.bytes >= bytes / 4, "{report:?}");

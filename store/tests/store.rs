@@ -107,6 +107,56 @@ fn sources_are_read_once_and_in_order() {
     }
 }
 
+/// Rows of which one cannot be read.
+struct Breaks(Computed, u64);
+
+impl RowSource for Breaks {
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        if (first..first + (rows.len() / row_bytes) as u64).contains(&self.1) {
+            return Err(std::io::Error::other(format!("row {} cannot be read", self.1)));
+        }
+        self.0.read(first, row_bytes, rows)
+    }
+}
+
+#[test]
+fn rows_that_come_in_turn_are_written_as_they_come() {
+    for (drives, lba, memory) in [(1, 512, 1 << 20), (3, 512, 300_000), (2, 4096, 1 << 30)] {
+        let (_, store) = common::store(drives, 32 << 20, lba);
+        let mut spec = TableSpec::new("t", 5000, 520, DType::U8);
+        spec.row_crc = true;
+        let options = LoadOptions::default().with_memory(memory);
+        for broken in [0, 2500, 4999] {
+            let source = Breaks(Computed::default(), broken);
+            let error = store.load("m", &[TableLoad::new(&spec, &source).with_sequential_rows()], &options, &mut go);
+            let error = format!("{:?}", error.unwrap_err());
+            assert!(error.contains(&format!("row {broken} cannot be read")), "{error}");
+            assert!(store.table("t").is_none(), "nothing is half there");
+        }
+        let stopped = store.load(
+            "m",
+            &[TableLoad::new(&spec, &Computed::default()).with_sequential_rows()],
+            &options,
+            &mut |_| ControlFlow::Break(()),
+        );
+        assert!(matches!(stopped, Err(StoreError::Interrupted)) && store.table("t").is_none());
+        let source = Computed::default();
+        let mut last = 0;
+        let report = store.load("m", &[TableLoad::new(&spec, &source).with_sequential_rows()], &options, &mut |it| {
+            assert!(it.written > last && it.written <= it.total && it.gathered == 0, "{it:?}");
+            last = it.written;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(report.unwrap().bytes, last);
+        assert!(
+            source.0.into_inner().unwrap().into_iter().eq(0..5000),
+            "each is read once, from the first to the last"
+        );
+        let rows = (0..5000u64).flat_map(|id| [id as u8; 520]).collect();
+        assert_holds(&store, &Table { spec, rows, ranks: None, keys: None });
+    }
+}
+
 fn small(name: &str, seed: u64) -> Table {
     Table::random(name, 300, 16, DType::F32, &mut fastrand::Rng::with_seed(seed))
 }

@@ -7,3 +7,5 @@ mod hostile;
 mod pages;
 mod public;
 mod read;
+#[cfg(feature = "parquet")]
+mod vectors;

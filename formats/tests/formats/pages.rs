@@ -55,6 +55,23 @@ fn levels(runs: &[(u64, u8)]) -> Vec<u8> {
     [&(runs_bytes.len() as u32).to_le_bytes()[..], &runs_bytes].concat()
 }
 
+/// A page's values and its body: lists of two floats, of which row `odd` has another length, and row `gap` lacks a value.
+fn pairs(rows: u64, odd: Option<(u64, u64)>, gap: Option<u64>) -> (u64, Vec<u8>) {
+    let (mut repetition, mut definition, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for row in 0..rows {
+        let length = odd.filter(|(odd, _)| *odd == row).map_or(2, |(_, length)| length);
+        repetition.extend([(1, 0), (length - 1, 1)].into_iter().filter(|(count, _)| *count > 0));
+        for value in 0..length {
+            let is_missing = gap == Some(row) && value == 1;
+            definition.push((1, if is_missing { 2 } else { 3 }));
+            if !is_missing {
+                values.extend((row as f32 + value as f32 / 4.0).to_le_bytes());
+            }
+        }
+    }
+    (definition.len() as u64, [levels(&repetition), levels(&definition), values].concat())
+}
+
 /// A page of one list that goes on and on, all of whose elements are missing.
 fn endless(values: u64, begins: bool) -> Vec<u8> {
     let repetition = if begins { levels(&[(1, 0), (values - 1, 1)]) } else { levels(&[(values, 1)]) };
@@ -152,4 +169,88 @@ fn rows_that_are_only_claimed_take_no_memory() {
     let file = TableFile::open(&path).unwrap();
     let error = file.order(&file.tables[0]).unwrap_err();
     assert!(error.kind == Kind::Memory && error.what.contains("more memory than there is"), "{error}");
+}
+
+#[test]
+fn rows_of_other_lengths_and_without_a_value_are_named() {
+    // The metadata promise two values for each of 100 rows.
+    for (odd, gap, says) in
+        [(Some((7, 1)), None, "row 7 has 1 values, others 2"), (None, Some(41), "row 41 lacks a value")]
+    {
+        let (values, body) = pairs(100, odd, gap);
+        let error = refused(VECTORS, &[page(values, body.len() as u64, &body)], 100, 200);
+        assert!(error.what.contains(says), "{error}");
+    }
+    // The last one's length shows where the column ends.
+    let (values, body) = pairs(100, Some((99, 1)), None);
+    let (_dir, path) = file(VECTORS, &[page(values, body.len() as u64, &body)], 100, 200);
+    let short = TableFile::open(&path).unwrap();
+    let error = short.rows(&short.tables[0]).fill(0, &mut vec![0; 800]).unwrap_err();
+    assert!(error.what.contains("row 99 has 1 values, others 2"), "{error}");
+    // One row too many values, another too few.
+    let (long, first) = pairs(10, Some((7, 3)), None);
+    let (short, second) = pairs(10, Some((9, 1)), None);
+    let pages = [page(long, first.len() as u64, &first), page(short, second.len() as u64, &second)];
+    let error = refused(VECTORS, &pages, 20, 40);
+    assert!(error.what.contains("row 7 goes on: a row has more values than rows have, 2"), "{error}");
+}
+
+#[test]
+fn pages_that_end_early_are_refused() {
+    let (values, body) = pairs(100, None, None);
+    // Whole, it is read.
+    let (_dir, path) = file(VECTORS, &[page(values, body.len() as u64, &body)], 100, 200);
+    let whole = TableFile::open(&path).unwrap();
+    let mut rows = vec![0; 800];
+    whole.rows(&whole.tables[0]).fill(0, &mut rows).unwrap();
+    let expected: Vec<u8> =
+        (0..200u32).flat_map(|at| (at as f32 / 2.0 - (at % 2) as f32 / 4.0).to_le_bytes()).collect();
+    assert_eq!(rows, expected);
+    for len in (0..body.len()).step_by(7) {
+        let error = refused(VECTORS, &[page(values, len as u64, &body[..len])], 100, 200);
+        assert!(error.kind == Kind::Damaged && error.what.contains("a page ends before its"), "{len}: {error}");
+    }
+}
+
+#[test]
+fn headers_of_pages_begin_as_such() {
+    // A page's type in the long form, which no writer uses: its size would be looked for elsewhere.
+    let (values, body) = pairs(100, None, None);
+    let page = page(values, body.len() as u64, &body);
+    let long = [&[0x05, 2, 0][..], &page[2..]].concat();
+    let error = refused(VECTORS, &[long], 100, 200);
+    assert!(error.what.contains("no header of a page"), "{error}");
+}
+
+#[test]
+fn indices_past_the_end_of_a_dictionary_are_refused() {
+    let dictionary = |count: u64| {
+        let body: Vec<u8> = (0..count).flat_map(|value| (value as f32).to_le_bytes()).collect();
+        let mut bytes = Vec::new();
+        // Type 2; field 7 is the dictionary's header: how many values, and PLAIN.
+        [2, body.len() as u64, body.len() as u64].into_iter().for_each(|value| field(&mut bytes, value));
+        bytes.push(0x4c);
+        [count, 0].into_iter().for_each(|value| field(&mut bytes, value));
+        bytes.extend([0, 0]);
+        [bytes, body].concat()
+    };
+    // Two rows of four: packed indices of three bits.
+    let packed: u32 = [0u32, 1, 2, 3, 4, 5, 6, 7].iter().rev().fold(0, |all, index| all << 3 | index);
+    let indices = [&[3u8, 3][..], &packed.to_le_bytes()[..3]].concat();
+    let body = [levels(&[(1, 0), (3, 1), (1, 0), (3, 1)]), levels(&[(8, 3)]), indices].concat();
+    let mut data = Vec::new();
+    [0, body.len() as u64, body.len() as u64].into_iter().for_each(|value| field(&mut data, value));
+    data.push(0x2c);
+    [8, 8, 3, 3].into_iter().for_each(|value| field(&mut data, value));
+    data.extend([0, 0]);
+    data.extend(body);
+    let (_dir, path) = file(VECTORS, &[dictionary(8), data.clone()], 2, 8);
+    let whole = TableFile::open(&path).unwrap();
+    let mut rows = vec![0; 32];
+    whole.rows(&whole.tables[0]).fill(0, &mut rows).unwrap();
+    assert_eq!(rows, (0..8).flat_map(|value| (value as f32).to_le_bytes()).collect::<Vec<_>>());
+    let error = refused(VECTORS, &[dictionary(7), data.clone()], 2, 8);
+    assert!(error.what.contains("past the end of its dictionary"), "{error}");
+    let error = refused(VECTORS, &[data], 2, 8);
+    assert!(error.what.contains("there is none"), "{error}");
 }

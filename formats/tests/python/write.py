@@ -58,5 +58,20 @@ table = pa.table({"vector": fixed, "key": pa.array(np.arange(11)[::-1].astype(np
 pq.write_table(table, path("fixed.parquet"), compression="zstd")
 note("fixed.parquet", "fixed", f16, "f16", np.arange(11)[::-1])
 
+# Every encoding that writers use for floats, in pages of both versions.
+words = rng.choice(rng.standard_normal(11).astype(np.float32), (60, 7))
+halves = words[:, :3].astype(np.float16)
+for name, options in {
+    "words": {"data_page_version": "1.0", "compression": "gzip", "use_dictionary": True},
+    "words2": {"data_page_version": "2.0", "compression": "lz4", "use_dictionary": True},
+    "plain2": {"data_page_version": "2.0", "compression": "none", "use_dictionary": False},
+    "split": {"column_encoding": {"v.list.element": "BYTE_STREAM_SPLIT"}, "use_dictionary": False},
+}.items():
+    for ending, array in (("", words), ("16", halves)):
+        vectors = pa.array(list(array), type=pa.list_(pa.from_numpy_dtype(array.dtype)))
+        file = f"{name}{ending}.parquet"
+        pq.write_table(pa.table({"v": vectors}), path(file), row_group_size=25, data_page_size=128, write_batch_size=10, **options)
+        note(file, f"{name}{ending}", array, "f16" if ending else "f32")
+
 with open(path("expected.json"), "w") as out:
     json.dump(expected, out)

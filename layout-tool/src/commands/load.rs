@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use warprow_formats::{Converted, FileRows, FormatError, Lost, TableFile, npy, refuse_special};
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind, KeySource};
-use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, RankWidth, Ranks, RowOrder, RowSource, TableSpec};
+use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, Ranks, RowOrder, RowSource, TableSpec};
 use warprow_plan::{PlanFile, ranks_of};
 use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
@@ -123,7 +123,7 @@ pub struct LoadArgs {
 struct Prepared<'a> {
     chosen: Chosen<'a>,
     spec: TableSpec,
-    /// Whose the file's rows are, if not those of the ids in their order, or if they can only be read in theirs.
+    /// Whose the file's rows are, if not those of the ids in their order.
     order: Option<Ranks>,
     ranks: Option<Ranks>,
     /// Its keys, if it is looked up by keys.
@@ -560,8 +560,6 @@ fn prepare<'a>(
             (spec.keyed(&keyed), Some(keyed), None)
         }
     };
-    // Rows that can only be read from the first to the last are put where they belong as they come.
-    let order = if table.is_sequential() { order.or_else(|| Some(in_order(table.rows))) } else { order };
     context.interrupt.check()?;
     Ok(Prepared { chosen, spec, order, ranks, keyed, ranked, trace })
 }
@@ -590,14 +588,6 @@ fn keyed_place(keys: &FileKeys<'_>, key: &str, chosen: &Chosen<'_>) -> Result<u6
         let what = format!("{} has no key {number}", chosen.name);
         Failure::input(&argument, what).remedy("give a key that the table has")
     })
-}
-
-/// The order of rows that are in the order of their ids.
-fn in_order(rows: u64) -> Ranks {
-    match RankWidth::for_rows(rows) {
-        RankWidth::U32 => Ranks::U32((0..rows).map(|id| id as u32).collect()),
-        RankWidth::U64 => Ranks::U64((0..rows).collect()),
-    }
 }
 
 fn default_row(
@@ -742,6 +732,7 @@ fn load(
             let load = TableLoad::new(&it.spec, source);
             let load = it.ranks.iter().fold(load, TableLoad::with_ranks);
             let load = it.keyed.iter().fold(load, TableLoad::with_keys);
+            let load = if it.chosen.table.is_sequential() { load.with_sequential_rows() } else { load };
             it.order.iter().fold(load, TableLoad::with_order)
         })
         .collect();

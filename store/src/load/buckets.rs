@@ -2,9 +2,11 @@
 //!
 //! A table that fits in memory is put in order there. A larger one is cut into *buckets* of consecutive ranks that do: its
 //! rows are first written to their bucket's place on the drives, as they come; then each bucket is read, put in order and
-//! written again. All transfers are large; no other place is needed.
+//! written again. All transfers are large; no other place is needed. Rows that come in the order of their ranks need none of that:
+//! each bucket of them, a small one, is written while the next is read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
@@ -20,7 +22,7 @@ const THREADS: usize = 8;
 
 /// The rows of some ranks, in their order, one after another.
 pub(super) struct Bucket {
-    number: u64,
+    pub(super) number: u64,
     /// Of the kind that threads can share: several put rows in order.
     rows: DmaMemory,
 }
@@ -28,7 +30,8 @@ pub(super) struct Bucket {
 pub(super) struct Buckets<'a> {
     table: &'a Table,
     placement: &'a Placement,
-    ranks: &'a Ranks,
+    /// The rank of each row; `None`: they come in the order of their ranks.
+    ranks: Option<&'a Ranks>,
     /// Rows in a stripe unit.
     unit_rows: u64,
     /// Stripe units of a bucket.
@@ -37,7 +40,7 @@ pub(super) struct Buckets<'a> {
 
 impl<'a> Buckets<'a> {
     /// Buckets of at most `memory` bytes each, but of a stripe unit at least.
-    pub(super) fn new(table: &'a Table, placement: &'a Placement, ranks: &'a Ranks, memory: u64) -> Self {
+    pub(super) fn new(table: &'a Table, placement: &'a Placement, ranks: Option<&'a Ranks>, memory: u64) -> Self {
         let packing = &table.packing;
         let groups = placement.stripe_lbas() / u64::from(packing.group_lbas()).max(1);
         let unit_rows = (groups * packing.group_rows().divisor()).max(1);
@@ -53,6 +56,15 @@ impl<'a> Buckets<'a> {
     /// Rows of each but the last.
     fn rows(&self) -> u64 {
         self.units.saturating_mul(self.unit_rows)
+    }
+
+    /// Whether rows come in the order of their ranks: each bucket's when those before it have come.
+    pub(super) fn in_turn(&self) -> bool {
+        self.ranks.is_none()
+    }
+
+    fn rank(&self, id: u64) -> u64 {
+        self.ranks.map_or(Some(id), |ranks| ranks.get(id)).unwrap_or(u64::MAX)
     }
 
     /// Where a bucket lies.
@@ -100,7 +112,7 @@ impl<'a> Buckets<'a> {
             drop(next);
             read.map_err(|source| VolumeError::Source { table: self.table.name.clone(), source })?;
             for (id, row) in (first..).zip(rows.chunks_exact(row_bytes)) {
-                take(self.ranks.get(id).unwrap_or(u64::MAX), row)?;
+                take(self.rank(id), row)?;
             }
             taken(count as u64).inspect_err(|_| *lock() = self.table.rows)?;
         }
@@ -207,13 +219,8 @@ impl<'a> Buckets<'a> {
         let first_rank = bucket * self.rows();
         let count = self.rows().min(self.table.rows - first_rank);
         let row_bytes = self.row_bytes();
-        let bytes = count * row_bytes as u64;
-        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let rows = DmaMemory::allocate(len, warprow_dma::Backing::Anonymous).map_err(|error| StoreError::Allocate {
-            what: "putting rows in order",
-            bytes,
-            source: std::io::Error::new(error.source.kind(), error),
-        })?;
+        let len = usize::try_from(count * row_bytes as u64).unwrap_or(usize::MAX);
+        let rows = allocate(len)?;
         let put = |rank: u64, row: &[u8]| {
             note(rank, row);
             let begin = rank.wrapping_sub(first_rank).saturating_mul(row_bytes as u64) as usize;
@@ -227,8 +234,7 @@ impl<'a> Buckets<'a> {
         }
         // Rows came in the order of their ids; the ranks in that order tell which is which.
         let here = first_rank..first_rank + count;
-        let come: Vec<u64> =
-            (0..self.table.rows).filter_map(|id| self.ranks.get(id)).filter(|it| here.contains(it)).collect();
+        let come: Vec<u64> = (0..self.table.rows).map(|id| self.rank(id)).filter(|rank| here.contains(rank)).collect();
         let region = self.region(bucket);
         let mut take = |extent: &Extent, buf: &[u8]| {
             let mut rows = 0;
@@ -246,6 +252,64 @@ impl<'a> Buckets<'a> {
         };
         bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
         Ok(Bucket { number: bucket, rows })
+    }
+
+    /// Reads the buckets `wanted` on a thread of its own, one ahead of the one that `take` has: for sources whose rows come in turn.
+    /// The rows are read through `source`, which notes them.
+    pub(super) fn each_in_turn(
+        &self,
+        source: &dyn RowSource,
+        wanted: &[u64],
+        mut take: impl FnMut(&Bucket) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (full, buckets) = sync_channel(1);
+        let (used, empty) = sync_channel(2);
+        for _ in 0..wanted.len().min(2) {
+            let bytes = self.rows().min(self.table.rows) * self.row_bytes() as u64;
+            // There is room for both.
+            let _ = used.send(allocate(usize::try_from(bytes).unwrap_or(usize::MAX))?);
+        }
+        std::thread::scope(|scope| {
+            let read = move || {
+                for (&number, rows) in wanted.iter().zip(empty) {
+                    let bucket = self.read(number, source, rows);
+                    let failed = bucket.is_err();
+                    // Nobody listens any longer after a failure.
+                    if full.send(bucket).is_err() || failed {
+                        return;
+                    }
+                }
+            };
+            std::thread::Builder::new().spawn_scoped(scope, read).map_err(|source| StoreError::Allocate {
+                what: "a thread that reads rows",
+                bytes: 0,
+                source,
+            })?;
+            // Ended, whatever happens, before the thread is waited for.
+            for bucket in buckets {
+                let bucket = bucket?;
+                take(&bucket)?;
+                // Behind the last but one nobody wants it.
+                let _ = used.send(bucket.rows);
+            }
+            drop(used);
+            Ok(())
+        })
+    }
+
+    /// A bucket of rows that come in turn.
+    fn read(&self, number: u64, source: &dyn RowSource, rows: DmaMemory) -> Result<Bucket, StoreError> {
+        let (first, row_bytes) = (number * self.rows(), self.row_bytes());
+        let count = self.rows().min(self.table.rows - first);
+        let at_once = (STREAM / row_bytes).max(1) as u64;
+        let mut some = vec![0; at_once.min(count) as usize * row_bytes];
+        for begin in (0..count).step_by(at_once as usize) {
+            let some = &mut some[..at_once.min(count - begin) as usize * row_bytes];
+            let read = source.read(first + begin, row_bytes, some);
+            read.map_err(|source| VolumeError::Source { table: self.table.name.clone(), source })?;
+            rows.write(begin as usize * row_bytes, some);
+        }
+        Ok(Bucket { number, rows })
     }
 
     /// The content of an extent of a bucket's region.
@@ -272,4 +336,12 @@ impl<'a> Buckets<'a> {
             }
         }
     }
+}
+
+fn allocate(len: usize) -> Result<DmaMemory, StoreError> {
+    DmaMemory::allocate(len, warprow_dma::Backing::Anonymous).map_err(|error| StoreError::Allocate {
+        what: "putting rows in order",
+        bytes: len as u64,
+        source: std::io::Error::new(error.source.kind(), error),
+    })
 }

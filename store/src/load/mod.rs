@@ -20,7 +20,7 @@ use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::store::{Located, latest_tables};
 use crate::{Store, StoreError};
-use buckets::Buckets;
+use buckets::{Bucket, Buckets};
 use journal::Journal;
 
 /// A table to load.
@@ -32,12 +32,13 @@ pub struct TableLoad<'a> {
     keyed: Option<&'a Keyed<'a>>,
     order: Option<&'a Ranks>,
     random_access: bool,
+    sequential: bool,
 }
 
 impl<'a> TableLoad<'a> {
     /// The table that `spec` describes, with rows from `source`, by id.
     pub fn new(spec: &'a TableSpec, source: &'a dyn RowSource) -> Self {
-        Self { spec, source, ranks: None, keyed: None, order: None, random_access: false }
+        Self { spec, source, ranks: None, keyed: None, order: None, random_access: false, sequential: false }
     }
 
     /// With the id → rank permutation of a table whose `spec` is `permuted`.
@@ -62,6 +63,13 @@ impl<'a> TableLoad<'a> {
     #[must_use]
     pub fn with_order(self, order: &'a Ranks) -> Self {
         Self { order: Some(order), ..self }
+    }
+
+    /// With rows that the source gives in the order of their ids only, once, from the first to the last: compressed ones. While some
+    /// are written the next are read.
+    #[must_use]
+    pub fn with_sequential_rows(self) -> Self {
+        Self { sequential: true, ..self }
     }
 
     /// With rows that the source gives in any order at no cost: computed ones, or in memory. Other sources are read once,
@@ -257,12 +265,10 @@ impl Store {
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
         let places = placed.tables.iter().zip(tables).map(|(table, load)| load.places(table));
         let places = places.collect::<Result<Vec<_>, _>>()?;
-        let buckets = |index: usize, table| {
-            let places = places.get(index)?.as_deref()?;
-            Some(Buckets::new(table, placement, places, options.memory))
-        };
+        let buckets =
+            |index: usize, table| Some(places.get(index)?.as_ref()?.buckets(table, placement, options.memory));
         for (index, table) in placed.tables.iter().enumerate() {
-            let partitions = buckets(index, table).is_some_and(|buckets| buckets.count() > 1);
+            let partitions = buckets(index, table).is_some_and(|buckets| buckets.count() > 1 && !buckets.in_turn());
             let rows = table.rows_region.lbas * (1 + u64::from(partitions));
             let others = arrays(table).chain(table.crc_region);
             pace.at.total += (rows + others.map(|region| region.lbas).sum::<u64>()) * u64::from(placement.lba_size());
@@ -288,7 +294,7 @@ impl Store {
         let mut bulk =
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
         let places = load.places(table)?;
-        let buckets = places.as_deref().map(|places| Buckets::new(table, placement, places, memory));
+        let buckets = places.as_ref().map(|places| places.buckets(table, placement, memory));
         let at = LoadProgress { table: index, gathered: 0, written: 0, total: 0 };
         let mut pace = Pace { progress: &mut |_| ControlFlow::Continue(()), at, resumed: 0 };
         write_table(&mut bulk, transaction, (index, load), buckets, &mut None, &mut pace)
@@ -366,23 +372,43 @@ fn superseded(current: Vec<Located>, spec: &GenerationSpec, options: &LoadOption
 }
 
 impl<'a> TableLoad<'a> {
-    /// The rank of each of the source's rows, where they have to be put in order; `None`: they need not be, or the source does
-    /// it.
-    fn places(&self, table: &Table) -> Result<Option<Cow<'a, Ranks>>, VolumeError> {
+    /// How the source's rows come to their places, if it cannot be asked for them in the order of extents.
+    fn places(&self, table: &Table) -> Result<Option<Places<'a>>, VolumeError> {
         let Some(order) = self.order else {
             let ranks = self.placement().filter(|ranks| !self.random_access && ranks.len() == table.rows);
-            return Ok(ranks.map(Cow::Borrowed));
+            let otherwise = self.sequential.then_some(Places::InTurn);
+            return Ok(ranks.map(|ranks| Places::Ranks(Cow::Borrowed(ranks))).or(otherwise));
         };
         if order.len() != table.rows {
             let (expected, given) = (table.rows, order.len());
             return Err(VolumeError::Length { what: "the order of the source's rows", expected, given });
         }
-        let Some(ranks) = self.placement() else { return Ok(Some(Cow::Borrowed(order))) };
+        let Some(ranks) = self.placement() else { return Ok(Some(Places::Ranks(Cow::Borrowed(order)))) };
         let rank = |id: u64| ranks.get(id).unwrap_or(u64::MAX);
-        Ok(Some(Cow::Owned(match order {
+        Ok(Some(Places::Ranks(Cow::Owned(match order {
             Ranks::U32(order) => Ranks::U32(order.iter().map(|&id| rank(id.into()) as u32).collect()),
             Ranks::U64(order) => Ranks::U64(order.iter().map(|&id| rank(id)).collect()),
-        })))
+        }))))
+    }
+}
+
+/// How rows that are read from the first to the last come to their places.
+enum Places<'a> {
+    /// Put in order: the rank of each.
+    Ranks(Cow<'a, Ranks>),
+    /// As they come.
+    InTurn,
+}
+
+/// Bytes of rows that come in turn which are read while as many are written: some extents for each of many drives.
+const IN_TURN: u64 = 16 << 20;
+
+impl Places<'_> {
+    fn buckets<'b>(&'b self, table: &'b Table, placement: &'b Placement, memory: u64) -> Buckets<'b> {
+        match self {
+            Self::Ranks(ranks) => Buckets::new(table, placement, Some(ranks), memory),
+            Self::InTurn => Buckets::new(table, placement, None, IN_TURN.min(memory / 2)),
+        }
     }
 }
 
@@ -513,7 +539,7 @@ fn write(
     bulk.run(extents, Job::Write(&mut fill))
 }
 
-/// Puts rows in order and writes them: bucket by bucket, but for those that the journal knows and that are there whole. If there is but one,
+/// Puts rows in order, where they are not, and writes them: bucket by bucket, but for those that the journal knows and that are there whole. If there is but one,
 /// that counts of each extent of it.
 fn write_in_order(
     bulk: &mut Bulk,
@@ -532,9 +558,9 @@ fn write_in_order(
         })
         .collect();
     let mut intact = HashSet::new();
-    let alone = buckets.count() == 1;
+    // Buckets among several count as wholes where rows on their way lay in the same place.
+    let alone = buckets.count() == 1 || buckets.in_turn();
     if let Some(journal) = &*journal {
-        // Buckets among several count as wholes: rows on their way lay in the same place.
         let known = |them: &&Vec<(u32, Extent)>| alone || them.iter().all(|it| journal.crc(index, it.0).is_some());
         let known = extents.iter().filter(known).flatten().copied();
         intact = find_intact(bulk, placement, table, source, (journal, index), known, pace)?;
@@ -543,14 +569,12 @@ fn write_in_order(
     if whole.iter().all(|&whole| whole) {
         return Ok(());
     }
-    buckets.partition(source.load.source, bulk, &whole, &mut |bytes| pace.wrote(bytes))?;
-    for ((number, extents), _) in (0..).zip(&extents).zip(&whole).filter(|(_, whole)| !**whole) {
-        let note = |rank: u64, row: &[u8]| source.note(rank, row);
-        let bucket = buckets.gather(number, source.load.source, bulk, &note, &mut |bytes| pace.gathered(bytes))?;
+    let mut write = |bucket: &Bucket, bulk: &mut Bulk, pace: &mut Pace<'_>| {
+        let extents = extents.get(bucket.number as usize).into_iter().flatten();
         // What was there of a bucket among several has been written over with rows on their way.
-        for &(number, extent) in extents.iter().filter(|(number, _)| !(alone && intact.contains(number))) {
+        for &(number, extent) in extents.filter(|(number, _)| !(alone && intact.contains(number))) {
             let mut fill = |extent: &Extent, buf: &mut [u8]| {
-                buckets.fill(&bucket, extent, buf);
+                buckets.fill(bucket, extent, buf);
                 if let Some(journal) = journal {
                     journal.wrote(index, number, crc32c::crc32c(buf))?;
                 }
@@ -558,6 +582,18 @@ fn write_in_order(
             };
             bulk.submit(extent, &mut Job::Write(&mut fill))?;
         }
+        Ok(())
+    };
+    let wanted: Vec<u64> = (0..).zip(&whole).filter(|(_, whole)| !**whole).map(|(number, _)| number).collect();
+    if buckets.in_turn() {
+        buckets.each_in_turn(source, &wanted, |bucket| write(bucket, bulk, pace))?;
+        return bulk.finish(&mut Job::Write(&mut |_, _| Ok(())));
+    }
+    buckets.partition(source.load.source, bulk, &whole, &mut |bytes| pace.wrote(bytes))?;
+    for number in wanted {
+        let note = |rank: u64, row: &[u8]| source.note(rank, row);
+        let bucket = buckets.gather(number, source.load.source, bulk, &note, &mut |bytes| pace.gathered(bytes))?;
+        write(&bucket, bulk, pace)?;
         bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))?;
     }
     Ok(())

@@ -278,11 +278,18 @@ struct Loaded {
     picked_bytes_per_second: f64,
     picked_ratio: f64,
     dd_bytes_per_second: f64,
+    /// Not measured by earlier versions.
+    #[serde(flatten)]
+    verified: Option<Verified>,
+    rows_checked: u64,
+    filesystem: String,
+}
+
+#[derive(Deserialize)]
+struct Verified {
     verify_bytes_per_second: f64,
     verify_ratio: f64,
     dd_read_bytes_per_second: f64,
-    rows_checked: u64,
-    filesystem: String,
 }
 
 pub(super) fn load(it: Load) -> Section {
@@ -312,11 +319,16 @@ pub(super) fn load(it: Load) -> Section {
             ours("permuted", loaded.permuted_bytes_per_second, loaded.permuted_ratio),
         ];
         groups.push(Group { label: format!("{how} (file on {})", loaded.filesystem), bars });
-        let bars = vec![
-            Bar::rival("dd, reading", loaded.dd_read_bytes_per_second, None),
-            Bar::ours(format!("Warprow, verify ({:.2}× dd)", loaded.verify_ratio), loaded.verify_bytes_per_second),
-        ];
-        groups.push(Group { label: format!("{how}, reading"), bars });
+        match &loaded.verified {
+            Some(it) => {
+                let bars = vec![
+                    Bar::rival("dd, reading", it.dd_read_bytes_per_second, None),
+                    Bar::ours(format!("Warprow, verify ({:.2}× dd)", it.verify_ratio), it.verify_bytes_per_second),
+                ];
+                groups.push(Group { label: format!("{how}, reading"), bars });
+            }
+            None => section.warnings.push(format!("{how}: verifying was not measured.")),
+        }
         let rate = BYTES.show(loaded.identity_bytes_per_second);
         section.headlines.push(format!("{how}: {rate}, {:.2}× dd", loaded.identity_ratio));
         section.checked += loaded.rows_checked;
@@ -437,5 +449,39 @@ pub(super) fn plan_speed(it: PlanSpeed) -> Section {
             .chain([format!("Planned: {:.1} % of ids in DRAM.", result.hit_planned * 100.0)])
             .collect(),
         ..Section::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Chart;
+
+    #[test]
+    fn loads_that_were_measured_before_verify_was_are_read() {
+        let mut loaded = json!({
+            "identity_bytes_per_second": 9e8, "identity_ratio": 0.9, "permuted_bytes_per_second": 7e8, "permuted_ratio": 0.7,
+            "picked_bytes_per_second": 8e8, "picked_ratio": 0.8, "dd_bytes_per_second": 1e9, "rows_checked": 5, "filesystem": "ext4",
+        });
+        let read = |loaded: &serde_json::Value| {
+            let value =
+                json!({ "schema": 1, "size": 4096, "row_bytes": 512, "pairs": 3, "cached": null, "direct": loaded });
+            super::super::read(&value).unwrap()
+        };
+        let before = read(&loaded);
+        let groups = |chart: &Chart| match chart {
+            Chart::Bars(bars) => bars.groups.len(),
+            Chart::Lines(_) => 0,
+        };
+        assert_eq!((groups(&before.charts[0]), before.checked), (1, 5));
+        assert!(before.warnings.iter().any(|it| it.contains("verifying was not measured")), "{:?}", before.warnings);
+        for (key, value) in [("verify_bytes_per_second", 4e9), ("verify_ratio", 2.0), ("dd_read_bytes_per_second", 2e9)]
+        {
+            loaded[key] = value.into();
+        }
+        let now = read(&loaded);
+        assert_eq!(groups(&now.charts[0]), 2);
+        assert!(!now.warnings.iter().any(|it| it.contains("verifying")), "{:?}", now.warnings);
     }
 }

@@ -1,0 +1,183 @@
+//! Tables in Parquet files: a column of vectors, all of one length, and perhaps one of ids. Flat columns and lists of numbers;
+//! nothing missing, nothing nested.
+//!
+//! Column chunks are compressed, so rows come in their order. The library below is not trusted with a hostile file: what it
+//! panics at is an error here.
+
+mod hybrid;
+mod page;
+mod pages;
+mod source;
+mod values;
+mod vectors;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::data_type::{Int32Type, Int64Type};
+use parquet::schema::types::ColumnDescriptor;
+use warprow_layout::DType;
+
+use crate::error::{FormatError, Kind};
+use crate::format::ReadOptions;
+use crate::input::Input;
+use crate::keys::{KeyPlace, KeyStream, KeyType};
+use crate::table::{FileTable, Found, Place, Rows, shape_of_table, stem};
+pub(crate) use source::Source;
+use values::Numbers;
+pub(crate) use values::Values;
+use vectors::VectorColumn;
+
+/// Values, or places where there is none, that a page may have: a few bytes can promise any number of them.
+const MAX_PAGE_VALUES: u32 = 1 << 25;
+/// Elements that a vector may have here: whole rows are in memory.
+const MAX_DIM: u64 = 1 << 20;
+
+/// Where a table stands in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// The leaf column of its vectors.
+    vectors: usize,
+    /// The leaf column of its ids.
+    keys: Option<usize>,
+}
+
+pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
+    let input = Input::open(path)?;
+    let metadata = Source::open(&input)?.metadata;
+    let schema = metadata.file_metadata().schema_descr();
+    let columns: Vec<_> = schema.columns().iter().map(|column| (name_of(column), kind_of(column))).collect();
+    let mut keys = columns.iter().enumerate().filter_map(|(index, (name, kind))| match kind {
+        Ok(Column::Key(width)) => Some((index, name, *width)),
+        _ => None,
+    });
+    let keys = match &options.key_column {
+        Some(wanted) => Some(keys.find(|(_, name, _)| *name == wanted).ok_or_else(|| {
+            let all: Vec<&str> = columns.iter().map(|(name, _)| &**name).collect();
+            let what = format!("it has no column {wanted:?} of whole numbers; its columns are {}", all.join(", "));
+            input.error(Kind::Unsupported, what, "name the column that has the ids")
+        })?),
+        None => {
+            let (first, others) = (keys.next(), keys.next());
+            if let (Some((_, one, _)), Some((_, other, _))) = (first, others) {
+                let what = format!("it has several columns of whole numbers: {one}, {other}");
+                return Err(input.error(Kind::Unclear, what, "say which has the ids"));
+            }
+            first
+        }
+    };
+    let rows = u64::try_from(metadata.file_metadata().num_rows())
+        .map_err(|_| input.damaged("it has a negative number of rows"))?;
+    let vectors = columns.iter().filter(|(_, kind)| matches!(kind, Ok(Column::Vector(_)))).count();
+    let mut found = Found::default();
+    for (index, (name, kind)) in columns.iter().enumerate() {
+        let dtype = match kind {
+            Ok(Column::Vector(dtype)) => *dtype,
+            Ok(Column::Key(_)) => continue,
+            Err(reason) => {
+                found.skipped.push((name.clone(), (*reason).to_owned()));
+                continue;
+            }
+        };
+        let groups = metadata.row_groups().iter();
+        let values = groups.map(|group| group.columns().get(index).map_or(0, |column| column.num_values()));
+        let values = values.map(u64::try_from).try_fold(0u64, |all, n| all.checked_add(n.ok()?));
+        let dim = values.filter(|values| rows > 0 && values.is_multiple_of(rows)).map(|values| values / rows);
+        let name = if vectors == 1 { stem(path) } else { name.clone() };
+        let shape = match dim {
+            Some(MAX_DIM..) => Err(format!("its vectors have {MAX_DIM} elements or more")),
+            Some(dim) => shape_of_table(rows, dim, dtype),
+            None => Err(format!("its {rows} vectors are not all of one length")),
+        };
+        match shape {
+            Ok((rows, dim)) => found.tables.push(FileTable {
+                name,
+                rows,
+                dim,
+                dtype,
+                keys: keys.map(|(.., width)| width),
+                place: Place::Parquet(Columns { vectors: index, keys: keys.map(|(index, ..)| index) }),
+                key_place: KeyPlace::Nowhere,
+            }),
+            Err(reason) => found.skipped.push((name, reason)),
+        }
+    }
+    found.inputs.push(input);
+    Ok(found)
+}
+
+fn name_of(column: &ColumnDescriptor) -> String {
+    column.path().parts().first().cloned().unwrap_or_default()
+}
+
+enum Column {
+    Key(KeyType),
+    Vector(DType),
+}
+
+/// The type of a column's whole numbers, or of those in its lists.
+pub(crate) fn whole(column: &ColumnDescriptor) -> Option<KeyType> {
+    let unsigned = match column.logical_type_ref() {
+        Some(LogicalType::Integer(integer)) => !integer.is_signed,
+        // Times and decimals are no keys.
+        Some(_) => return None,
+        None => matches!(column.converted_type(), ConvertedType::UINT_64 | ConvertedType::UINT_32),
+    };
+    match column.physical_type() {
+        Type::INT64 => Some(if unsigned { KeyType::U64 } else { KeyType::I64 }),
+        Type::INT32 => Some(if unsigned { KeyType::U32 } else { KeyType::I32 }),
+        _ => None,
+    }
+}
+
+/// What a column can be, or why nothing.
+fn kind_of(column: &ColumnDescriptor) -> Result<Column, &'static str> {
+    let float16 = matches!(column.logical_type_ref(), Some(LogicalType::Float16));
+    if let (0, Some(width)) = (column.max_rep_level(), whole(column)) {
+        return Ok(Column::Key(width));
+    }
+    match (column.max_rep_level(), column.physical_type()) {
+        (1, Type::FLOAT) => Ok(Column::Vector(DType::F32)),
+        (1, Type::FIXED_LEN_BYTE_ARRAY) if float16 && column.type_length() == 2 => Ok(Column::Vector(DType::F16)),
+        (1, Type::DOUBLE) => Err("vectors of doubles: convert them to float"),
+        (0 | 1, _) => Err("neither ids of whole numbers nor vectors of floats"),
+        _ => Err("nested"),
+    }
+}
+
+impl Columns {
+    pub(crate) fn reader(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<Box<dyn Rows>, FormatError> {
+        let size = if table.dtype == DType::F16 { 2 } else { 4 };
+        Ok(Box::new(VectorColumn::new(source(inputs)?, self.vectors, table.dim.into(), size)))
+    }
+
+    pub(crate) fn key_reader(
+        &self,
+        inputs: &[Arc<Input>],
+        table: &FileTable,
+    ) -> Result<Option<Box<dyn KeyStream>>, FormatError> {
+        let (Some(column), Some(width)) = (self.keys, table.keys) else { return Ok(None) };
+        let source = source(inputs)?;
+        Ok(Some(match width {
+            KeyType::I64 | KeyType::U64 => {
+                Box::new(Numbers { values: Values::<Int64Type>::new(source, column), to_bits: |key| *key as u64 })
+            }
+            KeyType::U32 => {
+                let to_bits = |key: &i32| u64::from(*key as u32);
+                Box::new(Numbers { values: Values::<Int32Type>::new(source, column), to_bits })
+            }
+            KeyType::I32 => {
+                let to_bits = |key: &i32| i64::from(*key) as u64;
+                Box::new(Numbers { values: Values::<Int32Type>::new(source, column), to_bits })
+            }
+        }))
+    }
+}
+
+fn source(inputs: &[Arc<Input>]) -> Result<Source, FormatError> {
+    match inputs.first() {
+        Some(input) => Source::open(input),
+        None => Err(FormatError::damaged(Path::new(""), "no file is open")),
+    }
+}
