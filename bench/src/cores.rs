@@ -26,13 +26,19 @@ impl Cores {
         Some(Self { before, home, answering: vec![answering] })
     }
 
-    /// Takes a processor for each of `count` threads that answer, of different physical cores as long as there are any; the caller
-    /// stays where it is. `None` if there are not as many and one more, or the system does not allow it.
+    /// Takes a processor for each of `count` threads that answer, of different physical cores as long as there are any, and leaves the others to
+    /// the caller. `None` if there are not as many and one more, or the system does not allow it.
     pub fn each(count: usize) -> Option<Self> {
         let before = sched_getaffinity(this_thread()).ok()?;
-        let mut answering = spread(&allowed(&before), siblings);
-        (answering.len() > count).then(|| answering.truncate(count))?;
-        Some(Self { before, home: before, answering })
+        let all = allowed(&before);
+        (all.len() > count).then_some(())?;
+        // The first does the system's own work as well.
+        let mut answering = spread(&all[1..], siblings);
+        answering.truncate(count);
+        let mut home = CpuSet::new();
+        all.iter().filter(|cpu| !answering.contains(cpu)).try_for_each(|&cpu| home.set(cpu)).ok()?;
+        sched_setaffinity(this_thread(), &home).ok()?;
+        Some(Self { before, home, answering })
     }
 
     /// Runs `start`; threads that it starts inherit the processor of answering thread `nth`.
@@ -143,7 +149,13 @@ mod tests {
         assert_eq!(sched_getaffinity(this_thread()).unwrap(), before);
         let cores = Cores::each(1).unwrap();
         assert_eq!(allowed(&Cores::answering(Some(&cores), 0, there)), cores.answering);
+        // It keeps all but that.
+        let mut rest = allowed(&before);
+        rest.retain(|cpu| !cores.answering.contains(cpu));
+        assert_eq!(allowed(&there()), rest);
+        drop(cores);
         assert_eq!(there(), before);
         assert!(Cores::each(allowed(&before).len()).is_none());
+        assert_eq!(there(), before);
     }
 }

@@ -41,27 +41,6 @@ DEVICE u32 element_bytes(u32 element) {
     return element == ELEMENT_F32 ? 4 : element == ELEMENT_F16 || element == ELEMENT_BF16 ? 2 : 1;
 }
 
-// The lower bits of `bits` as an element.
-DEVICE float widen_bits(u32 element, u32 bits) {
-    switch (element) {
-        case ELEMENT_F32: return bits_to_float(bits);
-        case ELEMENT_F16: return widen_f16((u16)bits);
-        case ELEMENT_BF16: return widen_bf16((u16)bits);
-        case ELEMENT_I8: return (float)(signed char)bits;
-        default: return (float)(u8)bits;
-    }
-}
-
-DEVICE float widen(u64 row, u32 element, u32 index) {
-    switch (element) {
-        case ELEMENT_F32: return at<const float>(row)[index];
-        case ELEMENT_F16: return widen_f16(at<const u16>(row)[index]);
-        case ELEMENT_BF16: return widen_bf16(at<const u16>(row)[index]);
-        case ELEMENT_I8: return (float)at<const signed char>(row)[index];
-        default: return (float)at<const u8>(row)[index];
-    }
-}
-
 DEVICE void narrow(u64 row, u32 element, u64 index, float value) {
     switch (element) {
         case ELEMENT_F32: at<float>(row)[index] = value; break;

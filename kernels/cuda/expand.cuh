@@ -68,18 +68,6 @@ DEVICE void put_words(u64 out, u32 row_bytes, u32 first, u32 lanes, const uint4&
     }
 }
 
-// Writes the elements of a quad, `first` and later ones below `dim`, converted.
-DEVICE void put_converted(u64 out, u32 out_element, u32 element, u32 first, u32 dim, const uint4& quad) {
-    u32 bits = element_bytes(element) * 8, each = 32 / bits;
-    for (u32 i = 0; i < 4; ++i) {
-        u32 word = word_of(quad, i);
-        for (u32 j = 0; j < each; ++j) {
-            u32 e = first + i * each + j;
-            if (e < dim) narrow(out, out_element, e, widen_bits(element, word >> j * bits % 32));
-        }
-    }
-}
-
 // Writes the elements of a part of a row, converted, by the lanes that share it, of which lane i holds quad `first` + i (before the row's
 // begin that wraps to beyond its end). Each lane writes four elements at a time, and neighbours write neighbouring ones: so output rows
 // are written by whole lines, for four shuffles each time. RICH plans' groups of lanes are parts of a warp. BITS: of an element.
@@ -139,7 +127,7 @@ template <bool DIRECT> DEVICE u64 given_at(const Lookup& p, u64 index) {
 // to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: the row from where it lies, in the order of the request; nothing was prepared.
 // ONE: the plan has one feature.
-// RICH: rows may be of any element. UPDATED: rows may have been updated since they were put where they lie.
+// RICH: rows may be of any element; else all are of the output's. UPDATED: rows may have been updated since they were put where they lie.
 template <bool DIRECT, bool ONE, bool RICH, bool UPDATED> DEVICE void expand_rows(const Lookup& p, SlotState& slot, const Bags& bags, Scratch& scratch, Marked& marked) {
     const u32 lanes = p.row_lanes, parts = p.parts_of_row, out_bytes = element_bytes(p.out_element);
     // Groups of lanes are parts of a warp, or follow each other without gaps.
@@ -187,10 +175,6 @@ template <bool DIRECT, bool ONE, bool RICH, bool UPDATED> DEVICE void expand_row
         } else if (RICH) {
             const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
             if (dim != 0) put_widened(p, out, table, row, quad - lane, data);
-        } else {
-            u32 each = 16 / element_bytes(table.element);
-            if (quad < (dim + each - 1) / each)
-                put_converted(out, p.out_element, table.element, quad * each, dim, at<const uint4>(row)[quad]);
         }
         for (u32 e = dim + own; e < p.width; e += parts * lanes) narrow(out, p.out_element, e, 0.0f);
     }

@@ -26,7 +26,7 @@ const QUIET: Duration = Duration::from_millis(8);
 pub struct GpuRingSetup {
     /// Drives, each with a thread of its own that answers.
     pub threads: u32,
-    /// Bytes of rows.
+    /// Bytes of rows on each drive.
     pub size: u64,
     /// Ids of a look-up; as many commands, but for rows that come twice.
     pub ids: u64,
@@ -101,7 +101,7 @@ pub struct Progress {
 /// Reads random rows of 512 B by look-ups, from drives in memory that permute completions and delay one in 10,000. `progress` is told
 /// about every two seconds.
 pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<GpuRingResult> {
-    let (rows, ids) = (setup.size / u64::from(BLOCK), setup.ids);
+    let (rows, ids) = (setup.size.saturating_mul(setup.threads.into()) / u64::from(BLOCK), setup.ids);
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
     let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
     let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
@@ -113,7 +113,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
     let looker = Looker::new(&plan, stream, &request)?;
-    let copies = Copies::new(setup.threads, setup.size / u64::from(setup.threads), BLOCK as usize)?;
+    let copies = Copies::new(setup.threads, setup.size, BLOCK as usize)?;
     let (mut slowest_copies, mut sums_of_copies) = (Vec::new(), Vec::new());
     let (mut by_thread, mut copies_by_thread) = (Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new());
     let (mut slowest, mut fastest, mut sums) = (Vec::new(), Vec::new(), Vec::new());

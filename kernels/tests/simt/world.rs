@@ -417,7 +417,8 @@ impl World {
             lanes: rng.u32(0..=5),
             spare_lanes: rng.u32(..),
             by_lines: rng.bool(),
-            rich: shape.rich,
+            // Rows as they are take the rich kernels where any is converted.
+            rich: shape.rich || (!pooled && tables.iter().any(|table| table.element != out)),
             window: shape.window,
             walkers,
             sets: shape.sets,
@@ -760,7 +761,7 @@ impl World {
     pub(crate) fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
         let row = row_bytes(element, dim);
         let rows = (content.len() / row) as u64;
-        let shape = Shape { cold: true, rich: element > element::U8, ..Shape::without_drives(rows) };
+        let shape = Shape { cold: true, rich: element > element::U8 || element != out, ..Shape::without_drives(rows) };
         let geometry = Geometry { stripe_shift: 5, lba_shift: 9, ..random_geometry(rng, &shape) };
         let default = content[..row].to_vec();
         let table = Table {

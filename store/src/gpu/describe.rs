@@ -177,7 +177,10 @@ impl Description {
             pooled,
             weighted: planned.iter().any(|feature| feature.weighted),
             rich: view.updated
-                || tables.iter().any(|it| element_of(it.located.table().dtype) > abi::element::U8)
+                || tables.iter().map(|it| element_of(it.located.table().dtype)).any(|element| {
+                    // Rows as they are take the same kernels where they are converted.
+                    element > abi::element::U8 || (!pooled && element != element_of(options.out))
+                })
                 || planned.iter().any(|feature| feature.bounds != Bounds::Count),
             width,
             keys,

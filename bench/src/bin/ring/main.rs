@@ -103,7 +103,7 @@ struct Args {
     /// Bytes of a block: 512 or 4096.
     #[arg(long, default_value_t = 512)]
     block: u32,
-    /// Size of the drive. Larger than the caches, or it measures those.
+    /// Size of the drive, or of each with --gpu. Larger than the caches, or it measures those.
     #[arg(long, default_value = "256M")]
     size: Bytes,
     /// What the drive is made of.
