@@ -10,8 +10,8 @@ use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median};
 
 use super::{Drawn, Looker, Request, Shape, Stream};
-use crate::{Copies, Cores};
 use crate::beds::{Bed, BedTable, Media};
+use crate::{Copies, Cores};
 
 /// Bytes of a row, and of an LBA.
 const BLOCK: u32 = 512;
