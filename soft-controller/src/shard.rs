@@ -194,6 +194,10 @@ impl Shard {
             if ended.is_err() {
                 return core.fatal(progress);
             }
+            // What has disappeared answers nothing more, on no queue.
+            if !direct && core.is_gone() {
+                return progress;
+            }
         }
         self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
         if !self.held.is_empty() && self.release(core, &mut progress).is_err() {

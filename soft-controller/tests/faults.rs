@@ -178,6 +178,25 @@ fn gone_is_gone() {
     assert_eq!(page.bytes(0, PAGE), vec![0xdd; PAGE]);
 }
 
+/// Whichever queue comes first in a round: the drive is gone for the others of that round too.
+#[test]
+fn what_disappears_at_a_read_answers_no_other_queue() {
+    for other in [2, 3] {
+        let (mut host, page) = host();
+        host.create_pair(2, 16);
+        host.create_pair(3, 16);
+        page.memory.fill(0, PAGE, 0xdd);
+        host.drive.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ));
+        for qid in [1, other] {
+            host.submit(qid, read(&page));
+            host.submit(qid, read(&page));
+        }
+        host.turns(100);
+        assert!(host.poll(1).is_empty() && host.poll(other).is_empty(), "queue {other}");
+        assert_eq!(page.bytes(0, PAGE), vec![0xdd; PAGE], "queue {other}");
+    }
+}
+
 #[test]
 fn admin_commands_meet_the_same_faults() {
     let (mut host, _) = host();
