@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::data_type::{Int32Type, Int64Type};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::ColumnDescriptor;
 use warprow_layout::DType;
 
@@ -90,6 +91,9 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
             Some(dim) => shape_of_table(rows, dim, dtype),
             None => Err(format!("its {rows} vectors are not all of one length")),
         };
+        if let Ok((_, dim)) = shape {
+            groups_agree(&input, &metadata, (index, dim.into()), keys.map(|(index, ..)| index))?;
+        }
         match shape {
             Ok((rows, dim)) => found.tables.push(FileTable {
                 name,
@@ -105,6 +109,30 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
     }
     found.inputs.push(input);
     Ok(found)
+}
+
+/// Each group of rows has a vector of `dim` elements and an id for each of its rows: else those behind it would have others'. (A chunk whose pages have
+/// less than it says is found where it is read.)
+fn groups_agree(
+    input: &Input,
+    metadata: &ParquetMetaData,
+    (vectors, dim): (usize, u64),
+    keys: Option<usize>,
+) -> Result<(), FormatError> {
+    for (nth, group) in metadata.row_groups().iter().enumerate() {
+        let has = |column: usize| group.columns().get(column).and_then(|it| u64::try_from(it.num_values()).ok());
+        let rows = u64::try_from(group.num_rows()).ok();
+        let elements = rows.and_then(|rows| rows.checked_mul(dim));
+        if rows.is_none() || has(vectors) != elements || keys.is_some_and(|keys| has(keys) != rows) {
+            let counts =
+                [rows, keys.and_then(has), has(vectors)].map(|it| it.map_or("none".into(), |it| it.to_string()));
+            let [rows, ids, elements] = counts;
+            return Err(input.damaged(format!(
+                "group {nth} of its rows has {rows} rows, {ids} ids and {elements} elements of vectors, where each has {dim}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn name_of(column: &ColumnDescriptor) -> String {
@@ -179,5 +207,44 @@ fn source(inputs: &[Arc<Input>]) -> Result<Source, FormatError> {
     match inputs.first() {
         Some(input) => Source::open(input),
         None => Err(FormatError::damaged(Path::new(""), "no file is open")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, RowGroupMetaData};
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+
+    /// Groups of (rows, ids, elements of vectors).
+    fn metadata(groups: &[(i64, i64, i64)]) -> ParquetMetaData {
+        let schema = "message m { required int64 id; required group v (LIST) { repeated group list { required float element; } } }";
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(parse_message_type(schema).unwrap())));
+        let group = |&(rows, ids, elements): &(i64, i64, i64)| {
+            let chunk = |(column, values)| {
+                ColumnChunkMetaData::builder(schema.column(column)).set_num_values(values).build().unwrap()
+            };
+            let chunks = [(0, ids), (1, elements)].map(chunk).to_vec();
+            RowGroupMetaData::builder(schema.clone()).set_num_rows(rows).set_column_metadata(chunks).build().unwrap()
+        };
+        let rows = groups.iter().map(|it| it.0).sum();
+        let file = FileMetaData::new(1, rows, None, None, schema.clone(), None);
+        ParquetMetaData::new(file, groups.iter().map(group).collect())
+    }
+
+    #[test]
+    fn groups_whose_ids_belong_to_others_vectors_are_damage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let input = Input::open(file.path()).unwrap();
+        let check = |groups: &[(i64, i64, i64)], keys| groups_agree(&input, &metadata(groups), (1, 4), keys);
+        check(&[(10, 10, 40), (0, 0, 0), (3, 3, 12)], Some(0)).unwrap();
+        // The sums are right.
+        for groups in [[(10, 10, 44), (3, 3, 8)], [(10, 11, 40), (3, 2, 12)], [(11, 10, 40), (2, 3, 12)]] {
+            let error = check(&groups, Some(0)).unwrap_err();
+            assert!(error.to_string().contains("group 0 of its rows has"), "{error}");
+        }
+        check(&[(10, 11, 40), (3, 2, 12)], None).expect("nobody asks for ids");
+        assert!(check(&[(-1, -1, -4), (1, 1, 4)], Some(0)).is_err());
     }
 }
