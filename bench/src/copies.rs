@@ -1,7 +1,7 @@
 //! What a machine lets threads copy side by side: random blocks out of memory, without a ring, a drive or a GPU. Where that does not scale,
 //! nothing that moves the same data can.
 
-use std::sync::Barrier;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,19 +54,22 @@ impl Copies {
 
     /// All of them for `time`, thread `n` where `cores` has its nth that answers: blocks a second of each. Every block is compared by its number.
     pub fn round(&self, cores: Option<&Cores>, time: Duration, seed: u64) -> anyhow::Result<Vec<f64>> {
-        let start = Barrier::new(self.sources.len());
+        // All begin when the last is there; if one cannot be had, none does.
+        let go = OnceLock::new();
+        let go = &go;
         thread::scope(|scope| {
             let threads: Vec<_> = (self.sources.iter().enumerate())
                 .map(|(nth, source)| {
                     let random = Random::new(seed ^ nth as u64);
-                    let work = || {
-                        start.wait();
-                        source.copy(self.block, time, random)
-                    };
-                    Cores::answering(cores, nth, || scope.spawn(work))
+                    let work = move || if *go.wait() { source.copy(self.block, time, random) } else { Ok(0.0) };
+                    Cores::answering(cores, nth, || thread::Builder::new().spawn_scoped(scope, work))
                 })
                 .collect();
-            threads.into_iter().map(|it| it.join().ok().context("a thread that copies panicked")?).collect()
+            let _ = go.set(threads.iter().all(Result::is_ok));
+            let joined = |it: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
+                it?.join().ok().context("a thread that copies panicked")?
+            };
+            threads.into_iter().map(joined).collect()
         })
     }
 }

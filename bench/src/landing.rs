@@ -105,20 +105,25 @@ impl Looker {
         for (number, ids) in (first..).zip(&mut self.ids) {
             batches.fill(number, ids);
         }
-        for (rows, buffer) in self.rows.iter_mut().zip(&mut self.buffers) {
+        // Whoever fails meets the others all the same.
+        let poisoned = self.rows.iter_mut().zip(&mut self.buffers).try_for_each(|(rows, buffer)| {
             let rows = if landing { buffer.elements_mut()? } else { &mut rows[..] };
             rows.as_mut_bytes().fill(POISON);
-        }
+            anyhow::Ok(())
+        });
         ready.wait();
         let began = Instant::now();
-        for ((ids, rows), buffer) in self.ids.iter().zip(&mut self.rows).zip(&mut self.buffers) {
+        let outputs = self.rows.iter_mut().zip(&mut self.buffers);
+        let looked_up = self.ids.iter().zip(outputs).try_for_each(|(ids, (rows, buffer))| {
             let rows = if landing { Rows::Buffer(buffer) } else { Rows::F32(rows) };
             let report = self.slot.lookup(&Batch::new(ids, self.batch), &mut Output::new(rows, self.dim))?;
             taken.add(&report);
-        }
+            anyhow::Ok(())
+        });
         let took = began.elapsed();
         // Comparing takes time of others that are still at it.
         ready.wait();
+        poisoned.and(looked_up)?;
         for ((ids, rows), buffer) in self.ids.iter().zip(&self.rows).zip(&self.buffers) {
             let rows: &[f32] = if landing { buffer.elements()? } else { rows };
             let answer = Answer { rows: rows.as_bytes(), stride: content.row_bytes(), mask: None };

@@ -113,7 +113,8 @@ impl OutputBuffer {
         Ok(<[O]>::mut_from_bytes(bytes).unwrap_or_default())
     }
 
-    /// Takes the buffer out of quarantine, if no command can write to it any more: its queues were brought back, or its drives reset.
+    /// Takes the buffer out of quarantine, if no command can write to it any more: its queues were brought back, or its drives reset. What lies in it then
+    /// at rows whose mask is 0 is anything: late data may have come after these were zeroed.
     ///
     /// # Errors
     /// [`OutputBufferError::Quarantined`].

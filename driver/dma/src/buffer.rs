@@ -97,8 +97,9 @@ impl DmaBuffer {
         }
         // SAFETY: inside the mapping and initialised, since its pages are. Nobody writes while the result lives: handles of the memory are
         // `self.memory`, which does so by `&mut self` only; what functions have, through which devices reach it, carrying out
-        // commands that name it; and those in `mapped`. Nobody was given another before, and all that could name it in a command was made
-        // of the latter, each of which `reclaim` has found to be the only one since the memory was last lent.
+        // commands that name it; and those in `mapped`. Nobody was given another before, and whoever sends commands makes them of the latter and
+        // holds it (see the type; of an IOVA that was noted and outlived it the compiler sees nothing, as of one that was made up), each of
+        // which `reclaim` has found to be the only one since the memory was last lent.
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.memory.len()) })
     }
 

@@ -44,6 +44,10 @@ impl<'a> Hybrid<'a> {
             return Err(CutOff);
         }
         self.left -= count;
+        // Numbers of no bits take no bytes, however they are packed.
+        if self.width == 0 {
+            return Ok(Some(Run::Same(0, count)));
+        }
         Ok(Some(if header & 1 == 0 {
             let bytes = self.bytes.split_off(..self.width.div_ceil(8) as usize).ok_or(CutOff)?;
             let value = bytes.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte));

@@ -10,7 +10,7 @@ use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::MAX_PAGE_VALUES;
-use super::source::{Headers, Source, guarded};
+use super::source::{Headers, MAX_PAGE_BYTES, Source, guarded};
 use crate::error::FormatError;
 
 /// Bytes that pages which are unpacked together unpack to, or their values take, about; and how many there are at most.
@@ -28,9 +28,18 @@ pub(super) struct Piece {
     pub(super) dictionary: Option<Bytes>,
     /// Bytes that they unpack to.
     pub(super) unpacked: u64,
+    /// Bytes that they are packed in.
+    packed: u64,
 }
 
 impl Piece {
+    /// Bytes of memory that it takes while it is unpacked into values of `size` bytes. A dictionary is counted for each piece that has it: chunks of which
+    /// each has a large one and a few values are many at a time.
+    pub(super) fn cost(&self, size: u64) -> u64 {
+        let dictionary = self.dictionary.as_ref().map_or(0, |it| it.len() as u64);
+        self.packed + self.unpacked + self.values * size + dictionary
+    }
+
     /// Its pages, unpacked.
     pub(super) fn unpack(
         &self,
@@ -79,8 +88,11 @@ impl Chunk {
         self.reader.skip_next_page()?;
         // Where the next one begins, this one ends.
         let end = if self.reader.peek_next_page()?.is_some() { self.headers.last().0 } else { self.end };
-        let len = i32::try_from(end.saturating_sub(at));
-        let len = len.map_err(|_| ParquetError::General(format!("the page at byte {at} has 2 GiB or more")))?;
+        let len = i32::try_from(end.saturating_sub(at)).ok().filter(|&len| len as u64 <= MAX_PAGE_BYTES);
+        let len = len.ok_or_else(|| {
+            let what = format!("the page at byte {at} has more than {MAX_PAGE_BYTES} bytes: write smaller pages");
+            ParquetError::General(what)
+        })?;
         let at = PageLocation { offset: at as i64, compressed_page_size: len, first_row_index: 0 };
         Ok(Some(Header { at, metadata, unpacked }))
     }
@@ -117,8 +129,15 @@ impl Pieces {
                 },
             };
             let group = self.group;
-            let mut piece =
-                Piece { group, pages: Vec::new(), values: 0, first: self.first, dictionary: None, unpacked: 0 };
+            let mut piece = Piece {
+                group,
+                pages: Vec::new(),
+                values: 0,
+                first: self.first,
+                dictionary: None,
+                unpacked: 0,
+                packed: 0,
+            };
             while piece.unpacked.max(piece.values * self.size) < PIECE && piece.pages.len() < PAGES {
                 let Some(found) = guarded(&source.path, || chunk.next())? else { break };
                 if found.metadata.is_dict {
@@ -127,7 +146,8 @@ impl Pieces {
                         break;
                     }
                     let pages = vec![found.at];
-                    let alone = Piece { group, pages, values: 0, first: 0, dictionary: None, unpacked: found.unpacked };
+                    let unpacked = found.unpacked;
+                    let alone = Piece { group, pages, values: 0, first: 0, dictionary: None, unpacked, packed: 0 };
                     chunk.dictionary = Some(guarded(&source.path, || dictionary(&source, self.column, &alone))?);
                     continue;
                 }
@@ -141,6 +161,7 @@ impl Pieces {
                     let what = format!("a page has {values} values; at most {most} are read: write smaller pages");
                     return Err(damaged(what));
                 }
+                piece.packed += found.at.compressed_page_size as u64;
                 piece.pages.push(found.at);
                 piece.values += values;
                 piece.unpacked += found.unpacked;
@@ -149,6 +170,10 @@ impl Pieces {
                 if !self.first.is_multiple_of(self.dim) {
                     let (row, length) = (self.first / self.dim, self.first % self.dim);
                     return Err(damaged(format!("row {row} has {length} values, others {}", self.dim)));
+                }
+                // Else the rows of the groups behind would come in their place.
+                if chunk.left != 0 {
+                    return Err(damaged(format!("group {group} of its rows ends {} values early", chunk.left)));
                 }
                 (self.chunk, self.group) = (None, self.group + 1);
                 continue;

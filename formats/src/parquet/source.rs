@@ -17,7 +17,7 @@ use crate::error::FormatError;
 use crate::input::Input;
 
 /// Bytes that a page may be unpacked to.
-const MAX_PAGE_BYTES: u64 = 256 << 20;
+pub(super) const MAX_PAGE_BYTES: u64 = 256 << 20;
 
 /// Calls the library, of which a panic is one more way to say that a file is damaged.
 pub(crate) fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FormatError> {

@@ -68,7 +68,7 @@ impl VectorColumn {
         while !self.is_over && self.crew.wants(AHEAD) {
             match self.pieces.next() {
                 Ok(Some(piece)) => {
-                    let cost = piece.unpacked + piece.values * self.size as u64;
+                    let cost = piece.cost(self.size as u64);
                     self.crew.give(piece, cost);
                 }
                 Ok(None) => self.is_over = true,

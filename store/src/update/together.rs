@@ -145,10 +145,13 @@ impl Store {
     /// # Errors
     /// Those of `compact`: [`VolumeError::Rewriting`] when that has taken longer.
     pub fn compact_within(&self, generation: u64, patience: Duration) -> Result<usize, StoreError> {
-        let until = Instant::now() + patience;
+        // `None`: for ever.
+        let until = Instant::now().checked_add(patience);
         loop {
             match self.compact(generation) {
-                Err(error) if is_rewriting(&error) && Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(error) if is_rewriting(&error) && until.is_none_or(|until| Instant::now() < until) => {
+                    std::thread::sleep(PAUSE);
+                }
                 done => return done,
             }
         }
@@ -191,6 +194,10 @@ impl Store {
         (table, rows): (&str, u64),
         ranks: &[u64],
     ) -> Result<Option<Begun>, StoreError> {
+        // Before anything is sealed: the next update would need another chunk for nothing, each time that this is tried.
+        if self.shared.volume.is_rewriting(generation) {
+            return Err(VolumeError::Rewriting { generation }.into());
+        }
         // Other tables may have got keys by a compaction, and this one another place.
         let located = self.locate_in(generation, table)?;
         let created = || Err(StoreError::CreatedKeys { generation });
