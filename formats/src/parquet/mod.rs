@@ -54,6 +54,10 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
         _ => None,
     });
     let keys = match &options.key_column {
+        Some(wanted) if keys.clone().filter(|(_, name, _)| *name == wanted).count() > 1 => {
+            let what = format!("it has several columns {wanted:?} of whole numbers");
+            return Err(input.error(Kind::Unclear, what, "give the columns names of their own"));
+        }
         Some(wanted) => Some(keys.find(|(_, name, _)| *name == wanted).ok_or_else(|| {
             let all: Vec<&str> = columns.iter().map(|(name, _)| &**name).collect();
             let what = format!("it has no column {wanted:?} of whole numbers; its columns are {}", all.join(", "));
@@ -107,6 +111,15 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
             Err(reason) => found.skipped.push((name, reason)),
         }
     }
+    if let Some((_, twice)) = found
+        .tables
+        .iter()
+        .enumerate()
+        .find(|(at, it)| found.tables.iter().take(*at).any(|other| other.name == it.name))
+    {
+        let what = format!("it has several columns of vectors called {:?}", twice.name);
+        return Err(input.error(Kind::Unclear, what, "give the columns names of their own"));
+    }
     found.inputs.push(input);
     Ok(found)
 }
@@ -130,8 +143,15 @@ fn groups_agree(metadata: &ParquetMetaData, (vectors, dim): (usize, u64), keys: 
     Ok(())
 }
 
+/// Its path, as `a.b` where it is part of a group, without what only says that it is a list.
 fn name_of(column: &ColumnDescriptor) -> String {
-    column.path().parts().first().cloned().unwrap_or_default()
+    let parts = column.path().parts();
+    let of_list = match (column.max_rep_level(), parts.len()) {
+        (0, _) | (_, 0 | 1) => 0,
+        (_, 2) => 1,
+        _ => 2,
+    };
+    parts[..parts.len() - of_list].join(".")
 }
 
 enum Column {
@@ -226,6 +246,23 @@ mod tests {
         let rows = groups.iter().map(|it| it.0).sum();
         let file = FileMetaData::new(1, rows, None, None, schema.clone(), None);
         ParquetMetaData::new(file, groups.iter().map(group).collect())
+    }
+
+    #[test]
+    fn columns_have_their_paths_for_names() {
+        let schema = "message m {
+            required int64 id;
+            required group s { required int64 id; }
+            required group v (LIST) { repeated group list { required float element; } }
+            required group old (LIST) { repeated float array; }
+            required group e {
+                required group user (LIST) { repeated group list { required float element; } }
+                required group item (LIST) { repeated group list { required float element; } }
+            }
+        }";
+        let schema = SchemaDescriptor::new(Arc::new(parse_message_type(schema).unwrap()));
+        let names: Vec<String> = schema.columns().iter().map(|column| name_of(column)).collect();
+        assert_eq!(names, ["id", "s.id", "v", "old", "e.user", "e.item"]);
     }
 
     #[test]

@@ -216,6 +216,14 @@ fn dynamicemb_dumps() {
     refused(dir.path(), Kind::Disagree, "different world sizes");
 }
 
+/// Written by pyarrow with checksums of pages, one bit flipped then; and with two columns of one name.
+#[test]
+fn parquet_pages_are_checked_where_they_can_be_and_names_are_ones() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    refused(&golden.join("flipped_crc.parquet"), Kind::Damaged, "CRC checksum mismatch");
+    refused(&golden.join("twice.parquet"), Kind::Unclear, "several columns of vectors called \"v\"");
+}
+
 /// Sound files of every format that is one file or a folder, with how to read them.
 fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
     let array = npy_bytes("<f4", 9, 4, &data(144, 1));

@@ -37,7 +37,8 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        if !found.is_empty() && !found.starts_with(MAGIC) {
+        // Cut off in the magic it is still one; of zeros it may be anybody's.
+        if !found.starts_with(MAGIC) && !MAGIC.starts_with(&found) {
             return Err(failed(io::Error::other("it is a file of something else, and was left as it is")));
         }
         let records = found.strip_prefix(&head[..]).unwrap_or_default().chunks_exact(RECORD);
