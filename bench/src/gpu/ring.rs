@@ -113,7 +113,8 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
     let looker = Looker::new(&plan, stream, &request)?;
-    let copies = Copies::new(setup.threads, setup.size, BLOCK as usize)?;
+    // In a long run nobody looks at what copies do.
+    let copies = (setup.commands == 0).then(|| Copies::new(setup.threads, setup.size, BLOCK as usize)).transpose()?;
     let (mut slowest_copies, mut sums_of_copies) = (Vec::new(), Vec::new());
     let (mut by_thread, mut copies_by_thread) = (Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new());
     let (mut slowest, mut fastest, mut sums) = (Vec::new(), Vec::new(), Vec::new());
@@ -138,8 +139,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
             fastest.push(own.iter().copied().fold(0.0, f64::max));
             by_thread.push(own);
         }
-        // In a long run nobody looks at what copies do.
-        if lookups > 0 && setup.commands == 0 {
+        if let Some(copies) = copies.as_ref().filter(|_| lookups > 0) {
             std::thread::sleep(QUIET);
             let own = copies.round(cores.as_ref(), COPYING, setup.seed ^ lookups)?;
             slowest_copies.push(own.iter().copied().fold(f64::INFINITY, f64::min));

@@ -68,7 +68,7 @@ pub fn set(extent: Extent) -> Vec<Program> {
             "--seconds 0.5 --limit 1800",
         ),
         program("ring-resident", "ring", gpu, "--gpu --controller gpu --size 1G", "--gpu --controller gpu --size 4G"),
-        program("ring-gpu", "ring", gpu, "--gpu --size 1G --rounds 5", "--gpu --size 2G"),
+        program("ring-gpu", "ring", gpu, "--gpu --size 128M --rounds 5", "--gpu"),
         program("dram", "dram", gpu, "--quick --runs 5 --torch no", "--quick"),
         program(
             "dram-sms",
