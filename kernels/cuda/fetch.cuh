@@ -133,21 +133,27 @@ DEVICE bool share_window(const QueueDescriptor& queue, u64 at, u64 end, u64 next
     return next_at >= end && next_at - end <= queue.window >> 8 && (at ^ (next_end - 1)) >> (queue.window & 0xff) == 0;
 }
 
+// Where rows share no window, TEAM lanes walk a part of the share together, so many uniques a step: a sector of 32 B of them.
+constexpr u32 TEAM = 4, TEAMS = BATCH / TEAM;
+
 // What the submitting block of a drive reads: its share of the uniques. The tag of a command is the first unique that its LBAs hold.
 //
+// A share of several batches is cut into as many parts as there are teams of lanes, and all teams walk theirs at the same time. So a batch is
+// spread over the share: neighbours may lie on one die of a flash drive, whoever wrote them, and a place is used again only when
+// all of its batch was answered.
+//
 // Rows of one LBA share a command. So do those of a window (QueueDescriptor), in their order and as far as a tile of BATCH uniques of the share goes, which
-// is so wherever batches begin: `take` finds the rows of a command as `fill` did. A command reads from the first LBA that is wanted to the last.
-// If a medium fails, the rows of such a command are read again, each LBA by itself, when everything else was: a second pass over the
-// share, of rows whose status says so.
+// is so wherever batches begin: `take` finds the rows of a command as `fill` did. Tiles then follow each other, and are not walked by teams. A command reads from
+// the first LBA that is wanted to the last. If a medium fails, the rows of such a command are read again, each LBA by itself, when everything else was: a second
+// pass over the share, of rows whose status says so.
 struct Rows {
     const Lookup& p;
     const QueueDescriptor& queue;
-    u32 cursor;  // the next unique to look at
     const u32 begin, end;
 
-    // What all lanes share.
+    // What all lanes share. Homes stand beside those of their neighbours: of a tile, or of a team.
     struct Tile {
-        u64 homes[BATCH + 1];
+        u64 homes[TEAMS * (TEAM + 2)];
         u64 ends[BATCH + 1];           // behind each row's last LBA; with a window
         u64 bytes;
         u32 room[BATCH / 32];
@@ -159,14 +165,27 @@ struct Rows {
     };
     Tile& tile;
     Checks& checks;
+    const u32 part = part_of(queue, end - begin);  // uniques of a team; 0: there are none, a step is a tile
+    u32 position = 0;       // the next to look at: lane position % BATCH of step position / BATCH
     u32 flying = 0;         // batches that were filled and are not finished
     u32 parts = 0;          // commands of the second pass
     bool parting = false;   // it has begun
 
+    // Of this lane, in a team: the step that it was at last, its home there and in the next, and of the first lane that of the unique before.
+    u32 step = NOTHING;
+    Home own{}, ahead{};
+    u64 before = 0;
+
+    METHOD static u32 part_of(const QueueDescriptor& queue, u32 share) {
+        if (queue.window != 0 || share <= BATCH) return 0;
+        return ((share - 1) / BATCH + 1) * TEAM;
+    }
+
     METHOD u64 gate() const { return p.gate; }
     METHOD u64 launch() const { return at<SlotState>(p.slot)->launch; }
     METHOD u64 lba_of(u32 unique) const { return ::lba_of(p, unique); }
-    METHOD bool more() const { return cursor < end || (flying == 0 && !parting && tile.split != 0); }
+    METHOD u32 positions() const { return part != 0 ? part / TEAM * BATCH : end - begin; }
+    METHOD bool more() const { return position < positions() || (flying == 0 && !parting && tile.split != 0); }
     METHOD bool has_windows() const { return queue.window != 0 && !parting; }
 
     METHOD bool reads_again(u32 place, u32 status) {
@@ -178,32 +197,70 @@ struct Rows {
         return false;
     }
 
+    // No drive's where there is no such unique.
+    METHOD Home home_at(u32 unique) const {
+        Home home{};
+        home.at = ~0ull;
+        if (unique < end) home = home_of(p, at<const u64>(p.unique)[unique]);
+        return home;
+    }
+
+    // Puts the homes of a step's uniques into the tile, and those of their neighbours; `entry` is where this lane's is. Behind a tile's last there is none.
+    METHOD u32 look(u32 first, u32& entry, Home& home) {
+        const u32 t = threadIdx.x;
+        if (part == 0) {
+            home = home_at(begin + first + t);
+            entry = t + 1;
+            if (t == 0) tile.homes[0] = first != 0 ? home_at(begin + first - 1).at : ~0ull;
+            if (has_windows()) tile.ends[entry] = home.at + home.lbas;
+            tile.homes[entry] = home.at;
+            return begin + first + t;
+        }
+        const u32 team = t / TEAM, member = t % TEAM, now = first / BATCH, unique = begin + team * part + now * TEAM + member;
+        if (now != step) {
+            const u64 last = __shfl_sync(FULL, own.at, t % 32 | (TEAM - 1));
+            if (now == 0) {
+                own = home_at(unique);
+                before = member == 0 && team != 0 ? home_at(unique - 1).at : ~0ull;
+            } else {
+                own = ahead;
+                before = last;
+            }
+            // The first that is behind a part is a neighbour of it.
+            ahead = home_at(unique + TEAM);
+            step = now;
+        }
+        entry = team * (TEAM + 2) + 1 + member;
+        tile.homes[entry] = own.at;
+        if (member == 0) {
+            tile.homes[entry - 1] = before;
+            tile.homes[entry + TEAM] = ahead.at;
+        }
+        home = own;
+        return unique;
+    }
+
     // Fills a batch with commands for the LBAs that hold the next uniques; how many there are.
     METHOD u32 fill(Ring& s, const Batch& batch) {
         const u32 t = threadIdx.x;
-        if (cursor >= end) {
-            cursor = begin;
+        if (position >= positions()) {
+            position = 0;
             parting = true;
         }
         if (t < BATCH_WORDS) tile.joined[batch.slot * BATCH_WORDS + t] = 0;
         u32 filled = 0;
-        while (filled < BATCH && cursor < end) {
-            // The homes of a tile of uniques, and of the one before.
-            const u32 first = has_windows() ? cursor - (cursor - begin) % BATCH : cursor, unique = first + t;
-            Home home{};
-            home.at = ~0ull;
-            if (unique < end) home = home_of(p, at<const u64>(p.unique)[unique]);
-            tile.homes[t + 1] = home.at;
-            if (t == 0) {
-                tile.homes[0] = first > begin ? home_of(p, at<const u64>(p.unique)[first - 1]).at : ~0ull;
-                tile.next = first + BATCH;
-            }
-            if (has_windows()) tile.ends[t + 1] = home.at + home.lbas;
+        // What a step more would hardly add to is full enough.
+        while (filled < BATCH - BATCH / 8 && position < positions()) {
+            const u32 first = position - position % BATCH;
+            u32 entry;
+            Home home;
+            const u32 unique = look(first, entry, home);
+            if (t == 0) tile.next = first + BATCH;
             __syncthreads();
-            const bool here = unique >= cursor && unique < end && (u32)(home.at >> 48) == queue.drive;
-            const bool mine = here && !joins(t) && (!parting || at<const u8>(p.status)[unique] == ROW_AGAIN);
+            const bool here = first + t >= position && unique < end && (u32)(home.at >> 48) == queue.drive;
+            const bool mine = here && !joins(entry) && (!parting || at<const u8>(p.status)[unique] == ROW_AGAIN);
             // What goes on from another tile has its command there.
-            const bool ends = has_windows() && here && home.at != tile.homes[0] && (t + 1 == BATCH || !joins(t + 1));
+            const bool ends = has_windows() && here && home.at != tile.homes[0] && (t + 1 == BATCH || !joins(entry + 1));
             u32 total;
             const u32 number = filled + block_scan<BATCH>(mine, tile.room, total);
             u64 behind = home.at + home.lbas;
@@ -217,17 +274,17 @@ struct Rows {
             if (mine && number < BATCH) {
                 const u32 lbas = (u32)(behind - home.at), place = batch.slot * BATCH + number;
                 put_command(queue, s, batch, number, home.at & 0xffffffffffffull, lbas, unique);
-                // The tile's last may share its command with the next tile's first.
-                const bool alone = unique + 1 == end || (t + 1 < BATCH && !joins(t + 1));
+                // A tile's last may share its command with the next tile's first.
+                const bool alone = unique + 1 == end || ((part != 0 || t + 1 < BATCH) && !joins(entry + 1));
                 tile.alone[place] = alone && home.byte < 4096 ? home.row_bytes << 12 | home.byte : 0;
                 if (lbas > home.lbas) atomicOr(&tile.joined[place / 32], 1u << place % 32);
                 atomicAdd(&tile.bytes, (u64)lbas << queue.lba_shift);
             } else if (mine) {
-                atomicMin(&tile.next, unique);
+                atomicMin(&tile.next, first + t);
             }
             __syncthreads();
             filled = filled + total < BATCH ? filled + total : BATCH;
-            cursor = tile.next < end ? tile.next : end;
+            position = tile.next;
             __syncthreads();
         }
         flying += filled != 0;
@@ -235,12 +292,12 @@ struct Rows {
         return filled;
     }
 
-    // Whether the command for row `t` of the tile is that of the row before.
-    METHOD bool joins(u32 t) const {
-        const u64 before = tile.homes[t], home = tile.homes[t + 1];
+    // Whether the command for the row of an entry of the tile is that of the row before.
+    METHOD bool joins(u32 entry) const {
+        const u64 before = tile.homes[entry - 1], home = tile.homes[entry];
         if (before == home) return true;
         // What goes on from another tile takes in no other LBA here.
-        return has_windows() && before != tile.homes[0] && share_window(queue, before, tile.ends[t], home, tile.ends[t + 1]);
+        return has_windows() && before != tile.homes[0] && share_window(queue, before, tile.ends[entry - 1], home, tile.ends[entry]);
     }
 
     // Copies what has landed to staging; the block's warps share the commands. Each lane follows the rows of one: those that are of
@@ -308,7 +365,7 @@ DEVICE void submit(const Lookup& p, const QueueDescriptor& queue, const u32 begi
     SHARED Checks checks;
     if (threadIdx.x == 0) tile.bytes = tile.split = 0;
     begin_checks(p, checks);
-    Rows rows{p, queue, begin, begin, end, tile, checks};
+    Rows rows{p, queue, begin, end, tile, checks};
     const Driven driven = drive(queue, s, rows);
     if (threadIdx.x != 0) return;
     SlotState& slot = *at<SlotState>(p.slot);
