@@ -85,16 +85,24 @@ template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& p, Scratc
 }
 
 KERNEL __launch_bounds__(MARK_THREADS) warprow_hash(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     collect<true, false>(p, scratch_of_block(), collector_of_block());
 }
 KERNEL __launch_bounds__(MARK_THREADS) warprow_list(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     collect<false, false>(p, scratch_of_block(), collector_of_block());
 }
 // Of executors that follow updates.
 KERNEL __launch_bounds__(MARK_THREADS) warprow_hash_updated(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     collect<true, true>(p, scratch_of_block(), collector_of_block());
 }
 KERNEL __launch_bounds__(MARK_THREADS) warprow_list_updated(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     collect<false, true>(p, scratch_of_block(), collector_of_block());
 }
 
@@ -120,6 +128,8 @@ DEVICE void tell_uniques(const Lookup& p, SlotState& slot, u32 count, u64 key) {
 
 // Numbers the different keys, which are sorted, by their slots in the hash table. grid: by ids.
 KERNEL warprow_rank(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     const u64 threads = (u64)gridDim.x * blockDim.x, *words = words_of(p, p.sweeps);
@@ -163,6 +173,8 @@ DEVICE u32 uniques_before(const Lookup& p, u32 tile, u32 own) {
 
 // Numbers the different keys among all, which are sorted, and writes the number of each position. grid: any.
 KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     if (!is_admitted(p)) return;
     Numbering& s = numbering_of_block();
     SlotState& slot = *at<SlotState>(p.slot);

@@ -423,21 +423,30 @@ template <bool POOLED, bool RICH> DEVICE void expand(const Lookup& p, const u32 
 
 // Kernels of their own, for the one needs more registers than the other. grid: by output.
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_expand_rows(const Lookup p, const u32 how) {
+    wait_for_previous();
+    if (!(how & EXPANSION_ENDS)) let_next_come();
     expand<false, false>(p, how, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_bags(const Lookup p, const u32 how) {
+    wait_for_previous();
+    if (!(how & EXPANSION_ENDS)) let_next_come();
     expand<true, false>(p, how, scratch_of_block());
 }
 // Of RICH plans.
 KERNEL __launch_bounds__(EXPAND_THREADS, 4) warprow_expand_rich_rows(const Lookup p, const u32 how) {
+    wait_for_previous();
+    if (!(how & EXPANSION_ENDS)) let_next_come();
     expand<false, true>(p, how, scratch_of_block());
 }
 KERNEL __launch_bounds__(EXPAND_THREADS, 2) warprow_expand_rich_bags(const Lookup p, const u32 how) {
+    wait_for_previous();
+    if (!(how & EXPANSION_ENDS)) let_next_come();
     expand<true, true>(p, how, scratch_of_block());
 }
 
 // Clears what was set to find uniques. grid: by uniques.
 KERNEL __launch_bounds__(EXPAND_THREADS) warprow_finish(const Lookup p) {
+    wait_for_previous();
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;

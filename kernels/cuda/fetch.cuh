@@ -171,10 +171,9 @@ struct Rows {
     u32 parts = 0;          // commands of the second pass
     bool parting = false;   // it has begun
 
-    // Of this lane, in a team: the step that it was at last, its home there and in the next, and of the first lane that of the unique before.
+    // Of this lane, in a team: the step that it was at last, its home there and in the next.
     u32 step = NOTHING;
     Home own{}, ahead{};
-    u64 before = 0;
 
     METHOD static u32 part_of(const QueueDescriptor& queue, u32 share) {
         if (queue.window != 0 || share <= BATCH) return 0;
@@ -217,26 +216,27 @@ struct Rows {
             return begin + first + t;
         }
         const u32 team = t / TEAM, member = t % TEAM, now = first / BATCH, unique = begin + team * part + now * TEAM + member;
+        entry = team * (TEAM + 2) + 1 + member;
         if (now != step) {
-            const u64 last = __shfl_sync(FULL, own.at, t % 32 | (TEAM - 1));
+            u64 before;
             if (now == 0) {
                 own = home_at(unique);
                 before = member == 0 && team != 0 ? home_at(unique - 1).at : ~0ull;
             } else {
                 own = ahead;
-                before = last;
+                before = __shfl_sync(FULL, tile.homes[entry], t % 32 | (TEAM - 1));
             }
             // The first that is behind a part is a neighbour of it.
             ahead = home_at(unique + TEAM);
             step = now;
+            tile.homes[entry] = own.at;
+            if (member == 0) {
+                tile.homes[entry - 1] = before;
+                tile.homes[entry + TEAM] = ahead.at;
+            }
         }
-        entry = team * (TEAM + 2) + 1 + member;
-        tile.homes[entry] = own.at;
-        if (member == 0) {
-            tile.homes[entry - 1] = before;
-            tile.homes[entry + TEAM] = ahead.at;
-        }
-        home = own;
+        // Its first word lies in the tile for as long as the step does: registers are few.
+        home = Home{tile.homes[entry], own.byte, own.lbas, own.row_bytes};
         return unique;
     }
 
@@ -409,8 +409,11 @@ DEVICE Share share_of(const Lookup& p, u32 set, u32 drive, u64 launch) {
 }
 
 // grid: sets * drives submitting blocks, then gatherers. Block (set, drive) owns that queue until it exits. The sets whose queue on a
-// drive takes commands share its rows; where none does, they fail.
-KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup p) {
+// drive takes commands share its rows; where none does, they fail. `early`: the next kernel's blocks are few, and may come at once; others would
+// keep other work from the GPU for as long as drives take.
+KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup p, const u32 early) {
+    wait_for_previous();
+    if (early) let_next_come();
     if (!is_admitted(p)) return;
     const SlotState& slot = *at<SlotState>(p.slot);
     u32 submitters = p.sets * p.drives;

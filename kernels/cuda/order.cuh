@@ -82,6 +82,20 @@ __device__ __forceinline__ u64 now() {
     return value;
 }
 
+// Programmatic dependent launch: blocks may be there before the kernel before has ended. Waits until it has, and what it stored is seen;
+// where a kernel begins behind the one before anyway, it does nothing.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel's blocks may come when all of this one's have said so or left; they wait as above.
+__device__ __forceinline__ void let_next_come() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Between two looks at something that has not come.
 __device__ __forceinline__ void pause(u32 nanoseconds) { __nanosleep(nanoseconds); }
 
@@ -107,6 +121,8 @@ static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void fence_sequential() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void fence_system() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+static inline void wait_for_previous() {}
+static inline void let_next_come() {}
 u64 now();
 void pause(u32 nanoseconds);
 

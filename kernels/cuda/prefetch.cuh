@@ -5,6 +5,7 @@
 // Behind `fetch`: rows are in staging, or have failed. The slot stays the launch's; of the ids nothing is needed any more; and the queues
 // are at rest, so that nobody need wait for this launch to reset their drives. grid 1, block 1.
 KERNEL warprow_rest(const Lookup p) {
+    wait_for_previous();
     if (!is_admitted(p)) return;
     SlotState& slot = *at<SlotState>(p.slot);
     slot.missing_id = missing_id(p, slot.counters.first_missing);

@@ -308,6 +308,7 @@ constexpr u32 WALK_THREADS = 256;
 
 // grid 1, block 1.
 KERNEL warprow_begin(const Lookup p) {
+    let_next_come();
     if (admit(p)) pass_gate<true>(p);
 }
 
@@ -342,10 +343,14 @@ template <bool UPDATED> DEVICE void mark(const Lookup& p, Scratch& scratch) {
 }
 
 KERNEL warprow_mark(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     mark<false>(p, scratch_of_block());
 }
 // Of executors that follow updates.
 KERNEL warprow_mark_updated(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     mark<true>(p, scratch_of_block());
 }
 
@@ -376,6 +381,8 @@ template <class Visit> DEVICE void walk(const Lookup& p, const Walk& range, Visi
 
 // Counts the keys of each warp's part. grid: fixed; `place` has the same.
 KERNEL warprow_count(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     if (!is_admitted(p)) return;
     u32 warp = blockIdx.x * (WALK_THREADS / 32) + threadIdx.x / 32, warps = gridDim.x * (WALK_THREADS / 32);
     u32 sum = 0, dram = 0;
@@ -396,6 +403,8 @@ KERNEL warprow_count(const Lookup p) {
 
 // Writes the unique keys in ascending order, and how many lie before each 1,024.
 KERNEL warprow_place(const Lookup p) {
+    wait_for_previous();
+    let_next_come();
     if (!is_admitted(p)) return;
     SHARED u32 room[WALK_THREADS / 32];
     SHARED u32 totals[WALK_THREADS / 32];
@@ -577,9 +586,11 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& p, Scratch& scratch) {
 }
 
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup p) {
+    let_next_come();
     prepare<false>(p, scratch_of_block());
 }
 // Of executors that follow updates.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_updated(const Lookup p) {
+    let_next_come();
     prepare<true>(p, scratch_of_block());
 }

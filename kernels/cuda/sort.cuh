@@ -74,6 +74,8 @@ DEVICE u32 claim_tile(Sorting& sorting, u32 sweep, u32& room) {
 
 // Puts words in the order of one digit, and leaves those with the same in theirs. grid: any.
 KERNEL __launch_bounds__(SORT_THREADS) warprow_sweep(const Lookup p, const u32 sweep) {
+    wait_for_previous();
+    let_next_come();
     if (!is_admitted(p)) return;
     Sweep& s = sweep_of_block();
     Sorting& sorting = *at<Sorting>(p.sorting);

@@ -432,11 +432,12 @@ struct Named {
 #define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
 static const Named KERNELS[] = {
     NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
-    NAMED(warprow_prepare), NAMED(warprow_fetch), NAMED(warprow_finish), NAMED(warprow_rest), NAMED(warprow_mask),
+    NAMED(warprow_prepare), NAMED(warprow_finish), NAMED(warprow_rest), NAMED(warprow_mask),
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
     NAMED(warprow_hash), NAMED(warprow_hash_updated), NAMED(warprow_list), NAMED(warprow_list_updated), NAMED(warprow_rank), NAMED(warprow_number),
+    {"warprow_fetch", [] { warprow_fetch(*simt::parameters, simt::options->how); }},
     {"warprow_sweep", [] { warprow_sweep(*simt::parameters, simt::options->how); }},
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},

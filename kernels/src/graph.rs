@@ -4,7 +4,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphNode, CUstream};
+use cudarc::driver::sys::{
+    self, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphDependencyType, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUstream,
+};
 
 use warprow_gpu_queues::Gpu;
 
@@ -52,11 +54,24 @@ impl LookupGraph {
         for step in &this.steps {
             let mut parameters = step.parameters(&lookup);
             let (params, mut node) = (node_params(step, &mut parameters), ptr::null_mut());
-            let after: Vec<CUgraphNode> = this.nodes.last().copied().into_iter().collect();
+            let before = this.nodes.last();
+            let after: Vec<CUgraphNode> = before.filter(|_| !kernels.overlap()).copied().into_iter().collect();
             // SAFETY: the graph is one, the parameters are those of the function, and are copied.
             KernelError::check("a graph's kernel", unsafe {
                 sys::cuGraphAddKernelNode_v2(&mut node, this.graph, after.as_ptr(), after.len(), &params)
             })?;
+            if let Some(before) = before.filter(|_| kernels.overlap()) {
+                let edge = CUgraphEdgeData {
+                    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+                    to_port: 0,
+                    type_: CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+                    reserved: [0; 5],
+                };
+                // SAFETY: both are kernels of the graph, and the driver knows such edges.
+                KernelError::check("a graph's order", unsafe {
+                    sys::cuGraphAddDependencies_v2(this.graph, before, &node, &edge, 1)
+                })?;
+            }
             this.nodes.push(node);
         }
         // SAFETY: the graph is one; a handle is stored.

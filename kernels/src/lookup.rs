@@ -4,7 +4,10 @@ use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmodule, CUstream,
+};
 
 use warprow_gpu_queues::Gpu;
 
@@ -124,7 +127,7 @@ pub(crate) struct Step {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
-    /// The second parameter of `expand`, of [`expansion`], and of `sweep`, its number; the others have one.
+    /// The second parameter: of `expand`, of [`expansion`]; of `sweep`, its number; of `fetch`, whether the next may come early. The others have one.
     how: c_uint,
 }
 
@@ -201,6 +204,12 @@ impl Kernels {
         })
     }
 
+    /// Whether the blocks of each kernel may be there before the one before has ended (programmatic dependent launch): on compute
+    /// capability 9.0 and CUDA 12.3, as a graph too.
+    pub(crate) fn overlap(&self) -> bool {
+        self.gpu.capability().0 >= 9 && self.gpu.driver_version() >= 12030
+    }
+
     /// What a look-up of that kind and shape launches, in order.
     pub(crate) fn steps(&self, kind: Kind, lookup: &Lookup, shape: &Shape) -> impl Iterator<Item = Step> {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, how: 0 };
@@ -223,6 +232,8 @@ impl Kernels {
         let shared = shape.max_ids.clamp(SORTED_IDS, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
+        // One block of it on each SM, at most, may wait there for drives.
+        let fetch = |early| Step { how: u32::from(early && self.overlap()), ..fetch };
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         // Of bags two fit at once, and twice as many share the work better.
@@ -242,6 +253,7 @@ impl Kernels {
         let (hash, list) = (collect("the kernel `hash`", self.hash), collect("the kernel `list`", self.list));
         let finish = step("the kernel `finish`", self.finish, by_ids);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
+        let few = expand.blocks <= shape.sms;
         let expand = |how| Step { how, ..expand };
         let none = None;
         let sorted =
@@ -256,9 +268,9 @@ impl Kernels {
             Kind::Direct => {
                 ([none; 8], [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none])
             }
-            Kind::Small => (unique(Ahead::Small), [Some(fetch), Some(expand(expansion::ENDS)), none]),
-            Kind::Large => (unique(Ahead::Large), [Some(fetch), Some(expand(0)), Some(finish)]),
-            Kind::Ahead(ahead) => (unique(ahead), [Some(fetch), Some(rest), none]),
+            Kind::Small => (unique(Ahead::Small), [Some(fetch(few)), Some(expand(expansion::ENDS)), none]),
+            Kind::Large => (unique(Ahead::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
+            Kind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
             Kind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
             Kind::Rest(Ahead::Small) => ([none; 8], [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none]),
             Kind::Rest(Ahead::Large) => ([none; 8], [Some(expand(expansion::FETCHED)), Some(finish), none]),
@@ -280,25 +292,28 @@ impl Kernels {
         lookup: &Lookup,
         shape: &Shape,
     ) -> Result<(), KernelError> {
-        for step in self.steps(kind, lookup, shape) {
+        for (index, step) in self.steps(kind, lookup, shape).enumerate() {
             let mut parameters = step.parameters(lookup);
-            let (grid, none) = (step.blocks, ptr::null_mut());
+            let mut overlap = CUlaunchAttribute {
+                id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            };
+            let config = CUlaunchConfig {
+                gridDimX: step.blocks,
+                gridDimY: 1,
+                gridDimZ: 1,
+                blockDimX: step.threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: step.shared,
+                hStream: stream,
+                attrs: &mut overlap,
+                numAttrs: u32::from(self.overlap() && index != 0),
+            };
             // SAFETY: the function takes these parameters, or the first of them; the rest is the caller's promise.
             KernelError::check(step.what, unsafe {
-                let parameters = parameters.as_mut_ptr();
-                sys::cuLaunchKernel(
-                    step.function,
-                    grid,
-                    1,
-                    1,
-                    step.threads,
-                    1,
-                    1,
-                    step.shared,
-                    stream,
-                    parameters,
-                    none,
-                )
+                sys::cuLaunchKernelEx(&config, step.function, parameters.as_mut_ptr(), ptr::null_mut())
             })?;
         }
         Ok(())

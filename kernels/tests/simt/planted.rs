@@ -298,9 +298,8 @@ const PLANTED: &[Planted] = &[
         patch(
             "fetch.cuh",
             "            __syncthreads();\n            filled = filled + total < BATCH ? filled + total : BATCH;\n            \
-             cursor = tile.next < end ? tile.next : end;\n            __syncthreads();",
-            "            filled = filled + total < BATCH ? filled + total : BATCH;\n            cursor = tile.next < end ? \
-             tile.next : end;",
+             position = tile.next;\n            __syncthreads();",
+            "            filled = filled + total < BATCH ? filled + total : BATCH;\n            position = tile.next;",
         ),
     ),
     planted(
@@ -500,6 +499,24 @@ const PLANTED: &[Planted] = &[
         windows::case,
         12,
         patch("fetch.cuh", " + ((row.at - first) << queue.lba_shift) + row.byte;", " + row.byte;"),
+    ),
+    planted(
+        "a team that does not know the row before its part",
+        windows::case,
+        24,
+        patch("fetch.cuh", "member == 0 && team != 0 ? home_at(unique - 1).at : ~0ull", "~0ull"),
+    ),
+    planted(
+        "a team that does not know the row before its step",
+        windows::case,
+        24,
+        patch("fetch.cuh", "before = __shfl_sync(FULL, tile.homes[entry], t % 32 | (TEAM - 1));", "before = ~0ull;"),
+    ),
+    planted(
+        "a team that does not know the row behind its step",
+        windows::case,
+        24,
+        patch("fetch.cuh", "tile.homes[entry + TEAM] = ahead.at;", "tile.homes[entry + TEAM] = ~0ull;"),
     ),
     planted(
         "rows of a failed command that are not read again",
