@@ -12,6 +12,8 @@ use super::Kernels;
 
 /// How long the GPU holds the stream for what is being enqueued, at most.
 const LONGEST_HOLD: Duration = Duration::from_millis(500);
+/// So often whoever waits looks before it lets others on its core, among whom a drive's thread may be.
+const LOOKS: u32 = 1000;
 /// How long anything that is measured may take, by the clock.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -104,7 +106,12 @@ impl Stream {
         let _current = self.gpu().enter()?;
         let began = Instant::now();
         let result = work()?;
+        let mut looks = 0;
         while !done(&result)? {
+            looks += 1;
+            if looks > LOOKS {
+                std::thread::yield_now();
+            }
             if began.elapsed() > LONGEST_WAIT {
                 self.wait()?;
                 bail!("what was launched has not said within {LONGEST_WAIT:?} that it has ended");

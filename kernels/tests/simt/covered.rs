@@ -31,7 +31,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 34] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 35] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -63,6 +63,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 34] = [
     ("many queues with little to do", ring::crowd, 60),
     ("queues that break", sets::case, 12),
     ("rows of a window", windows::case, 24),
+    ("shares that teams walk", windows::teams, 24),
     ("bad blocks in a window", windows::parts, 24),
     ("commands that are refused", windows::refused, 12),
     ("parts that are lost", windows::lost_parts, 4),

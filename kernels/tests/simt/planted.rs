@@ -502,19 +502,19 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "a team that does not know the row before its part",
-        windows::case,
+        windows::teams,
         24,
         patch("fetch.cuh", "member == 0 && team != 0 ? home_at(unique - 1).at : ~0ull", "~0ull"),
     ),
     planted(
         "a team that does not know the row before its step",
-        windows::case,
+        windows::teams,
         24,
         patch("fetch.cuh", "before = __shfl_sync(FULL, tile.homes[entry], t % 32 | (TEAM - 1));", "before = ~0ull;"),
     ),
     planted(
         "a team that does not know the row behind its step",
-        windows::case,
+        windows::teams,
         24,
         patch("fetch.cuh", "tile.homes[entry + TEAM] = ahead.at;", "tile.homes[entry + TEAM] = ~0ull;"),
     ),

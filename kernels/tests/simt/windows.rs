@@ -34,6 +34,22 @@ fn scene(seed: u64) -> Scene {
     Scene { resident, ..Scene::new(rng, shape, true, TIMEOUT) }
 }
 
+/// The same without windows: rows of a fraction of an LBA, and mostly more of them than a batch takes, so that teams walk the share.
+fn walked(seed: u64) -> Scene {
+    let mut rng = Rng::with_seed(seed);
+    let shape = Shape {
+        drives: [1, 1, 2][rng.usize(0..3)],
+        tables: 1..3,
+        rows: 3000..3050,
+        row_bytes: 64..=256,
+        lba_shift: Some(9),
+        sets: [1, 1, 2][rng.usize(0..3)],
+        cold: rng.u32(0..4) != 0,
+        ..Shape::without_drives([500, 2000, 3000][rng.usize(0..3)])
+    };
+    Scene::new(rng, shape, true, TIMEOUT)
+}
+
 /// A command: the rows that it is for, and the LBAs that it reads.
 struct Command {
     keys: Vec<u64>,
@@ -90,8 +106,8 @@ fn commands(scene: &Scene, expected: &Expected) -> Vec<Command> {
 }
 
 /// Look-ups one after another: every row, by the commands that are due. How many were for rows of several LBAs.
-fn joining(shim: &mut Shim, seed: u64) -> Result<usize, String> {
-    let (mut scene, mut joined) = (scene(seed), 0);
+fn joining(shim: &mut Shim, mut scene: Scene) -> Result<usize, String> {
+    let mut joined = 0;
     for _ in 0..2 {
         let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
         let launched = scene.run(shim, batch, |_, _| ())?;
@@ -112,7 +128,11 @@ fn joining(shim: &mut Shim, seed: u64) -> Result<usize, String> {
 }
 
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    joining(shim, seed).map(drop)
+    joining(shim, scene(seed)).map(drop)
+}
+
+pub(crate) fn teams(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    joining(shim, walked(seed)).map(drop)
 }
 
 /// No LBA from here on is bad.
@@ -225,9 +245,17 @@ fn rows_of_a_window_share_commands() {
     let Some(mut shim) = Shim::new() else { return };
     let mut joined = 0;
     for seed in seeds(12) {
-        joined += joining(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        joined += joining(&mut shim, scene(seed)).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
     assert!(joined > 500, "{joined} commands were for several LBAs");
+}
+
+#[test]
+fn teams_find_rows_of_one_lba() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(12) {
+        teams(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
 }
 
 #[test]
