@@ -143,7 +143,7 @@ impl Controller {
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
         let reports = before.fpi.supported();
-        self.admin_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
+        self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
             // A drive may refuse Identify while it formats; that is no reason to give up.
             let percent = if reports { self.identify_namespace(nsid).ok() } else { None }
                 .filter(|data| data.fpi.supported())

@@ -147,7 +147,7 @@ pub struct NamespaceIds {
 
 impl Controller {
     pub(crate) fn identify<T: FromBytes>(&self, cns: Cns, nsid: u32) -> Result<T, DriverError> {
-        let answer = self.admin(Sqe::identify(cns, nsid), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::identify(cns, nsid), &[], self.options().admin_timeout)?;
         T::read_from_bytes(&answer.data).map_err(|_| DriverError::Unusable {
             function: self.name().clone(),
             why: format!("Identify returned {} bytes, where {} are due", answer.data.len(), size_of::<T>()),
@@ -203,7 +203,7 @@ impl Controller {
 
     /// The identifiers of a namespace. A controller before 1.3 may not know the command: then there are none.
     pub fn namespace_ids(&self, nsid: u32) -> Result<NamespaceIds, DriverError> {
-        let answer = self.admin(Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, nsid), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, nsid), &[], self.options().admin_timeout)?;
         let mut ids = NamespaceIds::default();
         for descriptor in NamespaceDescriptor::list(&answer.data) {
             match descriptor {

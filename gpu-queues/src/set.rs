@@ -216,7 +216,11 @@ impl QueueSet {
                 mapped.memory().store_u64(shape.list_offset() + page * size_of::<u64>(), address);
             }
             pins.push(side.share(mapped.memory().clone())?);
-            queues.push(controller.external_queue(mapped, shape.sizes, submitter.clone())?);
+            // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves) let in and by whoever stands
+            // in for them with the addresses there, which takes `unsafe` as well; their commands land in the landing areas behind the
+            // rings (docs/gpu.md), in memory that this set hands to nobody else. Doorbells are stored by them and, for them, by
+            // the forwarder; both are out when the gates that the submitter closes say so.
+            queues.push(unsafe { controller.external_queue(mapped, shape.sizes, submitter.clone()) }?);
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
         let forwarder = relay

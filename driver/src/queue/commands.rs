@@ -180,7 +180,7 @@ impl QueuePair {
     #[inline]
     pub fn read(&mut self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>, tag: u64) -> Result<u16, PushError> {
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Write of `data` to `blocks` blocks from `lba`. With `fua` it is durable when it completes, else after
@@ -196,7 +196,7 @@ impl QueuePair {
         tag: u64,
     ) -> Result<u16, PushError> {
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::write(ns.nsid(), lba, blocks_z, fua).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::write(ns.nsid(), lba, blocks_z, fua).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Compare of `blocks` blocks from `lba` with `data`; it fails with Compare Failure where they differ.
@@ -212,12 +212,12 @@ impl QueuePair {
             return Err(PushError::Unsupported { what: "Compare" });
         }
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::compare(ns.nsid(), lba, blocks_z).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::compare(ns.nsid(), lba, blocks_z).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Flush: writes of this namespace that completed before it was pushed are durable when it completes.
     pub fn flush(&mut self, ns: &Namespace, tag: u64) -> Result<u16, PushError> {
-        self.push(Sqe::flush(ns.nsid()), tag)
+        self.submit(Sqe::flush(ns.nsid()), tag)
     }
 
     /// Pushes a Write Zeroes of `blocks` blocks from `lba`, with `deallocate` freeing them where the controller can.
@@ -233,7 +233,7 @@ impl QueuePair {
             return Err(PushError::Unsupported { what: "Write Zeroes" });
         }
         let blocks_z = Self::blocks_z(ns, lba, blocks)?;
-        self.push(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
+        self.submit(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
     }
 
     /// Most ranges that one [`deallocate`](Self::deallocate) takes, 32 to 256.
@@ -267,6 +267,6 @@ impl QueuePair {
             area.memory.memory().write(area.at + i * size_of::<DsmRange>(), range.as_bytes());
         }
         let iova = area.iova();
-        self.push(Sqe::deallocate(ns.nsid(), count_z).with_prps(iova, 0), tag)
+        self.submit(Sqe::deallocate(ns.nsid(), count_z).with_prps(iova, 0), tag)
     }
 }
