@@ -98,7 +98,8 @@ impl Controller {
     }
 
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
-    /// it again. No command to it may be outstanding. `progress` is called about once a second.
+    /// it again. No command to it may be outstanding, and what was known of it is of no use any more: commands take the result.
+    /// `progress` is called about once a second.
     ///
     /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
     /// [`DriverError::FormatNeedsConsent`], [`DriverError::FormatNotApplied`], or as [`admin`](Self::admin) does.

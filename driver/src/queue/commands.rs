@@ -63,6 +63,12 @@ pub enum PushError {
         /// Its length, bytes.
         len: u64,
     },
+    /// A namespace that the queue's controller has not described: how much it moves is not known.
+    #[error("namespace {nsid} was not described by this queue's controller: ask that, by Controller::namespace")]
+    Foreign {
+        /// The namespace.
+        nsid: u32,
+    },
     /// A namespace with metadata.
     #[error("namespace {nsid} has {bytes} B of metadata in each block; format it to an LBA format without")]
     Metadata {
@@ -131,7 +137,10 @@ impl QueuePair {
 
     /// Checks blocks against the namespace; their number, 0's based.
     #[inline]
-    fn blocks_z(ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
+    fn blocks_z(&self, ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
+        if !ns.is_of(&self.name) {
+            return Err(PushError::Foreign { nsid: ns.nsid() });
+        }
         let nlb_z =
             blocks.checked_sub(1).and_then(|z| u16::try_from(z).ok()).ok_or(PushError::BlockCount { blocks })?;
         let lba_count = ns.lba_count();
@@ -147,7 +156,7 @@ impl QueuePair {
     /// Checks a transfer and builds its PRPs.
     #[inline]
     fn transfer(&self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>) -> Result<(u16, u64, u64), PushError> {
-        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
+        let blocks_z = self.blocks_z(ns, lba, blocks)?;
         let bytes = u64::from(blocks) << ns.lba_shift();
         let max = self.max_transfer();
         if bytes > max {
@@ -232,7 +241,7 @@ impl QueuePair {
         if !self.optional.write_zeroes {
             return Err(PushError::Unsupported { what: "Write Zeroes" });
         }
-        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
+        let blocks_z = self.blocks_z(ns, lba, blocks)?;
         self.submit(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
     }
 
@@ -245,6 +254,9 @@ impl QueuePair {
     pub fn deallocate(&mut self, ns: &Namespace, ranges: &[(u64, u32)], tag: u64) -> Result<u16, PushError> {
         if !self.optional.deallocate {
             return Err(PushError::Unsupported { what: "Dataset Management" });
+        }
+        if !ns.is_of(&self.name) {
+            return Err(PushError::Foreign { nsid: ns.nsid() });
         }
         let max = self.max_ranges();
         let count_z = ranges.len().checked_sub(1).filter(|_| ranges.len() <= max);

@@ -74,6 +74,8 @@ pub struct QueuePair {
     /// The clock at the start of the latest batch.
     now: Duration,
     pub(super) optional: Optional,
+    /// The controller's, at hand for each command.
+    pub(super) name: Arc<str>,
     device: DeviceQueue,
 }
 
@@ -132,6 +134,7 @@ impl Controller {
                 deallocate: oncs.dataset_management(),
                 write_zeroes: oncs.write_zeroes(),
             },
+            name: self.name().clone(),
             device,
         };
         let made = pair.device.create(&queues);
