@@ -74,10 +74,15 @@ impl Namespace {
     }
 
     /// Whether this controller, of all that there are, has described it.
+    pub fn is_of(&self, controller: &Controller) -> bool {
+        self.is_named(controller.name())
+    }
+
+    /// The same of the controller that has this very name.
     #[inline]
-    pub(crate) fn is_of(&self, controller: &Arc<str>) -> bool {
-        // One has both alive, so that an address is one controller's.
-        std::ptr::addr_eq(Arc::as_ptr(&self.function), Arc::as_ptr(controller))
+    pub(crate) fn is_named(&self, name: &Arc<str>) -> bool {
+        // Both are alive, so that an address is one controller's.
+        std::ptr::addr_eq(Arc::as_ptr(&self.function), Arc::as_ptr(name))
     }
 
     /// Namespace identifier.

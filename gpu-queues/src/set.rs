@@ -93,6 +93,9 @@ impl Shape {
         window: ReadWindow,
     ) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
+        if !namespace.is_of(controller) {
+            return refuse(format!("namespace {} was described by another controller", namespace.nsid()));
+        }
         if window.shift > 16 || window.gap >= 1 << 24 {
             return refuse(format!("rows cannot share commands by {window:?}"));
         }
@@ -601,5 +604,8 @@ mod tests {
         assert_eq!(shape_of(&drive(257), &options(8, 512)).unwrap().batches, 1);
         let error = shape_of(&drive(256), &options(1, 512)).expect_err("too short").to_string();
         assert!(error.contains("256 entries") && error.contains("257"), "{error}");
+        // How much a command reads hangs on the namespace.
+        let error = shape_of(&(wide.0, drive(4096).1), &options(1, 512)).expect_err("another drive's").to_string();
+        assert!(error.contains("another controller"), "{error}");
     }
 }

@@ -45,13 +45,13 @@ impl DmaBuffer {
     ///
     /// # Safety
     /// As long as the memory is mapped, each of `functions`
-    /// - leaves it alone, and what it knows of it, but to carry out what its device is told (a transport in this process could write by
-    ///   itself), and lets go of it when it [unmaps](Function::unmap) it;
+    /// - leaves it alone, by whatever handle, but to carry out what its device is told (a transport in this process could write by itself);
     /// - is told by a driver alone that lets its device write there only by commands that name what was [lent](Self::lend), or a
     ///   clone of that, and holds this until they can no more be carried out. Registers and doorbells tell a device what to do
     ///   as commands do, and so does whoever ends a mapping that is not its own.
     ///
-    /// The safe methods of a queue pair are such a driver; those that take commands as they are have contracts of their own.
+    /// Nor does anybody who was lent it write to its [file](DmaMemory::file) afterwards. The safe methods of a queue pair are such a driver; those that take
+    /// commands as they are have contracts of their own.
     pub unsafe fn allocate(len: usize, functions: &[Arc<dyn Function>]) -> Result<Self, BufferError> {
         // Memory of the kind that one transport has may be beyond another, but not the other way round.
         let mut refused = None;

@@ -138,7 +138,7 @@ impl QueuePair {
     /// Checks blocks against the namespace; their number, 0's based.
     #[inline]
     fn blocks_z(&self, ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
-        if !ns.is_of(&self.name) {
+        if !ns.is_named(&self.name) {
             return Err(PushError::Foreign { nsid: ns.nsid() });
         }
         let nlb_z =
@@ -255,7 +255,7 @@ impl QueuePair {
         if !self.optional.deallocate {
             return Err(PushError::Unsupported { what: "Dataset Management" });
         }
-        if !ns.is_of(&self.name) {
+        if !ns.is_named(&self.name) {
             return Err(PushError::Foreign { nsid: ns.nsid() });
         }
         let max = self.max_ranges();
