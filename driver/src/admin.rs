@@ -205,18 +205,33 @@ impl Admin {
 
 impl Controller {
     /// Sends an admin command and waits for its answer, at most `timeout`. Commands that take data get `payload` (at
-    /// most 4,096 bytes); those that return data bring up to 4,096 bytes.
+    /// most 4,096 bytes); those that return data bring up to 4,096 bytes. For tests and for commands that the driver does not know:
+    /// the methods named after commands are safe.
     ///
     /// Fails with [`DriverError::Command`] where the device answers with another status than success,
     /// [`DriverError::TimedOut`] where it does not answer, [`DriverError::Lost`] where a reset ended the command,
     /// [`DriverError::Gone`] or [`DriverError::Fatal`] where the controller has gone or failed meanwhile,
     /// [`DriverError::AdminQueueFull`], [`DriverError::Down`] and [`DriverError::GivenUp`].
-    pub fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
-        self.admin_meanwhile(sqe, payload, timeout, |_| {})
+    ///
+    /// # Safety
+    /// The command moves at most 4,096 bytes of data. Where it has the device write to other memory than the data page, as a
+    /// completion queue's or memory lent for good, that memory is [mapped](Mapped) for the controller and behind no Rust reference
+    /// ([`DmaBuffer`](warprow_dma::DmaBuffer)) until the device has provably let go of it: the queue deleted, the memory taken
+    /// back, or CC.EN = 0 and RDY = 0; or nothing is mapped there meanwhile. It does not delete or shift what others own: queues of a
+    /// [`QueuePair`](crate::QueuePair), the LBA format of a [`Namespace`](crate::Namespace) in use, lent host memory. Commands
+    /// sent through a queue that it creates keep the contract of [`QueuePair::push`](crate::QueuePair::push).
+    #[allow(unsafe_code, reason = "a contract; the code is safe")]
+    pub unsafe fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
+        self.send(sqe, payload, timeout)
     }
 
-    /// As [`admin`](Self::admin), calling `meanwhile` with the time waited about once a second.
-    pub(crate) fn admin_meanwhile(
+    /// As [`admin`](Self::admin), whose contract holds of the commands that this crate builds.
+    pub(crate) fn send(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
+        self.send_meanwhile(sqe, payload, timeout, |_| {})
+    }
+
+    /// As [`send`](Self::send), calling `meanwhile` with the time waited about once a second.
+    pub(crate) fn send_meanwhile(
         &self,
         sqe: Sqe,
         payload: &[u8],
@@ -313,7 +328,7 @@ impl Controller {
     /// that it did. That proves nothing about the command's memory: the command still ends by its completion, or by the
     /// deletion of its queue.
     pub fn abort(&self, queue: u16, cid: u16) -> Result<bool, DriverError> {
-        let answer = self.admin(Sqe::abort(queue, cid), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::abort(queue, cid), &[], self.options().admin_timeout)?;
         Ok(!warprow_spec::admin::AbortResult::from_bits(answer.result[0]).not_aborted())
     }
 }

@@ -11,13 +11,13 @@ impl Controller {
     /// The value of a feature: dword 0 of Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the
     /// feature belongs to no namespace.
     pub fn feature(&self, fid: FeatureId, nsid: u32, select: FeatureSelect) -> Result<u32, DriverError> {
-        let answer = self.admin(Sqe::get_features(fid, nsid, select), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::get_features(fid, nsid, select), &[], self.options().admin_timeout)?;
         Ok(answer.result[0])
     }
 
     /// Sets a feature, not saved, and returns dword 0 of the answer (NVMe Base 2.0, 5.27; NVMe 1.4, 5.21).
     pub fn set_feature(&self, fid: FeatureId, nsid: u32, value: u32) -> Result<u32, DriverError> {
-        let answer = self.admin(Sqe::set_features(fid, nsid, value), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::set_features(fid, nsid, value), &[], self.options().admin_timeout)?;
         Ok(answer.result[0])
     }
 
@@ -70,7 +70,7 @@ impl Controller {
     pub(crate) fn request_queues(&self, pairs: u16, timeout: Duration) -> Result<u16, DriverError> {
         let request = NumberOfQueues::request(pairs.into());
         let sqe = Sqe::set_features(FeatureId::NUMBER_OF_QUEUES, 0, request.into_bits());
-        let granted = NumberOfQueues::from_bits(self.admin(sqe, &[], timeout)?.result[0]).pairs();
+        let granted = NumberOfQueues::from_bits(self.send(sqe, &[], timeout)?.result[0]).pairs();
         Ok(granted.min(pairs.max(1).into()) as u16)
     }
 }

@@ -98,7 +98,8 @@ impl Controller {
     }
 
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
-    /// it again. No command to it may be outstanding. `progress` is called about once a second.
+    /// it again. No command to it may be outstanding, and what was known of it is of no use any more: commands take the result.
+    /// `progress` is called about once a second.
     ///
     /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
     /// [`DriverError::FormatNeedsConsent`], [`DriverError::FormatNotApplied`], or as [`admin`](Self::admin) does.
@@ -143,7 +144,7 @@ impl Controller {
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
         let reports = before.fpi.supported();
-        self.admin_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
+        self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
             // A drive may refuse Identify while it formats; that is no reason to give up.
             let percent = if reports { self.identify_namespace(nsid).ok() } else { None }
                 .filter(|data| data.fpi.supported())

@@ -73,7 +73,7 @@ impl Controller {
         let descriptor = HostMemoryDescriptor { badd: memory.iova() + page, bsize: pages, reserved_12: 0 };
         memory.memory().write(0, descriptor.as_bytes());
         let sqe = Sqe::lend_host_memory(pages, memory.iova(), 1);
-        match self.admin(sqe, &[], self.options().admin_timeout) {
+        match self.send(sqe, &[], self.options().admin_timeout) {
             Ok(_) => loan.state = HostMemory::Lent(u64::from(pages) * page),
             // Its own memory, which it refused: kept anyway, until RDY = 0 says that nothing reaches it.
             Err(error @ DriverError::Command { .. }) => loan.state = HostMemory::Withheld(error.to_string()),

@@ -14,7 +14,6 @@
 //! # Ok(())
 //! # }
 //! ```
-#![forbid(unsafe_code)]
 
 mod admin;
 mod block_io;

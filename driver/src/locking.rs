@@ -30,7 +30,7 @@ impl Controller {
         }
         let (protocol, com_id) = DISCOVERY;
         let sqe = Sqe::security_receive(protocol, com_id, 4096);
-        match self.admin(sqe, &[], self.options().admin_timeout) {
+        match self.send(sqe, &[], self.options().admin_timeout) {
             Ok(answer) => Ok(parse(&answer.data)),
             // Security protocols that are not TCG's.
             Err(DriverError::Command { .. }) => Ok(None),

@@ -10,7 +10,7 @@ impl Controller {
     pub fn log_page(&self, lid: LogPageId, nsid: u32, bytes: usize) -> Result<Vec<u8>, DriverError> {
         let bytes = bytes.clamp(4, 4096) & !3;
         let sqe = Sqe::get_log_page(lid, nsid, (bytes / 4 - 1) as u32, 0, false);
-        let mut data = self.admin(sqe, &[], self.options().admin_timeout)?.data;
+        let mut data = self.send(sqe, &[], self.options().admin_timeout)?.data;
         data.truncate(bytes);
         Ok(data)
     }

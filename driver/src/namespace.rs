@@ -11,9 +11,12 @@ use crate::controller::Controller;
 /// Smallest and largest LBA that the driver works with, as powers of two: 512 B and 64 KiB.
 const LBADS: std::ops::RangeInclusive<u8> = 9..=16;
 
-/// A namespace as Identify describes it, checked: every number here can be computed with.
+/// A namespace as Identify describes it, checked: every number here can be computed with. Commands take one that their
+/// [controller](Controller::namespace) has described, since it says how much they move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
+    /// The name of its controller: the very one, which there is once.
+    function: Arc<str>,
     nsid: u32,
     lba_shift: u8,
     lba_count: u64,
@@ -29,8 +32,14 @@ pub struct Namespace {
 
 impl Namespace {
     /// Checks Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`:
-    /// [`DriverError::NoSuchNamespace`] where it is inactive, [`DriverError::BadNamespace`] where it cannot be right.
-    pub fn from_identify(function: &Arc<str>, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
+    /// [`DriverError::NoSuchNamespace`] where it is inactive, [`DriverError::BadNamespace`] where it cannot be right. To be looked at:
+    /// of commands it is refused, as no controller said so.
+    pub fn from_identify(function: &str, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
+        Self::of(&function.into(), nsid, data)
+    }
+
+    /// The same of the controller that has this very name.
+    fn of(function: &Arc<str>, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
         let bad = |why: String| DriverError::BadNamespace { function: function.clone(), nsid, why };
         if !data.is_active() {
             return Err(DriverError::NoSuchNamespace { function: function.clone(), nsid });
@@ -49,6 +58,7 @@ impl Namespace {
             return Err(bad(format!("{} LBAs of 2^{} bytes are more than 2^63 bytes", data.nsze, format.lbads())));
         }
         Ok(Self {
+            function: function.clone(),
             nsid,
             lba_shift: format.lbads(),
             lba_count: data.nsze,
@@ -61,6 +71,18 @@ impl Namespace {
             eui64: data.eui64,
             nguid: data.nguid,
         })
+    }
+
+    /// Whether this controller, of all that there are, has described it.
+    pub fn is_of(&self, controller: &Controller) -> bool {
+        self.is_named(controller.name())
+    }
+
+    /// The same of the controller that has this very name.
+    #[inline]
+    pub(crate) fn is_named(&self, name: &Arc<str>) -> bool {
+        // Both are alive, so that an address is one controller's.
+        std::ptr::addr_eq(Arc::as_ptr(&self.function), Arc::as_ptr(name))
     }
 
     /// Namespace identifier.
@@ -147,7 +169,7 @@ pub struct NamespaceIds {
 
 impl Controller {
     pub(crate) fn identify<T: FromBytes>(&self, cns: Cns, nsid: u32) -> Result<T, DriverError> {
-        let answer = self.admin(Sqe::identify(cns, nsid), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::identify(cns, nsid), &[], self.options().admin_timeout)?;
         T::read_from_bytes(&answer.data).map_err(|_| DriverError::Unusable {
             function: self.name().clone(),
             why: format!("Identify returned {} bytes, where {} are due", answer.data.len(), size_of::<T>()),
@@ -168,7 +190,7 @@ impl Controller {
     /// A namespace, as it is now. Ask again after it was formatted, or after an event that says that it changed. Fails as
     /// [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
     pub fn namespace(&self, nsid: u32) -> Result<Namespace, DriverError> {
-        Namespace::from_identify(self.name(), nsid, &self.identify_namespace(nsid)?)
+        Namespace::of(self.name(), nsid, &self.identify_namespace(nsid)?)
     }
 
     /// The identifiers of the active namespaces, ascending (NVMe Base 2.0, 5.17.2.2; NVMe 1.4, 5.15.2.3).
@@ -203,7 +225,7 @@ impl Controller {
 
     /// The identifiers of a namespace. A controller before 1.3 may not know the command: then there are none.
     pub fn namespace_ids(&self, nsid: u32) -> Result<NamespaceIds, DriverError> {
-        let answer = self.admin(Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, nsid), &[], self.options().admin_timeout)?;
+        let answer = self.send(Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, nsid), &[], self.options().admin_timeout)?;
         let mut ids = NamespaceIds::default();
         for descriptor in NamespaceDescriptor::list(&answer.data) {
             match descriptor {
@@ -241,7 +263,7 @@ mod tests {
             if fix & 2 != 0 { data.nlbaf_z = small[1] % 64; }
             if fix & 4 != 0 { data.lbaf.iter_mut().for_each(|f| *f = f.with_lbads(8 + small[2] % 10)); }
             if fix & 8 != 0 { data.flbas = data.flbas.with_index_lower(small[3] % 16).with_index_upper(0); }
-            let Ok(ns) = Namespace::from_identify(&"test".into(), 1, &data) else { return Ok(()) };
+            let Ok(ns) = Namespace::from_identify("test", 1, &data) else { return Ok(()) };
             prop_assert!(ns.lba_bytes().is_power_of_two() && (512..=65536).contains(&ns.lba_bytes()));
             prop_assert!(ns.lba_count() > 0 && i64::try_from(ns.bytes()).is_ok());
             prop_assert_eq!(ns.bytes() / u64::from(ns.lba_bytes()), ns.lba_count());

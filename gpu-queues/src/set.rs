@@ -93,6 +93,9 @@ impl Shape {
         window: ReadWindow,
     ) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
+        if !namespace.is_of(controller) {
+            return refuse(format!("namespace {} was described by another controller", namespace.nsid()));
+        }
         if window.shift > 16 || window.gap >= 1 << 24 {
             return refuse(format!("rows cannot share commands by {window:?}"));
         }
@@ -216,7 +219,11 @@ impl QueueSet {
                 mapped.memory().store_u64(shape.list_offset() + page * size_of::<u64>(), address);
             }
             pins.push(side.share(mapped.memory().clone())?);
-            queues.push(controller.external_queue(mapped, shape.sizes, submitter.clone())?);
+            // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves) let in and by whoever stands
+            // in for them with the addresses there, which takes `unsafe` as well; their commands land in the landing areas behind the
+            // rings (docs/gpu.md), in memory that this set hands to nobody else. Doorbells are stored by them and, for them, by
+            // the forwarder; both are out when the gates that the submitter closes say so.
+            queues.push(unsafe { controller.external_queue(mapped, shape.sizes, submitter.clone()) }?);
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
         let forwarder = relay
@@ -597,5 +604,8 @@ mod tests {
         assert_eq!(shape_of(&drive(257), &options(8, 512)).unwrap().batches, 1);
         let error = shape_of(&drive(256), &options(1, 512)).expect_err("too short").to_string();
         assert!(error.contains("256 entries") && error.contains("257"), "{error}");
+        // How much a command reads hangs on the namespace.
+        let error = shape_of(&(wide.0, drive(4096).1), &options(1, 512)).expect_err("another drive's").to_string();
+        assert!(error.contains("another controller"), "{error}");
     }
 }

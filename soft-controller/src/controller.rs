@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, Wake};
 use warprow_spec::async_event::AsyncEventKind;
 use warprow_spec::log::LogPageId;
-use warprow_spec::registers::offset::DOORBELLS;
+use warprow_spec::registers::Cc;
+use warprow_spec::registers::offset::{CC, DOORBELLS};
 
 use crate::backing::MediaError;
 use crate::builder::{BuildError, Builder};
 use crate::control::doorbell_bytes;
 use crate::core::{Core, Progress, earlier};
-use crate::fault::FaultPlan;
+use crate::fault::{FaultPlan, Switch};
 use crate::interrupt::InterruptSink;
 use crate::iommu::RemoteMemory;
 use crate::parker::Parkers;
@@ -214,6 +215,9 @@ impl SoftController {
 
     fn write(&self, at: u64, value: u32) {
         let core = &*self.core;
+        if at == CC && !Cc::from_bits(value).en() && core.faults.disobeys(Switch::Enable) {
+            return;
+        }
         if at < DOORBELLS {
             core.lock_control().write(core, at, value);
         } else if (at - DOORBELLS).is_multiple_of(4 << core.config.dstrd) {
@@ -312,6 +316,9 @@ impl Function for SoftController {
 
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
         let core = &*self.core;
+        if core.faults.disobeys(Switch::BusMaster) {
+            return Ok(());
+        }
         let mut control = core.lock_control();
         control.bus_master = enabled;
         control.publish(core);
@@ -325,6 +332,11 @@ impl Function for SoftController {
         if core.is_gone() {
             return Err(FunctionError::Gone { function: core.config.name.clone() });
         }
+        if core.faults.disobeys(Switch::Reset) {
+            let function = core.config.name.clone();
+            return Err(FunctionError::Unsupported { function, what: "resetting the function" });
+        }
+        core.faults.obey(Switch::Enable);
         let mut control = core.lock_control();
         control.bus_master = false;
         control.regs.reset(false);

@@ -1,7 +1,7 @@
 //! Faults on demand: which command is hit, and what happens to it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,23 @@ pub enum Fault {
     /// The controller is gone: registers read as all ones, and there is no DMA any more, until
     /// [`power_cut`](crate::SoftController::power_cut).
     Disappear,
+}
+
+/// A switch by which a host stops a controller: see [`FaultPlan::disobey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// CC.EN.
+    Enable,
+    /// The reset of the function.
+    Reset,
+    /// Bus master enable.
+    BusMaster,
+}
+
+impl Switch {
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
 }
 
 /// Queues whose commands a rule is about.
@@ -163,6 +180,8 @@ pub struct FaultPlan(Arc<Plan>);
 struct Plan {
     active: AtomicBool,
     rules: Mutex<Rules>,
+    /// The bits of switches.
+    disobeyed: AtomicU8,
 }
 
 impl FaultPlan {
@@ -193,8 +212,23 @@ impl FaultPlan {
         self.0.active.store(!rules.armed.is_empty(), Ordering::Release);
     }
 
-    /// Takes all rules back.
+    /// Has the controller not obey a switch: CC.EN stays set until the function is reset, its reset is not supported, bus mastering
+    /// stays as it is. Until [`clear`](Self::clear).
+    pub fn disobey(&self, switch: Switch) {
+        self.0.disobeyed.fetch_or(switch.bit(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn obey(&self, switch: Switch) {
+        self.0.disobeyed.fetch_and(!switch.bit(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn disobeys(&self, switch: Switch) -> bool {
+        self.0.disobeyed.load(Ordering::SeqCst) & switch.bit() != 0
+    }
+
+    /// Takes all rules back, and has every switch obeyed.
     pub fn clear(&self) {
+        self.0.disobeyed.store(0, Ordering::SeqCst);
         let mut rules = self.rules();
         let Rules { armed, spent, .. } = &mut *rules;
         spent.extend(armed.drain(..).map(|armed| (armed.id, armed.fired)));

@@ -44,7 +44,7 @@ pub use backing::{Backing, Block, Direct, Engine, File, MediaError, Null, Operat
 pub use builder::{BuildError, Builder};
 pub use controller::SoftController;
 pub use core::Progress;
-pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId};
+pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId, Switch};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};

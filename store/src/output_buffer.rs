@@ -52,6 +52,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::PlanOptions`] if no look-up yields elements of that type, [`StoreError::Memory`], and [`StoreError::Function`] if a drive cannot reach
     /// so much (of a real one, the limit of locked memory may be too low).
+    #[allow(unsafe_code, reason = "it vouches for who drives the devices")]
     pub fn allocate_output(&self, dtype: DType, elements: usize) -> Result<OutputBuffer, StoreError> {
         let dtype = handed_out(dtype);
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8 | DType::U8) {
@@ -66,7 +67,10 @@ impl Store {
             }
         }
         let bytes = elements.saturating_mul(dtype.size() as usize);
-        let memory = DmaBuffer::allocate(bytes, &functions).map_err(|error| match error {
+        // SAFETY: these are the functions of devices, whose contract it is that this store alone drives them (`Device`). It does so through
+        // controllers and queue pairs that it gives to nobody, by their safe methods, and by kernels whose commands land in the queues'
+        // own memory (docs/gpu.md).
+        let memory = unsafe { DmaBuffer::allocate(bytes, &functions) }.map_err(|error| match error {
             BufferError::Allocate(error) => StoreError::Memory(error),
             BufferError::Map(error) => StoreError::Function(error),
         })?;

@@ -3,20 +3,17 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::Table;
 use common::random::{Buffer, Case, is_float, random_features};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
-use warprow_dma::{AllocateError, DmaMemory, Doorbell, Function, FunctionError};
 use warprow_layout::FormatOptions;
-use warprow_soft_controller::{Fault, Queues, Rule, SoftController};
-use warprow_spec::registers::{Cc, offset};
+use warprow_soft_controller::{Fault, Queues, Rule, SoftController, Switch};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Batch, DType, Device, Feature, HostOptions, InvalidBatch, LoadOptions, LookupError, Merging, OpenOptions, Output,
+    Batch, DType, Feature, HostOptions, InvalidBatch, LoadOptions, LookupError, Merging, OpenOptions, Output,
     OutputBuffer, OutputBufferError, PlanOptions, Pooling, Report, Rows, Slot, Store, StoreError, TableSpec,
 };
 
@@ -179,11 +176,7 @@ fn options() -> OpenOptions {
 impl World {
     fn new(drives: usize, lba: u32, (dim, dtype): (u32, DType), merging: Merging) -> Self {
         let drives: Vec<_> = (0..drives).map(|i| common::drive(&format!("drive{i}"), 24 << 20, lba)).collect();
-        Self::on(&common::devices(&drives), drives, (dim, dtype), merging)
-    }
-
-    fn on(devices: &[Device], drives: Vec<Arc<SoftController>>, (dim, dtype): (u32, DType), merging: Merging) -> Self {
-        let store = Store::create(devices, &FormatOptions::default(), &options()).unwrap();
+        let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options()).unwrap();
         let mut spec = TableSpec::new("t", ROWS, dim, dtype);
         (spec.hot_rows, spec.row_crc) = (HOT, true);
         let row_bytes = dtype.row_bytes(dim).unwrap() as usize;
@@ -343,89 +336,20 @@ fn after_a_time_out_the_output_is_as_it_was_told() {
     }
 }
 
-/// A drive that can be made to obey nothing.
-struct Stubborn {
-    drive: Arc<SoftController>,
-    stubborn: AtomicBool,
-}
-
-impl std::fmt::Debug for Stubborn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Stubborn")
-    }
-}
-
-impl Stubborn {
-    fn is_stubborn(&self) -> bool {
-        self.stubborn.load(Ordering::Relaxed)
-    }
-}
-
-impl Function for Stubborn {
-    fn name(&self) -> &str {
-        self.drive.name()
-    }
-    fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
-        self.drive.read_u32(offset)
-    }
-    fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
-        self.drive.read_u64(offset)
-    }
-    fn write_u32(&self, at: u64, value: u32) -> Result<(), FunctionError> {
-        match at == offset::CC && !Cc::from_bits(value).en() && self.is_stubborn() {
-            true => Ok(()),
-            false => self.drive.write_u32(at, value),
-        }
-    }
-    fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
-        self.drive.write_u64(offset, value)
-    }
-    fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
-        self.drive.doorbell(offset)
-    }
-    fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-        self.drive.allocate(len)
-    }
-    fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
-        self.drive.map(memory)
-    }
-    fn unmap(&self, iova: u64) -> Result<(), FunctionError> {
-        self.drive.unmap(iova)
-    }
-    fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
-        if self.is_stubborn() {
-            return Ok(());
-        }
-        self.drive.set_bus_master(enabled)
-    }
-    fn reset(&self) -> Result<(), FunctionError> {
-        if self.is_stubborn() {
-            return Err(FunctionError::Unsupported {
-                function: self.name().to_owned(),
-                what: "resetting the function",
-            });
-        }
-        self.drive.reset()
-    }
-}
-
-/// A world on such a drive, whose reads come after `late` from the tenth on, and then nothing of it is obeyed.
-fn stubborn(late: Duration) -> (World, Arc<Stubborn>) {
-    let drive = common::drive("drive0", 24 << 20, 512);
-    let function = Arc::new(Stubborn { drive: drive.clone(), stubborn: AtomicBool::new(false) });
-    let devices = [Device::new(function.clone(), 1)];
-    let world = World::on(&devices, vec![drive], (512, DType::U8), Merging::Separate);
-    function.stubborn.store(true, Ordering::Relaxed);
+/// A world on a drive whose reads come after `late` from the tenth on, and which obeys nothing then.
+fn stubborn(late: Duration) -> World {
+    let world = World::new(1, 512, (512, DType::U8), Merging::Separate);
     let faults = world.drives[0].faults();
+    [Switch::Enable, Switch::Reset, Switch::BusMaster].into_iter().for_each(|switch| faults.disobey(switch));
     faults.inject(Rule::new(Fault::Delay(late)).io(NvmOpcode::READ).nth(10).always());
     faults.inject(Rule::new(Fault::Swallow).on(Queues::Admin).always());
-    (world, function)
+    world
 }
 
 #[test]
 fn a_buffer_that_a_drive_may_write_to_is_in_quarantine() {
     let late = Duration::from_secs(4);
-    let (mut world, function) = stubborn(late);
+    let mut world = stubborn(late);
     let ids = apart(30);
     let mut output = world.store.allocate_output(DType::U8, 30 * 512).unwrap();
     let began = std::time::Instant::now();
@@ -450,7 +374,6 @@ fn a_buffer_that_a_drive_may_write_to_is_in_quarantine() {
     // The data comes, and lands where it was to; nobody sees that before the drive is back.
     std::thread::sleep(late.saturating_sub(began.elapsed()) + Duration::from_millis(300));
     assert_eq!(output.reclaim().unwrap_err(), quarantined, "that nothing comes any more is not known");
-    function.stubborn.store(false, Ordering::Relaxed);
     world.drives[0].faults().clear();
     assert!(world.store.retry_drives().iter().all(|drive| drive.failure.is_none()));
     assert_eq!(world.look_into(&ids, 512, &mut other_for(&world)).1.len(), 0);
@@ -475,7 +398,7 @@ fn other_for(world: &World) -> OutputBuffer {
 #[test]
 fn late_data_lands_in_no_memory_that_was_given_back() {
     let late = Duration::from_secs(4);
-    let (mut world, function) = stubborn(late);
+    let mut world = stubborn(late);
     let (ids, begun) = (apart(30), std::time::Instant::now());
     let mut output = other_for(&world);
     let failed = world.look_into(&ids, 512, &mut output).1;
@@ -490,7 +413,6 @@ fn late_data_lands_in_no_memory_that_was_given_back() {
     std::thread::sleep(late.saturating_sub(begun.elapsed()) + Duration::from_millis(300));
     assert!(others.iter().flatten().all(|&byte| byte == 0x77), "late data landed in other memory");
     assert_eq!(drives[0].dma_faults(), faults_before, "what the drive writes to is mapped");
-    function.stubborn.store(false, Ordering::Relaxed);
     drives[0].faults().clear();
     assert!(store.retry_drives().iter().all(|drive| drive.failure.is_none()));
 }

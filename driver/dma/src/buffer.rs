@@ -19,8 +19,9 @@ pub enum BufferError {
 ///
 /// Whoever sends commands holds what it was lent until no device can carry one out any more; a queue pair that
 /// keeps it sees to that. So the memory is never plain while a late command may write to it, and stays mapped when the
-/// buffer is dropped before that. A device that writes where no command of this process has told it to can be kept from that by
-/// an IOMMU at most, and is nothing that Rust could describe.
+/// buffer is dropped before that. What the types cannot see is who else tells the devices what to do: [`allocate`](Self::allocate) is
+/// `unsafe` for that, and nothing else here. A device that writes where no command of this process has told it to can be kept from
+/// that by an IOMMU at most, and is nothing that Rust could describe.
 ///
 /// Offsets and lengths are in bytes; an access outside the memory panics as a slice does.
 pub struct DmaBuffer {
@@ -41,7 +42,17 @@ impl DmaBuffer {
     ///
     /// # Errors
     /// As of [`Function::allocate`] and [`Function::map`]; nothing stays mapped then.
-    pub fn allocate(len: usize, functions: &[Arc<dyn Function>]) -> Result<Self, BufferError> {
+    ///
+    /// # Safety
+    /// As long as the memory is mapped, each of `functions`
+    /// - leaves it alone, by whatever handle, but to carry out what its device is told (a transport in this process could write by itself);
+    /// - is told by a driver alone that lets its device write there only by commands that name what was [lent](Self::lend), or a
+    ///   clone of that, and holds this until they can no more be carried out. Registers and doorbells tell a device what to do
+    ///   as commands do, and so does whoever ends a mapping that is not its own.
+    ///
+    /// Nor does anybody who was lent it write to its [file](DmaMemory::file) afterwards. The safe methods of a queue pair are such a driver; those that take
+    /// commands as they are have contracts of their own.
+    pub unsafe fn allocate(len: usize, functions: &[Arc<dyn Function>]) -> Result<Self, BufferError> {
         // Memory of the kind that one transport has may be beyond another, but not the other way round.
         let mut refused = None;
         for function in functions {
@@ -96,10 +107,9 @@ impl DmaBuffer {
             return None;
         }
         // SAFETY: inside the mapping and initialised, since its pages are. Nobody writes while the result lives: handles of the memory are
-        // `self.memory`, which does so by `&mut self` only; what functions have, through which devices reach it, carrying out
-        // commands that name it; and those in `mapped`. Nobody was given another before, and whoever sends commands makes them of the latter and
-        // holds it (see the type; of an IOVA that was noted and outlived it the compiler sees nothing, as of one that was made up), each of
-        // which `reclaim` has found to be the only one since the memory was last lent.
+        // `self.memory`, which does so by `&mut self` only; what functions have, through which devices reach it by commands that name what
+        // was lent, as whoever allocated it vouched; and those in `mapped`, each of which `reclaim` has found to be the only one since the
+        // memory was last lent.
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.memory.len()) })
     }
 
@@ -206,6 +216,11 @@ mod tests {
         }
     }
 
+    fn allocate(len: usize, functions: &[Arc<dyn Function>]) -> Result<DmaBuffer, BufferError> {
+        // SAFETY: these devices write only what tests have them write, while it is lent.
+        unsafe { DmaBuffer::allocate(len, functions) }
+    }
+
     fn devices(count: usize) -> (Vec<Arc<Device>>, Vec<Arc<dyn Function>>) {
         let devices: Vec<Arc<Device>> = (0..count).map(|_| Arc::default()).collect();
         let functions = devices.iter().map(|device| device.clone() as Arc<dyn Function>).collect();
@@ -215,7 +230,7 @@ mod tests {
     #[test]
     fn it_is_plain_memory_only_while_nobody_has_it() {
         let (devices, functions) = devices(2);
-        let mut buffer = DmaBuffer::allocate(PAGE, &functions).unwrap();
+        let mut buffer = allocate(PAGE, &functions).unwrap();
         buffer.bytes_mut().unwrap()[7] = 9;
         let (first, second) = (buffer.lend(&functions[0]).unwrap(), buffer.lend(&functions[1]).unwrap());
         assert!(buffer.bytes().is_none() && buffer.bytes_mut().is_none() && !buffer.reclaim());
@@ -243,7 +258,7 @@ mod tests {
     #[test]
     fn what_is_lent_outlives_the_buffer() {
         let (devices, functions) = devices(1);
-        let mut buffer = DmaBuffer::allocate(PAGE, &functions).unwrap();
+        let mut buffer = allocate(PAGE, &functions).unwrap();
         let lent = buffer.lend(&functions[0]).unwrap();
         drop(buffer);
         let mapped = devices[0].mapped.lock().unwrap()[0].clone().unwrap();
@@ -256,7 +271,7 @@ mod tests {
     #[test]
     fn it_is_copied_to_and_from_while_it_is_lent() {
         let (_devices, functions) = devices(1);
-        let mut buffer = DmaBuffer::allocate(PAGE, &functions).unwrap();
+        let mut buffer = allocate(PAGE, &functions).unwrap();
         let lent = buffer.lend(&functions[0]).unwrap();
         buffer.write(3, &[1, 2, 3, 4]);
         buffer.copy_within(3, 100, 4);
@@ -277,18 +292,18 @@ mod tests {
     fn what_cannot_be_mapped_everywhere_is_mapped_nowhere() {
         let (devices, mut functions) = devices(2);
         functions.push(Arc::new(Device { reaches: Some(Backing::HugePages), ..Device::default() }));
-        assert!(matches!(DmaBuffer::allocate(PAGE, &functions), Err(BufferError::Map(_))));
+        assert!(matches!(allocate(PAGE, &functions), Err(BufferError::Map(_))));
         assert!(devices.iter().all(|device| device.mapped.lock().unwrap().iter().all(Option::is_none)));
-        assert!(matches!(DmaBuffer::allocate(usize::MAX, &functions), Err(BufferError::Allocate(_))));
+        assert!(matches!(allocate(usize::MAX, &functions), Err(BufferError::Allocate(_))));
     }
 
     #[test]
     fn it_is_of_the_kind_that_all_can_reach() {
         let (_devices, mut functions) = devices(2);
         functions.insert(1, Arc::new(Device { reaches: Some(Backing::Memfd), ..Device::default() }));
-        let buffer = DmaBuffer::allocate(1, &functions).unwrap();
+        let buffer = allocate(1, &functions).unwrap();
         assert!(buffer.memory.file().is_some() && buffer.mapped.len() == 3);
         assert_eq!(buffer.bytes().unwrap(), [0; PAGE]);
-        assert_eq!(DmaBuffer::allocate(PAGE + 1, &[]).unwrap().len(), 2 * PAGE);
+        assert_eq!(allocate(PAGE + 1, &[]).unwrap().len(), 2 * PAGE);
     }
 }

@@ -55,6 +55,9 @@ pub enum FunctionError {
 /// A PCIe function that carries an NVMe controller, as its driver sees it: BAR0, DMA, and a few switches of its
 /// configuration space. Implemented by VFIO, and by the software controller. Registers and doorbells that BAR0 does not
 /// have are [`FunctionError::OutsideBar`]; what the transport cannot do at all is [`FunctionError::Unsupported`].
+///
+/// These are for the one driver of the device. All that a device can be made to write is [`DmaMemory`] that was mapped, of which
+/// nothing but a [`DmaBuffer`](crate::DmaBuffer) makes plain bytes; whoever allocates one vouches for who uses these, and how.
 pub trait Function: Send + Sync + fmt::Debug {
     /// What people call it: a PCI address, or a URI. Stands in every error.
     fn name(&self) -> &str;

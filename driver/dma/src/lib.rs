@@ -1,8 +1,9 @@
 //! What a driver and a device share: memory, registers, doorbells, and the rules of their order.
 //!
 //! Everything here that both a CPU and a device may touch is reached by raw volatile or atomic accesses, never through
-//! a Rust reference; memory that they have by turns is behind one only while no device can reach it ([`DmaBuffer`]). This is the only crate of the driver (beside the VFIO transport) that contains `unsafe` code; its
-//! public face is safe.
+//! a Rust reference; memory that they have by turns is behind one only while no device is told to write there ([`DmaBuffer`]). This is the
+//! only crate of the driver (beside the VFIO transport) that contains `unsafe` code. Its public face is safe, but for
+//! [`DmaBuffer::allocate`] and [`Mmio::new`].
 
 mod buffer;
 mod clock;

@@ -63,6 +63,12 @@ pub enum PushError {
         /// Its length, bytes.
         len: u64,
     },
+    /// A namespace that the queue's controller has not described: how much it moves is not known.
+    #[error("namespace {nsid} was not described by this queue's controller: ask that, by Controller::namespace")]
+    Foreign {
+        /// The namespace.
+        nsid: u32,
+    },
     /// A namespace with metadata.
     #[error("namespace {nsid} has {bytes} B of metadata in each block; format it to an LBA format without")]
     Metadata {
@@ -131,7 +137,10 @@ impl QueuePair {
 
     /// Checks blocks against the namespace; their number, 0's based.
     #[inline]
-    fn blocks_z(ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
+    fn blocks_z(&self, ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
+        if !ns.is_named(&self.name) {
+            return Err(PushError::Foreign { nsid: ns.nsid() });
+        }
         let nlb_z =
             blocks.checked_sub(1).and_then(|z| u16::try_from(z).ok()).ok_or(PushError::BlockCount { blocks })?;
         let lba_count = ns.lba_count();
@@ -147,7 +156,7 @@ impl QueuePair {
     /// Checks a transfer and builds its PRPs.
     #[inline]
     fn transfer(&self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>) -> Result<(u16, u64, u64), PushError> {
-        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
+        let blocks_z = self.blocks_z(ns, lba, blocks)?;
         let bytes = u64::from(blocks) << ns.lba_shift();
         let max = self.max_transfer();
         if bytes > max {
@@ -180,7 +189,7 @@ impl QueuePair {
     #[inline]
     pub fn read(&mut self, ns: &Namespace, lba: u64, blocks: u32, data: Data<'_>, tag: u64) -> Result<u16, PushError> {
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::read(ns.nsid(), lba, blocks_z, false).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Write of `data` to `blocks` blocks from `lba`. With `fua` it is durable when it completes, else after
@@ -196,7 +205,7 @@ impl QueuePair {
         tag: u64,
     ) -> Result<u16, PushError> {
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::write(ns.nsid(), lba, blocks_z, fua).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::write(ns.nsid(), lba, blocks_z, fua).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Compare of `blocks` blocks from `lba` with `data`; it fails with Compare Failure where they differ.
@@ -212,12 +221,12 @@ impl QueuePair {
             return Err(PushError::Unsupported { what: "Compare" });
         }
         let (blocks_z, prp1, prp2) = self.transfer(ns, lba, blocks, data)?;
-        self.push(Sqe::compare(ns.nsid(), lba, blocks_z).with_prps(prp1, prp2), tag)
+        self.submit(Sqe::compare(ns.nsid(), lba, blocks_z).with_prps(prp1, prp2), tag)
     }
 
     /// Pushes a Flush: writes of this namespace that completed before it was pushed are durable when it completes.
     pub fn flush(&mut self, ns: &Namespace, tag: u64) -> Result<u16, PushError> {
-        self.push(Sqe::flush(ns.nsid()), tag)
+        self.submit(Sqe::flush(ns.nsid()), tag)
     }
 
     /// Pushes a Write Zeroes of `blocks` blocks from `lba`, with `deallocate` freeing them where the controller can.
@@ -232,8 +241,8 @@ impl QueuePair {
         if !self.optional.write_zeroes {
             return Err(PushError::Unsupported { what: "Write Zeroes" });
         }
-        let blocks_z = Self::blocks_z(ns, lba, blocks)?;
-        self.push(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
+        let blocks_z = self.blocks_z(ns, lba, blocks)?;
+        self.submit(Sqe::write_zeroes(ns.nsid(), lba, blocks_z, deallocate), tag)
     }
 
     /// Most ranges that one [`deallocate`](Self::deallocate) takes, 32 to 256.
@@ -245,6 +254,9 @@ impl QueuePair {
     pub fn deallocate(&mut self, ns: &Namespace, ranges: &[(u64, u32)], tag: u64) -> Result<u16, PushError> {
         if !self.optional.deallocate {
             return Err(PushError::Unsupported { what: "Dataset Management" });
+        }
+        if !ns.is_named(&self.name) {
+            return Err(PushError::Foreign { nsid: ns.nsid() });
         }
         let max = self.max_ranges();
         let count_z = ranges.len().checked_sub(1).filter(|_| ranges.len() <= max);
@@ -267,6 +279,6 @@ impl QueuePair {
             area.memory.memory().write(area.at + i * size_of::<DsmRange>(), range.as_bytes());
         }
         let iova = area.iova();
-        self.push(Sqe::deallocate(ns.nsid(), count_z).with_prps(iova, 0), tag)
+        self.submit(Sqe::deallocate(ns.nsid(), count_z).with_prps(iova, 0), tag)
     }
 }

@@ -164,7 +164,7 @@ impl DeviceQueue {
     }
 
     fn admin(&self, sqe: Sqe) -> Result<(), DriverError> {
-        self.controller.admin(sqe, &[], self.controller.options().admin_timeout).map(drop)
+        self.controller.send(sqe, &[], self.controller.options().admin_timeout).map(drop)
     }
 
     pub(super) fn has_sq(&self) -> bool {

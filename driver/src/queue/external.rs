@@ -33,7 +33,14 @@ impl Controller {
     ///
     /// Fails with [`DriverError::QueueMemory`] if the rings do not fit or the memory is not mapped for this controller, with
     /// [`DriverError::QueueSize`], [`DriverError::NoQueueLeft`], or as [`Controller::admin`] does.
-    pub fn external_queue(
+    ///
+    /// # Safety
+    /// Whoever writes to the rings or stores their doorbells, the submitter or others, lets the device write only to
+    /// `memory`, which the queue keeps mapped until the device has let go of it, or to memory of which
+    /// [`QueuePair::push`](crate::QueuePair::push) tells, until the queue is deleted. `memory` is behind no Rust reference until then.
+    /// Once [`Submitter::has_left`] has said so, the submitter does neither.
+    #[allow(unsafe_code, reason = "a contract; the code is safe")]
+    pub unsafe fn external_queue(
         self: &Arc<Self>,
         memory: Arc<Mapped>,
         sizes: RingSizes,

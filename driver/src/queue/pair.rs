@@ -49,9 +49,10 @@ const MOST_ABORTS: usize = 16;
 /// Commands are *pushed*, then the device is told of a batch of them by one [`ring`](Self::ring), then
 /// [`poll`](Self::poll) or [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
 ///
-/// **The memory that a command names** must stay untouched by others until the command has ended in any way but
-/// [`Ended::TimedOut`]. It also stays mapped: the queue pair [keeps](Self::keep) it, until the device has provably let go of
-/// it (queue deleted, or CC.EN = 0 and RDY = 0).
+/// **The memory that a command names** belongs to the device until the command has ended in any way but
+/// [`Ended::TimedOut`]: what others read or write there meanwhile is anything. It also stays mapped, and behind no Rust
+/// reference: the queue pair [keeps](Self::keep) it, until the device has provably let go of it (queue deleted, or CC.EN = 0 and
+/// RDY = 0). Only [`push`](Self::push) takes commands that name other memory, and is `unsafe` for that.
 ///
 /// The methods that push a command fail with a [`PushError`], and then have done nothing. All others fail with
 /// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
@@ -73,6 +74,8 @@ pub struct QueuePair {
     /// The clock at the start of the latest batch.
     now: Duration,
     pub(super) optional: Optional,
+    /// The controller's, at hand for each command.
+    pub(super) name: Arc<str>,
     device: DeviceQueue,
 }
 
@@ -131,6 +134,7 @@ impl Controller {
                 deallocate: oncs.dataset_management(),
                 write_zeroes: oncs.write_zeroes(),
             },
+            name: self.name().clone(),
             device,
         };
         let made = pair.device.create(&queues);
@@ -280,14 +284,31 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Writes a command into the queue; [`ring`](Self::ring) tells the device. `tag` comes back with its completion.
-    /// The PRP entries are taken as they are: that what they name is mapped, and stays so, is the caller's business. The
-    /// methods named after commands build them, and see to that.
+    /// Writes a command into the queue as it is but for its CID; [`ring`](Self::ring) tells the device. `tag` comes back with
+    /// its completion. For tests and for commands that the driver does not know: the methods named after commands are safe.
     ///
     /// A queue without room refuses it ([`PushError::Full`]). Commands that change the media are refused while an earlier
     /// one may still be carried out late ([`PushError::LateWrites`]).
+    ///
+    /// # Safety
+    /// Until the command has ended in any way but [`Ended::TimedOut`] (if it is refused: not at all), wherever it lets the device
+    /// write, by its PRP entries, the lists that they point to and its metadata pointer,
+    /// - there is memory that is [mapped](Mapped) for the controller and that no Rust reference covers: a handle of it is held,
+    ///   best by the queue ([`keep`](Self::keep)), so that a [`DmaBuffer`](warprow_dma::DmaBuffer) that lent it is not plain
+    ///   bytes meanwhile;
+    /// - or there is nothing mapped, and what is mapped there next is no such buffer's either.
+    ///
+    /// Where lists lie stays mapped as well, and nobody writes there.
     #[inline]
-    pub fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
+    #[allow(unsafe_code, reason = "a contract; the code is safe")]
+    pub unsafe fn push(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
+        self.submit(sqe, tag)
+    }
+
+    /// As [`push`](Self::push), whose contract holds of what this module builds: commands without data, or with data in memory
+    /// that is kept.
+    #[inline]
+    pub(super) fn submit(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
         if changes_media(sqe.opcode()) {
             let count = self.device.controller.late.count();
             if count != 0 {

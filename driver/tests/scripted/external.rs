@@ -44,13 +44,25 @@ impl Door {
     }
 }
 
+/// Makes a queue for the test that holds it.
+#[allow(unsafe_code, reason = "rings of their own")]
+fn external_queue(
+    controller: &Arc<Controller>,
+    memory: Arc<Mapped>,
+    sizes: RingSizes,
+    door: &Arc<Door>,
+) -> Result<ExternalQueue, DriverError> {
+    // SAFETY: commands land behind the rings ([`command`]); no memory of these tests is ever plain bytes.
+    unsafe { controller.external_queue(memory, sizes, door.clone()) }
+}
+
 fn rig() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
     let device = Device::new();
     let controller = open(&device).unwrap();
     let door = Arc::new(Door::default());
     let memory = controller.allocate(BYTES).unwrap();
     memory.memory().fill(0, BYTES, 0xff);
-    let queue = controller.external_queue(memory, SIZES, door.clone()).unwrap();
+    let queue = external_queue(&controller, memory, SIZES, &door).unwrap();
     (device, controller, door, queue)
 }
 
@@ -107,7 +119,7 @@ fn refusals_before_anything_is_sent() {
     let (device, controller, door, _queue) = rig();
     let other = open(&Device::new()).unwrap();
     let before = device.state().admin_log.len();
-    let refused = |memory: Arc<Mapped>, sizes| controller.external_queue(memory, sizes, door.clone());
+    let refused = |memory: Arc<Mapped>, sizes| external_queue(&controller, memory, sizes, &door);
     let foreign = other.allocate(BYTES).unwrap();
     assert_error!(refused(foreign, SIZES), DriverError::QueueMemory { .. }, "mapped for scripted:0");
     let small = controller.allocate(4096).unwrap();
@@ -131,11 +143,11 @@ fn a_queue_that_is_not_created_costs_nothing() {
         let refused = sqe.opcode() == AdminOpcode::CREATE_IO_SQ.0;
         if refused { Reply::Fail(StatusCode::InvalidQueueSize) } else { Reply::Default }
     });
-    let refused = controller.external_queue(memory.clone(), SIZES, door.clone());
+    let refused = external_queue(&controller, memory.clone(), SIZES, &door);
     assert_error!(refused, DriverError::Command { .. }, "Create I/O Submission Queue");
     assert!(!door.is_closed(), "the submitter's other queues go on");
     device.obey();
-    let queue = controller.external_queue(memory, SIZES, door).unwrap();
+    let queue = external_queue(&controller, memory, SIZES, &door).unwrap();
     assert_eq!(queue.id(), 2);
     assert_reads(&queue, 2);
 }
@@ -176,7 +188,7 @@ fn deletion_is_undone_by_recreation() {
 fn a_reset_closes_the_submitter_until_the_queue_is_recreated() {
     let (_device, controller, door, mut queue) = rig();
     let memory = controller.allocate(BYTES).unwrap();
-    let mut second = controller.external_queue(memory, SIZES, door.clone()).unwrap();
+    let mut second = external_queue(&controller, memory, SIZES, &door).unwrap();
     assert_reads(&queue, 6);
     for _ in 0..2 {
         // The second time they are closed already.
@@ -223,8 +235,7 @@ fn memory_stays_mapped_while_the_submitter_is_inside() {
     door.set_stubborn(false);
     controller.reset(ResetKind::Controller).unwrap();
     assert_eq!(device.mapped(), before - 1);
-    let queue =
-        controller.external_queue(controller.allocate(BYTES).unwrap(), SIZES, Arc::new(Door::default())).unwrap();
+    let queue = external_queue(&controller, controller.allocate(BYTES).unwrap(), SIZES, &Arc::default()).unwrap();
     assert_eq!(queue.id(), 1);
     assert_reads(&queue, 11);
 }

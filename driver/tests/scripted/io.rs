@@ -129,6 +129,28 @@ fn refusals_before_anything_is_sent() {
     assert_error!(bad, DriverError::QueueSize { asked: 1, .. }, "2 to 1024");
 }
 
+/// How much a command moves hangs on the namespace, so one that another controller has described is none.
+#[test]
+fn namespaces_are_of_the_queue_s_controller() {
+    let (rig, mut pair) = Rig::new();
+    let before = rig.device.state().io_count;
+    let other = open(&Device::new()).unwrap().namespace(1).unwrap();
+    let same = rig.controller.namespace(1).unwrap();
+    assert_eq!(other, same, "they differ in whose they are alone");
+    let made_up = rig.controller.identify_namespace(1).unwrap();
+    let made_up = Namespace::from_identify(rig.controller.name(), 1, &made_up).unwrap();
+    for ns in [&other, &made_up] {
+        let data = rig.block(0);
+        assert_eq!(pair.read(ns, 0, 1, data, 0), Err(PushError::Foreign { nsid: 1 }));
+        assert_eq!(pair.write(ns, 0, 1, data, false, 0), Err(PushError::Foreign { nsid: 1 }));
+        assert_eq!(pair.write_zeroes(ns, 0, 1, false, 0), Err(PushError::Foreign { nsid: 1 }));
+        assert_eq!(pair.deallocate(ns, &[(0, 1)], 0), Err(PushError::Foreign { nsid: 1 }));
+    }
+    assert_eq!((pair.outstanding(), rig.device.state().io_count), (0, before));
+    pair.read(&same, 0, 1, rig.block(0), 0).unwrap();
+    assert_eq!(pair.wait(|completion| assert!(completion.is_success())).unwrap(), 1);
+}
+
 #[test]
 fn a_failed_status_names_the_command() {
     let (rig, mut pair) = Rig::new();

@@ -272,7 +272,8 @@ impl Drives {
             memory.memory().store_u64(list + page * 8, memory.iova() + (landing + page * 4096) as u64);
         }
         let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
-        let queue = controller.external_queue(memory, sizes, self.door.clone()).unwrap();
+        // SAFETY: commands read into the landing area of `memory`, which is never plain bytes; the kernels run while the door is open.
+        let queue = unsafe { controller.external_queue(memory, sizes, self.door.clone()) }.unwrap();
         let doorbells = self.bells[drive].as_ptr() as u64;
         let (tail, head) = queue.doorbell_offsets();
         let cid_shift = places.next_power_of_two().ilog2();

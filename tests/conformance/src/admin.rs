@@ -3,7 +3,7 @@ use warprow_driver::{DriverError, QueueOptions};
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::{Sqe, StatusCode};
 
-use crate::rig::{Rig, admin_refused, open};
+use crate::rig::{Rig, admin, admin_refused, open};
 use crate::{Subject, Verdict};
 
 pub(crate) fn unknown_opcode(subject: &Subject) -> Result<Verdict> {
@@ -39,7 +39,7 @@ pub(crate) fn impossible_queues(subject: &Subject) -> Result<Verdict> {
     if max < 1 << 16 {
         refused("a completion queue past CAP.MQES", cq(1, max as u16), InvalidQueueSize)?;
     }
-    let send = |sqe| controller.admin(sqe, &[], controller.options().admin_timeout);
+    let send = |sqe| admin(&controller, sqe);
     send(cq(1, 7))?;
     refused("a completion queue twice", cq(1, 7), InvalidQueueIdentifier)?;
     refused("a submission queue 0", sq(0, 7, 1), InvalidQueueIdentifier)?;

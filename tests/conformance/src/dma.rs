@@ -8,7 +8,7 @@ use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::sq_tail_doorbell;
 use zerocopy::IntoBytes;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, admin};
 use crate::{Subject, Verdict};
 
 /// A read into memory that is no longer mapped: whatever the controller answers, the memory keeps its content.
@@ -52,7 +52,7 @@ fn unmapped_queue(subject: &Subject, submission: bool) -> Result<Verdict> {
         return Ok(Verdict::Skipped("there is one queue pair".into()));
     }
     let (sq, cq) = (controller.allocate(4096)?, controller.allocate(4096)?);
-    let send = |sqe: Sqe| controller.admin(sqe, &[], controller.options().admin_timeout);
+    let send = |sqe: Sqe| admin(&controller, sqe);
     send(Sqe::create_io_cq(queue, 7).with_prps(cq.iova(), 0))?;
     send(Sqe::create_io_sq(queue, 7, queue, QueuePriority::URGENT).with_prps(sq.iova(), 0))?;
     sq.memory().write(0, Sqe::read(rig.ns.nsid(), 0, 0, false).as_bytes());

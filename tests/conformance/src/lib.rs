@@ -3,7 +3,6 @@
 //! The same list runs against QEMU's NVMe model through the real VFIO (`tests/guest`) and against the software
 //! controller, so that the second may stand in for the first. Every check takes the controller over from whatever
 //! state it is in, **destroys the data of its namespaces**, and leaves it disabled. Data is compared by content.
-#![forbid(unsafe_code)]
 
 mod admin;
 mod bring_up;

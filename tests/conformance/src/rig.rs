@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use warprow_dma::Mapped;
 use warprow_driver::prp::Data;
 use warprow_driver::{
-    BlockIo, Completion, Controller, DriverError, Ended, Namespace, Options, PushError, QueueOptions, QueuePair,
+    Answer, BlockIo, Completion, Controller, DriverError, Ended, Namespace, Options, PushError, QueueOptions, QueuePair,
 };
 use warprow_spec::{Sqe, Status, StatusCode};
 
@@ -61,8 +61,10 @@ impl Rig {
     }
 
     /// Sends a command as it is; the device's status.
+    #[allow(unsafe_code, reason = "commands that the driver would not send")]
     pub(crate) fn raw(&mut self, sqe: Sqe) -> Result<Status> {
-        match self.one(|pair, _| pair.push(sqe, 0))?.ended {
+        // SAFETY: no memory of these checks is ever plain bytes, so that wherever it lands it is under no reference.
+        match self.one(|pair, _| unsafe { pair.push(sqe, 0) })?.ended {
             Ended::Answered(status) => Ok(status),
             other => bail!("{sqe:x?} ended as {other:?}"),
         }
@@ -195,9 +197,16 @@ pub(crate) fn same(got: &[u8], want: &[u8], lba: u64, block: usize) -> Result<()
     Ok(())
 }
 
+/// Sends an admin command as it is.
+#[allow(unsafe_code, reason = "commands that the driver would not send")]
+pub(crate) fn admin(controller: &Controller, sqe: Sqe) -> Result<Answer, DriverError> {
+    // SAFETY: as in [`Rig::raw`], and what checks send moves no more than a page.
+    unsafe { controller.admin(sqe, &[], controller.options().admin_timeout) }
+}
+
 /// The answer to an admin command must be one of `codes`.
 pub(crate) fn admin_refused(what: &str, controller: &Controller, sqe: Sqe, codes: &[StatusCode]) -> Result<()> {
-    match controller.admin(sqe, &[], controller.options().admin_timeout) {
+    match admin(controller, sqe) {
         Err(DriverError::Command { status, .. }) if codes.contains(&status.code()) => Ok(()),
         Ok(_) => bail!("{what}: accepted, where {codes:?} is due"),
         Err(error) => bail!("{what}: {error}, where {codes:?} is due"),

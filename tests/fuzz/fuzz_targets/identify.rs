@@ -1,7 +1,6 @@
 //! Identify data and log pages as a drive may send them: whatever is accepted can be computed with.
 #![no_main]
 
-use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use warprow_driver::Namespace;
@@ -29,10 +28,9 @@ fuzz_target!(|data: &[u8]| {
         0 => edit(&mut page, data),
         _ => page.iter_mut().zip(data).for_each(|(byte, &data)| *byte = data),
     }
-    let name: Arc<str> = "fuzz".into();
     let identify = IdentifyNamespace::read_from_bytes(&page).unwrap();
     let _ = format!("{identify:?}");
-    match Namespace::from_identify(&name, 1, &identify) {
+    match Namespace::from_identify("fuzz", 1, &identify) {
         Ok(namespace) => {
             assert!(namespace.lba_bytes().is_power_of_two() && (512..=65536).contains(&namespace.lba_bytes()));
             assert!(i64::try_from(namespace.bytes()).is_ok() && namespace.lba_count() > 0);

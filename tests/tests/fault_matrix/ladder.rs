@@ -1,16 +1,13 @@
 //! The ladder of recovery, rung by rung: 64 commands are in flight when the fault happens, a canary stands on either side
 //! of every buffer, and nothing may land late, whether the drive comes back or is given up.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use warprow_dma::{AllocateError, Clock, DmaMemory, Doorbell, Function, FunctionError, Mapped};
+use warprow_dma::{Clock, Mapped};
 use warprow_driver::prp::Data;
 use warprow_driver::{Completion, Controller, DriverError, Ended, Namespace, Options, QueueOptions, QueuePair, Rung};
-use warprow_soft_controller::{Cut, Fault, Namespace as Space, Queues, Ram, Rule, SoftController};
-use warprow_spec::registers::{Cc, offset};
+use warprow_soft_controller::{Cut, Fault, Namespace as Space, Queues, Ram, Rule, SoftController, Switch};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_tests::VirtualClock;
 
@@ -23,67 +20,6 @@ const READ: usize = 0;
 const WRITTEN: usize = COMMANDS;
 const CANARY: u8 = 0xc5;
 const UNTOUCHED: u8 = 0x3c;
-
-/// A drive whose registers can be made not to obey.
-struct Stubborn {
-    drive: Arc<SoftController>,
-    /// CC.EN stays set until the function is reset.
-    stays_enabled: AtomicBool,
-    /// The function cannot be reset.
-    refuses_reset: AtomicBool,
-}
-
-impl fmt::Debug for Stubborn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stubborn")
-    }
-}
-
-impl Function for Stubborn {
-    fn name(&self) -> &str {
-        self.drive.name()
-    }
-    fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
-        self.drive.read_u32(offset)
-    }
-    fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
-        self.drive.read_u64(offset)
-    }
-    fn write_u32(&self, at: u64, value: u32) -> Result<(), FunctionError> {
-        if at == offset::CC && !Cc::from_bits(value).en() && self.stays_enabled.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.drive.write_u32(at, value)
-    }
-    fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
-        self.drive.write_u64(offset, value)
-    }
-    fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
-        self.drive.doorbell(offset)
-    }
-    fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-        self.drive.allocate(len)
-    }
-    fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
-        self.drive.map(memory)
-    }
-    fn unmap(&self, iova: u64) -> Result<(), FunctionError> {
-        self.drive.unmap(iova)
-    }
-    fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
-        self.drive.set_bus_master(enabled)
-    }
-    fn reset(&self) -> Result<(), FunctionError> {
-        if self.refuses_reset.load(Ordering::Relaxed) {
-            return Err(FunctionError::Unsupported {
-                function: self.name().to_owned(),
-                what: "resetting the function",
-            });
-        }
-        self.stays_enabled.store(false, Ordering::Relaxed);
-        self.drive.reset()
-    }
-}
 
 /// What comes on top of the commands that are not answered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +94,7 @@ struct Rig {
     namespace: Namespace,
     memory: Arc<Mapped>,
     controller: Arc<Controller>,
-    function: Arc<Stubborn>,
+    drive: Arc<SoftController>,
     clock: Arc<VirtualClock>,
     /// What each block may hold.
     may_hold: Vec<Vec<u64>>,
@@ -175,16 +111,15 @@ impl Rig {
         let drive = builder.namespace(Space::new(Ram::new(1 << 20)?).lba(BLOCK as u32)).build()?;
         let clock = VirtualClock::new();
         clock.step_too(drive.clone());
-        let function = Arc::new(Stubborn { drive, stays_enabled: false.into(), refuses_reset: false.into() });
         let options = Options { admin_timeout: PATIENCE, ..Options::default() };
-        let controller = Controller::open(function.clone(), clock.clone(), options)?;
+        let controller = Controller::open(drive.clone(), clock.clone(), options)?;
         let namespace = controller.namespace(1)?;
         let queue = QueueOptions { timeout: PATIENCE, ..QueueOptions::default() };
         let mut pair = controller.queue_pair(&queue)?;
         let memory = controller.allocate(COMMANDS * 2 * BLOCK)?;
         pair.keep(memory.clone());
         let may_hold = vec![vec![0]; 2 * COMMANDS];
-        let mut rig = Self { pair, namespace, memory, controller, function, clock, may_hold };
+        let mut rig = Self { pair, namespace, memory, controller, drive, clock, may_hold };
         for first in [READ, WRITTEN] {
             rig.write_all(first, 1)?;
         }
@@ -287,7 +222,7 @@ impl Rig {
 
     /// Arms the faults: commands are late, and what comes on top.
     fn hinder(&self, obstacle: Obstacle) {
-        let faults = self.function.drive.faults();
+        let faults = self.drive.faults();
         // The first rule that fits counts.
         match obstacle {
             Obstacle::Fatal => drop(faults.inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(20))),
@@ -308,7 +243,7 @@ impl Rig {
             Obstacle::CreationLost => drop(faults.inject(admin(Fault::Swallow, AdminOpcode::CREATE_IO_CQ))),
             Obstacle::StaysEnabled => {
                 undeleted();
-                self.function.stays_enabled.store(true, Ordering::Relaxed);
+                faults.disobey(Switch::Enable);
             }
             Obstacle::StartsAtTheSecondReset => {
                 undeleted();
@@ -316,8 +251,8 @@ impl Rig {
             }
             Obstacle::ObeysNothing => {
                 undeleted();
-                self.function.stays_enabled.store(true, Ordering::Relaxed);
-                self.function.refuses_reset.store(true, Ordering::Relaxed);
+                faults.disobey(Switch::Enable);
+                faults.disobey(Switch::Reset);
             }
             Obstacle::Mute => drop(faults.inject(Rule::new(Fault::Swallow).on(Queues::Admin).always())),
         }
@@ -325,11 +260,9 @@ impl Rig {
 
     /// Everything works as it should again.
     fn repair(&self, obstacle: Obstacle) -> Result<()> {
-        self.function.drive.faults().clear();
-        self.function.stays_enabled.store(false, Ordering::Relaxed);
-        self.function.refuses_reset.store(false, Ordering::Relaxed);
+        self.drive.faults().clear();
         if obstacle == Obstacle::Gone {
-            self.function.drive.power_cut(Cut::KeepAll)?;
+            self.drive.power_cut(Cut::KeepAll)?;
         }
         Ok(())
     }
@@ -394,7 +327,7 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
             recovered?;
             let resets = [By::Queue, By::ControllerReset, By::FunctionReset].iter().position(|&it| it == by);
             ensure!(Some(rig.controller.resets() as usize) == resets, "{} resets", rig.controller.resets());
-            rig.function.drive.faults().clear();
+            rig.drive.faults().clear();
         }
         By::GivenUp(steps) => {
             let Err(DriverError::GivenUp { failure, .. }) = recovered else { anyhow::bail!("{recovered:?}") };
@@ -429,7 +362,7 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
     rig.submit(4)?;
     let error = rig.finish().err().context("the commands were answered")?;
     rig.recover(error).0?;
-    rig.function.drive.faults().clear();
+    rig.drive.faults().clear();
     ensure!(rig.controller.resets() == resets, "a reset, though commands had succeeded");
     rig.nothing_lands()?;
     rig.verify().context("at the end")
@@ -453,13 +386,12 @@ fn a_drive_that_obeys_nothing_keeps_what_it_may_reach() -> Result<()> {
     rig.submit(2)?;
     let error = rig.finish().err().context("the commands were answered")?;
     rig.recover(error).0.err().context("it was brought back")?;
-    let (data, function, clock) = (rig.memory.memory().downgrade(), rig.function.clone(), rig.clock.clone());
+    let (data, drive, clock) = (rig.memory.memory().downgrade(), rig.drive.clone(), rig.clock.clone());
     let Rig { pair, memory, controller, .. } = rig;
     drop((pair, memory));
     clock.sleep(2 * LATE);
     ensure!(!data.is_gone(), "nothing proves that the drive has let go of it");
-    function.drive.faults().clear();
-    function.stays_enabled.store(false, Ordering::Relaxed);
+    drive.faults().clear();
     controller.retry()?;
     ensure!(data.is_gone(), "it is kept for ever");
     Ok(())

@@ -10,6 +10,7 @@ const ATTACH: u32 = 0;
 const DETACH: u32 = 1;
 
 /// What is detached is no longer listed nor opened, and is whole when it comes back.
+#[allow(unsafe_code, reason = "a command that the driver does not have")]
 pub(crate) fn detached_and_attached(subject: &Subject) -> Result<()> {
     let controller = Controller::open(subject.function.clone(), subject.clock.clone(), Options::default())?;
     let all = controller.active_namespaces()?;
@@ -21,7 +22,8 @@ pub(crate) fn detached_and_attached(subject: &Subject) -> Result<()> {
         list[0] = 1;
         list[2..4].copy_from_slice(&controller.info().cntlid.to_le_bytes());
         let sqe = Sqe { cdw10: select, ..Sqe::new(AdminOpcode::NAMESPACE_ATTACHMENT.0, nsid) };
-        controller.admin(sqe, &list, controller.options().admin_timeout)
+        // SAFETY: it takes one page of data, and no queue is there.
+        unsafe { controller.admin(sqe, &list, controller.options().admin_timeout) }
     };
     let io = |ns: Namespace| BlockIo::new(&controller, ns, &QueueOptions::default());
 

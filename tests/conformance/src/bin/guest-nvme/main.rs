@@ -1,5 +1,4 @@
 //! Runs in the guest (tests/guest/run.sh) as an ordinary user: every check, against every NVMe controller there.
-#![forbid(unsafe_code)]
 
 mod attach;
 mod deaths;
