@@ -154,7 +154,8 @@ impl TableFile {
         };
         let path = self.path.clone();
         let Some(found) = self.tables.iter_mut().find(|it| it.name == table) else {
-            let what = format!("it has no table {table:?}");
+            let why = self.skipped.iter().find(|(name, _)| name == table).map(|(_, why)| format!(": {why}"));
+            let what = format!("it has no table {table:?}{}", why.unwrap_or_default());
             return Err(FormatError::new(Kind::Unclear, &path, what, "name one of its tables"));
         };
         if array.rows != found.rows {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod caught;
 mod collection;
 mod convert;
 #[cfg(feature = "parquet")]
@@ -34,6 +35,7 @@ mod table;
 mod write;
 mod zip;
 
+pub use caught::panic_is_caught;
 pub use collection::{Meta, parse_meta};
 pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};

@@ -93,7 +93,20 @@ impl FileTable {
     /// Whether its rows can only be read from the first to the last, since they are compressed. What asks for others gets
     /// them too, at the cost of reading from the beginning.
     pub fn is_sequential(&self) -> bool {
-        !matches!(self.place, Place::Flat(_))
+        match &self.place {
+            Place::Flat(_) => false,
+            Place::Deflated(_) => true,
+            #[cfg(feature = "parquet")]
+            Place::Parquet(columns) => !columns.are_plain(),
+        }
+    }
+
+    /// Whether its rows stand in pages, between which there is something else: where they do is to be found first.
+    pub fn is_in_pages(&self) -> bool {
+        #[cfg(feature = "parquet")]
+        return matches!(self.place, Place::Parquet(_));
+        #[cfg(not(feature = "parquet"))]
+        false
     }
 
     /// A table of an array that stands at `at` of the only input.
@@ -149,7 +162,13 @@ impl TableFile {
 
     /// The rows of `table`, one of this file's, as they stand there: row i of them is that of the i-th key, if there are keys.
     pub fn rows<'a>(&'a self, table: &'a FileTable) -> FileRows<'a> {
-        FileRows { source: self, table, stream: Mutex::new(None) }
+        FileRows {
+            source: self,
+            table,
+            stream: Mutex::new(None),
+            #[cfg(feature = "parquet")]
+            pages: Mutex::new(None),
+        }
     }
 }
 
@@ -160,6 +179,9 @@ pub struct FileRows<'a> {
     table: &'a FileTable,
     /// Rows that can only be read in their order: the reader, and the row that it comes to next.
     stream: Mutex<Option<(u64, Box<dyn Rows>)>>,
+    /// Rows that stand in pages as they are: where, as far as it was found.
+    #[cfg(feature = "parquet")]
+    pages: Mutex<Option<crate::parquet::PlainPages>>,
 }
 
 /// Rows that come in their order.
@@ -190,8 +212,30 @@ impl FileRows<'_> {
         }
         match &self.table.place {
             Place::Flat(parts) => read_parts(&self.source.inputs, parts, first, row_bytes, rows),
-            _ => self.fill_in_order(first, rows),
+            Place::Deflated(_) => self.fill_in_order(first, rows),
+            #[cfg(feature = "parquet")]
+            Place::Parquet(columns) => match self.plain_places(columns, first, rows.len())? {
+                Some((input, places)) => crate::parquet::fill(input, &places, rows),
+                None => self.fill_in_order(first, rows),
+            },
         }
+    }
+
+    /// Where rows stand in a Parquet file, if they do as they are.
+    #[cfg(feature = "parquet")]
+    fn plain_places(
+        &self,
+        columns: &crate::parquet::Columns,
+        first: u64,
+        bytes: usize,
+    ) -> Result<Option<(&Arc<Input>, Vec<(u64, usize)>)>, FormatError> {
+        let Some(input) = self.source.inputs.first().filter(|_| columns.are_plain()) else { return Ok(None) };
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = match &mut *pages {
+            Some(pages) => pages,
+            none => none.insert(columns.plain(&self.source.inputs, self.table)?),
+        };
+        Ok(pages.places(first, bytes)?.map(|places| (input, places)))
     }
 
     fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {

@@ -42,7 +42,17 @@ fn files_of_one_array() {
         bytes[at..at + 5].copy_from_slice(b"True ");
         bytes
     };
+    // A second key in the spaces behind the first: NumPy takes the last.
+    let again = |key: &str| {
+        let at = sound.windows(4).position(|it| it == b", } ").unwrap() + 2;
+        let mut bytes = sound.clone();
+        bytes[at..at + key.len() + 1].copy_from_slice(format!("{key}}}").as_bytes());
+        bytes
+    };
     for (name, bytes, kind, says) in [
+        ("shapes.npy", &again("'shape': (4, 1), ")[..], Kind::Damaged, "'shape' comes twice"),
+        ("orders.npy", &again("\"fortran_order\": True, "), Kind::Damaged, "'fortran_order' comes twice"),
+        ("types.npy", &again("'descr': '<f2', "), Kind::Damaged, "'descr' comes twice"),
         ("wrong.npy", &b"not numpy"[..], Kind::Damaged, "damaged .npy header"),
         ("short.npy", &npy_bytes("<f4", 2, 2, &[0; 15]), Kind::Damaged, "promises 16 bytes of data, 15 follow"),
         ("long.npy", &npy_bytes("<f4", 2, 2, &[0; 17]), Kind::Damaged, "promises 16 bytes of data, 17 follow: more"),

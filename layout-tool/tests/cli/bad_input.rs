@@ -370,3 +370,67 @@ fn stores_that_are_damaged_newer_or_incomplete() {
     drop(held);
     rig.ok(&["load", "-d", "emulated:one", &file, "--replace"]);
 }
+
+/// Of `fixed.parquet`, which pyarrow wrote, the footer says that a chunk has less than no bytes: the library panics at that.
+#[test]
+fn what_the_parquet_library_panics_at_is_an_error_and_no_panic() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/fixed.parquet");
+    let mut bytes = fs::read(golden).unwrap();
+    let sizes = bytes.windows(7).position(|it| *it == [0x16, 0xd2, 2, 0x16, 0xf6, 2, 0x26]).unwrap();
+    bytes[sizes + 4] ^= 1;
+    fs::write(rig.path("t.parquet"), bytes).unwrap();
+    refused(&rig, &["load", "-d", &drive, "t.parquet"], 3, "input", "it contradicts itself");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 3000, 64, |r, c| (r * 64 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    for out in ["out.npy", "out.safetensors"] {
+        let before = snapshot(&rig);
+        let limited = "ulimit -f 128; exec \"$0\" export -d \"$1\" --table t --out \"$2\"";
+        let mut command = std::process::Command::new("bash");
+        command.current_dir(rig.dir()).args(["-c", limited, env!("CARGO_BIN_EXE_warprow"), &drive, out]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains(out) && said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+        assert!(snapshot(&rig) == before, "{out}");
+    }
+}
+
+/// Arrays in Fortran order are no tables; who names their keys is told why.
+#[test]
+fn keys_of_an_array_in_fortran_order() {
+    use npyz::WriterBuilder;
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let mut archive = npyz::npz::NpzWriter::new(File::create(rig.path("t.npz")).unwrap());
+    let mut rows = archive
+        .array("rows", Default::default())
+        .unwrap()
+        .default_dtype()
+        .order(npyz::Order::Fortran)
+        .shape(&[3, 2])
+        .begin_nd()
+        .unwrap();
+    rows.extend([0f32; 6]).unwrap();
+    rows.finish().unwrap();
+    let mut ids = archive.array("ids", Default::default()).unwrap().default_dtype().shape(&[3]).begin_nd().unwrap();
+    ids.extend([5i64, 6, 7]).unwrap();
+    ids.finish().unwrap();
+    drop(archive);
+    for keys in ["ids", "rows=ids"] {
+        refused(
+            &rig,
+            &["load", "-d", &drive, "t.npz", "--keys", keys],
+            3,
+            "input",
+            "rows (its array is in Fortran order",
+        );
+    }
+}

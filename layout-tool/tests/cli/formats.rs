@@ -215,6 +215,9 @@ fn a_load_notes_how_far_it_is() {
     let loaded = rig.ok(&args);
     assert_eq!((&loaded["bytes_resumed"], rig.path("journal").exists()), (&json!(0), false));
     assert_eq!(rig.ok(&["verify", "-d", &drive, "--against", &file])["differing"], 0);
+    fs::write(rig.path("journal"), [0; 100]).unwrap();
+    let loaded = rig.run(&args);
+    assert!(loaded.exit == 0 && loaded.stdout.contains("journal noted nothing of this load"), "{loaded:?}");
     fs::write(rig.path("journal"), "precious").unwrap();
     assert_eq!(rig.fails(&args, 3)["class"], "input");
     assert_eq!(fs::read(rig.path("journal")).unwrap(), b"precious");
