@@ -29,6 +29,7 @@ mod parquet;
 mod raw;
 pub mod safetensors;
 mod scaled;
+mod seen;
 mod sharded;
 mod spool;
 mod table;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use warprow_formats::{FormatError, Kind, ReadOptions, TableFile};
+use warprow_layout::RowSource;
 
 use crate::build::*;
 
@@ -103,6 +104,45 @@ fn archives() {
     let mut sound = zip(&[("a.npy", &array, true)]);
     sound[400] ^= 4;
     refused(&write(dir.path(), "t.npz", sound), Kind::Damaged, "a.npy");
+}
+
+/// Rows of a stored member are read where they stand; whoever has read them all is told that they are not what was written.
+#[test]
+fn stored_members_have_a_checksum_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = data(50 * 32, 1);
+    let mut keys = warprow_formats::npy::head_of_list("<i8", 50);
+    keys.extend(i64s(0..50));
+    let sound = zip(&[("a.npy", &npy_bytes("<f4", 50, 8, &rows), false), ("k.npy", &keys, false)]);
+    let flipped = |row: &[u8]| {
+        let at = sound.windows(row.len()).position(|it| it == row).unwrap();
+        let mut bytes = sound.clone();
+        bytes[at + 3] ^= 4;
+        write(dir.path(), "t.npz", bytes)
+    };
+    let compare = |path: &Path, read: &[(u64, usize)]| {
+        let file = TableFile::open(path).unwrap();
+        let source = file.rows(&file.tables[0]);
+        for &(first, count) in read {
+            source.read(first, 32, &mut vec![0; count * 32]).unwrap();
+        }
+        source.unchanged()
+    };
+    let path = write(dir.path(), "t.npz", &sound);
+    let orders: [&[(u64, usize)]; 4] = [&[(0, 50)], &[(20, 30), (0, 20)], &[(5, 1), (5, 1), (7, 3)], &[]];
+    for read in orders {
+        compare(&path, read).unwrap();
+    }
+    TableFile::open(&path).unwrap().with_keys("a", "k").unwrap();
+    let path = flipped(&rows[32 * 6..32 * 7]);
+    for read in orders {
+        let error = compare(&path, read).unwrap_err();
+        assert!(error.to_string().contains("the checksum of a.npy does not match"), "{read:?}: {error}");
+    }
+    let path = flipped(&i64s([7, 8]));
+    compare(&path, orders[0]).unwrap();
+    let error = TableFile::open(&path).unwrap().with_keys("a", "k").unwrap_err();
+    assert!(error.kind == Kind::Damaged && error.what.contains("the checksum of k.npy"), "{error}");
 }
 
 #[test]

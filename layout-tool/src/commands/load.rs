@@ -443,15 +443,19 @@ pub(crate) fn name_keys(files: &mut [TableFile], argument: &str) -> Result<(), F
     }
     if rows == 0 {
         // What is no table for a reason of its own, such as an array in Fortran order, has rows that these may be the keys of.
-        let listed = |file: &&TableFile| file.key_arrays.iter().any(|array| array.name == argument);
+        let names =
+            |list: &str| argument == list || argument.strip_suffix(list).is_some_and(|rest| rest.ends_with('='));
+        let listed = |file: &&TableFile| file.key_arrays.iter().any(|array| names(&array.name));
         let others = files.iter().filter(listed).flat_map(|file| file.skipped.iter().map(move |it| (file, it)));
         let others = others.filter(|(file, (name, _))| !file.key_arrays.iter().any(|array| array.name == *name));
         let others: Vec<_> = others.map(|(_, (name, why))| format!("{} ({why})", printable(name))).collect();
         let others = if others.is_empty() { String::new() } else { format!("; no table is {}", others.join(", ")) };
         let what = format!("{argument:?} is no list of keys for any table{others}");
-        return Err(
-            Failure::input("--keys", what).remedy("name the rows too, as the file calls them: --keys TENSOR=NAME")
-        );
+        let remedy = match others.is_empty() {
+            true => "name the rows too, as the file calls them: --keys TENSOR=NAME",
+            false => "write the rows again, as a table; or name others, as the file calls them: --keys TENSOR=NAME",
+        };
+        return Err(Failure::input("--keys", what).remedy(remedy));
     }
     Ok(())
 }
