@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_is_read_in_too_many_pieces_is_read_again() {
-        let bytes: Vec<u8> = (0..40_000u32).map(|at| (at * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..40_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
         let member = member(&bytes, 0);
         let (_dir, input) = input(&bytes);
         let mut seen = Seen::default();

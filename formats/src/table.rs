@@ -188,7 +188,7 @@ pub struct FileRows<'a> {
     seen: Mutex<Seen>,
     /// Rows that stand in pages as they are: where, as far as it was found.
     #[cfg(feature = "parquet")]
-    pages: Mutex<Option<crate::parquet::PlainPages>>,
+    pages: Mutex<Option<Box<crate::parquet::PlainPages>>>,
 }
 
 /// Rows that come in their order.
@@ -225,7 +225,7 @@ impl FileRows<'_> {
             Place::Deflated(_) => self.fill_in_order(first, rows),
             #[cfg(feature = "parquet")]
             Place::Parquet(columns) => match self.plain_places(columns, first, rows.len())? {
-                Some((input, places)) => crate::parquet::fill(input, &places, rows),
+                Some(places) => crate::parquet::fill(&self.source.inputs, &places, rows),
                 None => self.fill_in_order(first, rows),
             },
         }
@@ -238,14 +238,16 @@ impl FileRows<'_> {
         columns: &crate::parquet::Columns,
         first: u64,
         bytes: usize,
-    ) -> Result<Option<(&Arc<Input>, Vec<(u64, usize)>)>, FormatError> {
-        let Some(input) = self.source.inputs.first().filter(|_| columns.are_plain()) else { return Ok(None) };
+    ) -> Result<Option<Vec<(u64, usize)>>, FormatError> {
+        if !columns.are_plain() {
+            return Ok(None);
+        }
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = match &mut *pages {
             Some(pages) => pages,
-            none => none.insert(columns.plain(&self.source.inputs, self.table)?),
+            none => none.insert(Box::new(columns.plain(&self.source.inputs, self.table)?)),
         };
-        Ok(pages.places(first, bytes)?.map(|places| (input, places)))
+        pages.places(first, bytes)
     }
 
     fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {

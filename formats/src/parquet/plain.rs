@@ -3,6 +3,7 @@
 //!
 //! What is otherwise than it should be is not told here, but by those who unpack pages one by one: they are asked instead.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, Encoding};
@@ -11,7 +12,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use super::MAX_PAGE_VALUES;
 use super::header::Header;
 use super::page::Vectors;
-use super::source::{Positioned, Source, guarded};
+use super::source::{MAX_PAGE_BYTES, Positioned, Source, guarded};
 use crate::error::FormatError;
 use crate::input::Input;
 
@@ -154,7 +155,7 @@ impl PlainPages {
         let start = self.window.get(file, chunk.at, most.max(1)).ok_or_else(other)?;
         let header = Header::read(start).filter(|header| header.is_plain).ok_or_else(other)?;
         let values = header.values;
-        if values == 0 || values > chunk.left.min(MAX_PAGE_VALUES.into()) {
+        if values == 0 || values > chunk.left.min(MAX_PAGE_VALUES.into()) || header.page > MAX_PAGE_BYTES {
             return Err(Otherwise::Other);
         }
         let mut at = chunk.at + header.len as u64;
@@ -199,7 +200,8 @@ impl PlainPages {
 }
 
 /// Fills `rows` with what stands at `places`.
-pub(crate) fn fill(input: &Arc<Input>, places: &[(u64, usize)], mut rows: &mut [u8]) -> Result<(), FormatError> {
+pub(crate) fn fill(inputs: &[Arc<Input>], places: &[(u64, usize)], mut rows: &mut [u8]) -> Result<(), FormatError> {
+    let input = inputs.first().ok_or_else(|| FormatError::damaged(Path::new(""), "no file is open"))?;
     for &(at, len) in places {
         let here = rows.split_off_mut(..len.min(rows.len())).unwrap_or_default();
         input.read(at, here)?;
@@ -215,4 +217,31 @@ fn footer_says_so(metadata: &ParquetMetaData, column: usize) -> bool {
             && chunk.encodings().all(known)
     };
     metadata.row_groups().iter().all(|group| group.columns().get(column).is_some_and(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::TableFile;
+    use crate::table::Place;
+
+    /// Files that pyarrow wrote: what is plain in them is found as such to the last row, over the ends of groups and pages.
+    #[test]
+    fn plain_columns_are_read_from_where_they_stand() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        for (name, is_plain) in
+            [("plain2", true), ("plain216", true), ("words2", false), ("split", false), ("flipped_crc", false)]
+        {
+            let file = TableFile::open(&golden.join(name).with_extension("parquet")).unwrap();
+            let table = &file.tables[0];
+            assert_eq!(table.is_sequential(), !is_plain, "{name}");
+            let Place::Parquet(columns) = &table.place else { panic!("{:?}", table.place) };
+            let mut pages = columns.plain(&file.inputs, table).unwrap();
+            let bytes = table.rows as usize * table.row_bytes();
+            let places = pages.places(0, bytes).unwrap();
+            assert_eq!(places.as_ref().map(|it| it.iter().map(|it| it.1).sum()), is_plain.then_some(bytes), "{name}");
+            assert_eq!(pages.places(table.rows, table.row_bytes()).unwrap(), None, "{name}: behind the last");
+        }
+    }
 }

@@ -278,8 +278,9 @@ fn parquet_pages_are_checked_where_they_can_be_and_names_are_ones() {
 fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
     let array = npy_bytes("<f4", 9, 4, &data(144, 1));
     let alone = |path: std::path::PathBuf| (path.clone(), vec![path]);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pyarrow.parquet");
-    let parquet = write(dir, "g.parquet", fs::read(golden).unwrap());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let [packed, plain] =
+        ["pyarrow.parquet", "plain2.parquet"].map(|it| write(dir, it, fs::read(golden.join(it)).unwrap()));
     let folder = |name: &str, files: Vec<(&str, Vec<u8>)>| {
         let paths = files.into_iter().map(|(file, bytes)| write(&dir.join(name), file, bytes)).collect();
         (dir.join(name), paths)
@@ -288,7 +289,8 @@ fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
         alone(write(dir, "a.safetensors", safetensors(&[("a", "F32", &[9, 4], &data(144, 1))]))),
         alone(write(dir, "a.npy", &array)),
         alone(write(dir, "a.npz", zip(&[("a.npy", &array, false), ("b.npy", &array, true)]))),
-        alone(parquet),
+        alone(packed),
+        alone(plain),
         folder("m", vec![("key", i64s(0..9)), ("emb_vector", data(144, 1)), ("slot_id", i64s(0..9))]),
         folder(
             "c",
