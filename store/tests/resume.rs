@@ -113,7 +113,7 @@ fn nothing_of_another_load_is_taken_for_this_one() {
     assert!(report.begun_anew, "there was one of another epoch");
 
     // As after a loss of power: the name is there, the content is not, or not all of it.
-    let mut again = |noted: &[u8]| {
+    let again = |noted: &[u8]| {
         std::fs::write(&journal, noted).unwrap();
         load(&store, &first, &options("first").with_replace(), u64::MAX).unwrap().unwrap()
     };
