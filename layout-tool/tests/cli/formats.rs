@@ -203,6 +203,9 @@ fn files_are_attached_where_they_are() {
     rig.fails(&["lookup", "-d", drive, "-d", "emulated:x", "--table", "b", "--ids", "1"], 2);
     rig.fails(&["inspect", "-d", "attached:"], 2);
     rig.fails(&["inspect", "-d", "attached:absent"], 3);
+    let pages = concat!("attached:", env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/plain2.parquet");
+    let error = rig.fails(&["inspect", "-d", pages], 3);
+    assert!(error["message"].as_str().unwrap().contains("pages of a Parquet file"), "{error}");
     assert_eq!(fs::read(rig.path("m.safetensors")).unwrap(), bytes);
 }
 
