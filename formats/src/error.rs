@@ -61,6 +61,9 @@ impl FormatError {
             io::ErrorKind::NotFound => "look at the path",
             io::ErrorKind::PermissionDenied => "change the permissions, or choose another place",
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room, then try again",
+            io::ErrorKind::FileTooLarge => {
+                "raise the limit on the size of files (ulimit -f), or write to another file system"
+            }
             _ => "look at the file, and at the disk below",
         };
         Self { source: Some(error), ..Self::new(Kind::Io, file, what, remedy) }

@@ -11,7 +11,9 @@ use crate::input::{Input, no_memory, room};
 use crate::npy;
 use crate::npz::Deflated;
 use crate::safetensors::Tensor;
+use crate::seen::Seen;
 use crate::table::{FileTable, Part, Place, Rows, TableFile, read_parts};
+use crate::zip::Member;
 
 /// The type of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +58,8 @@ pub struct KeyArray {
     /// Their type.
     pub keys: KeyType,
     pub(crate) place: KeyPlace,
+    /// The stored member of an archive that it is, which has a checksum of it.
+    pub(crate) stored: Option<Member>,
 }
 
 /// Where keys stand.
@@ -81,7 +85,7 @@ impl KeyArray {
         };
         let (&[rows] | &[rows, 1]) = &*tensor.shape else { return None };
         let place = KeyPlace::Flat(vec![Part { input, at: tensor.at, first: 0, rows }]);
-        Some(Self { name: tensor.name.clone(), rows, keys, place })
+        Some(Self { name: tensor.name.clone(), rows, keys, place, stored: None })
     }
 }
 
@@ -154,12 +158,17 @@ impl TableFile {
         };
         let path = self.path.clone();
         let Some(found) = self.tables.iter_mut().find(|it| it.name == table) else {
-            let what = format!("it has no table {table:?}");
+            let why = self.skipped.iter().find(|(name, _)| name == table).map(|(_, why)| format!(": {why}"));
+            let what = format!("it has no table {table:?}{}", why.unwrap_or_default());
             return Err(FormatError::new(Kind::Unclear, &path, what, "name one of its tables"));
         };
         if array.rows != found.rows {
             let what = format!("{keys} has {} keys, table {table:?} has {} rows", array.rows, found.rows);
             return Err(FormatError::new(Kind::Disagree, &path, what, "name the keys of these rows"));
+        }
+        // It is read several times, and here once more.
+        if let (Some(member), Some(input)) = (&array.stored, self.inputs.first()) {
+            Seen::default().compare(input, member)?;
         }
         (found.keys, found.key_place) = (Some(array.keys), array.place);
         Ok(())
@@ -198,7 +207,7 @@ impl TableFile {
         };
         let place = KeyPlace::Flat(vec![Part { input: self.inputs.len(), at, first: 0, rows }]);
         self.inputs.push(Arc::new(input));
-        Ok(KeyArray { name: name.to_owned(), rows, keys, place })
+        Ok(KeyArray { name: name.to_owned(), rows, keys, place, stored: None })
     }
 
     /// Fills `out` with the keys of the rows of `table` from `first` on, if they stand where each can be read; `None` if they

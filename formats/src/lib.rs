@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod caught;
 mod collection;
 mod convert;
 #[cfg(feature = "parquet")]
@@ -28,12 +29,14 @@ mod parquet;
 mod raw;
 pub mod safetensors;
 mod scaled;
+mod seen;
 mod sharded;
 mod spool;
 mod table;
 mod write;
 mod zip;
 
+pub use caught::panic_is_caught;
 pub use collection::{Meta, parse_meta};
 pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};

@@ -37,11 +37,18 @@ impl NpyHeader {
     pub fn read(reader: &mut impl Read) -> Result<Self, NpyHeaderError> {
         let damaged = NpyHeaderError::Damaged;
         let (header, data_at) = read_header(reader)?;
-        let descr = value(&header, "descr").ok_or(damaged("no 'descr'"))?;
+        // Of a key that comes twice NumPy takes the last, others the first: nobody knows what was meant.
+        let value = |key, none, twice| {
+            let mut values = values(&header, key);
+            let value = values.next().ok_or(damaged(none))?;
+            if values.next().is_some() { Err(damaged(twice)) } else { Ok(value) }
+        };
+        let descr = value("descr", "no 'descr'", "'descr' comes twice")?;
         let descr = quoted(descr).ok_or(damaged("'descr' is no name of a type"))?.to_owned();
-        let shape = value(&header, "shape").ok_or(damaged("no 'shape'"))?;
+        let shape = value("shape", "no 'shape'", "'shape' comes twice")?;
         let shape = shape_of(shape).ok_or(damaged("'shape' is no tuple of whole numbers from 0 to 2⁶⁴ - 1"))?;
-        let fortran_order = value(&header, "fortran_order").ok_or(damaged("no 'fortran_order'"))?.starts_with("True");
+        let fortran_order = value("fortran_order", "no 'fortran_order'", "'fortran_order' comes twice")?;
+        let fortran_order = fortran_order.starts_with("True");
         Ok(Self { descr, shape, fortran_order, data_at })
     }
 
@@ -94,11 +101,13 @@ fn read_exact(reader: &mut impl Read, into: &mut [u8]) -> Result<(), NpyHeaderEr
     })
 }
 
-/// What follows `'key':` in the dictionary.
-fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
-    ['\'', '"'].into_iter().find_map(|quote| {
-        let (_, rest) = header.split_once(&format!("{quote}{key}{quote}"))?;
-        Some(rest.trim_start().strip_prefix(':')?.trim_start())
+/// What follows each `'key':` in the dictionary.
+fn values<'a>(header: &'a str, key: &str) -> impl Iterator<Item = &'a str> {
+    ['\'', '"'].into_iter().flat_map(move |quote| {
+        let quoted = format!("{quote}{key}{quote}");
+        let ends: Vec<usize> = header.match_indices(&quoted).map(|(at, found)| at + found.len()).collect();
+        let rests = ends.into_iter().filter_map(|end| header.get(end..));
+        rests.filter_map(|rest| Some(rest.trim_start().strip_prefix(':')?.trim_start()))
     })
 }
 

@@ -52,14 +52,19 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
                 }
                 Packing::Deflated => KeyPlace::Deflated(Deflated { member: member.clone(), head }),
             };
-            found.key_arrays.push(KeyArray { name: name.to_owned(), rows, keys, place });
+            let stored = (member.packing == Packing::Stored).then(|| member.clone());
+            found.key_arrays.push(KeyArray { name: name.to_owned(), rows, keys, place, stored });
         }
         match table {
             Ok((rows, dim, dtype, head)) => {
                 let mut table = FileTable::flat(name, rows, dim, dtype, member.at.saturating_add(head));
-                if member.packing == Packing::Deflated {
-                    table.place = Place::Deflated(Deflated { member, head });
-                }
+                table.place = match member.packing {
+                    Packing::Deflated => Place::Deflated(Deflated { member, head }),
+                    Packing::Stored => {
+                        let at = member.at.saturating_add(head);
+                        Place::Stored(Part { input: 0, at, first: 0, rows }, member)
+                    }
+                };
                 found.tables.push(table);
             }
             Err(error) if error.kind == crate::Kind::Unsupported => {

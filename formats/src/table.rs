@@ -10,6 +10,8 @@ use crate::error::FormatError;
 use crate::format::{Format, ReadOptions};
 use crate::input::{Input, room};
 use crate::keys::{KeyArray, KeyPlace, KeyType};
+use crate::seen::Seen;
+use crate::zip::Member;
 use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
 
 /// Files with tables in them: one, or several that belong together.
@@ -54,6 +56,8 @@ pub struct FileTable {
 pub(crate) enum Place {
     /// One after another, in one or several pieces, which hold the rows in their order.
     Flat(Vec<Part>),
+    /// One after another, in a stored member of a zip archive, which has a checksum of it.
+    Stored(Part, Member),
     /// Compressed: in a deflated member of a zip archive.
     Deflated(npz::Deflated),
     /// In column chunks.
@@ -93,7 +97,20 @@ impl FileTable {
     /// Whether its rows can only be read from the first to the last, since they are compressed. What asks for others gets
     /// them too, at the cost of reading from the beginning.
     pub fn is_sequential(&self) -> bool {
-        !matches!(self.place, Place::Flat(_))
+        match &self.place {
+            Place::Flat(_) | Place::Stored(..) => false,
+            Place::Deflated(_) => true,
+            #[cfg(feature = "parquet")]
+            Place::Parquet(columns) => !columns.are_plain(),
+        }
+    }
+
+    /// Whether its rows stand in pages, between which there is something else: where they do is to be found first.
+    pub fn is_in_pages(&self) -> bool {
+        #[cfg(feature = "parquet")]
+        return matches!(self.place, Place::Parquet(_));
+        #[cfg(not(feature = "parquet"))]
+        false
     }
 
     /// A table of an array that stands at `at` of the only input.
@@ -149,7 +166,14 @@ impl TableFile {
 
     /// The rows of `table`, one of this file's, as they stand there: row i of them is that of the i-th key, if there are keys.
     pub fn rows<'a>(&'a self, table: &'a FileTable) -> FileRows<'a> {
-        FileRows { source: self, table, stream: Mutex::new(None) }
+        FileRows {
+            source: self,
+            table,
+            stream: Mutex::new(None),
+            seen: Mutex::default(),
+            #[cfg(feature = "parquet")]
+            pages: Mutex::new(None),
+        }
     }
 }
 
@@ -160,6 +184,11 @@ pub struct FileRows<'a> {
     table: &'a FileTable,
     /// Rows that can only be read in their order: the reader, and the row that it comes to next.
     stream: Mutex<Option<(u64, Box<dyn Rows>)>>,
+    /// Rows that have a checksum together: what was read of them as a source of rows.
+    seen: Mutex<Seen>,
+    /// Rows that stand in pages as they are: where, as far as it was found.
+    #[cfg(feature = "parquet")]
+    pages: Mutex<Option<Box<crate::parquet::PlainPages>>>,
 }
 
 /// Rows that come in their order.
@@ -190,8 +219,35 @@ impl FileRows<'_> {
         }
         match &self.table.place {
             Place::Flat(parts) => read_parts(&self.source.inputs, parts, first, row_bytes, rows),
-            _ => self.fill_in_order(first, rows),
+            Place::Stored(part, _) => {
+                read_parts(&self.source.inputs, std::slice::from_ref(part), first, row_bytes, rows)
+            }
+            Place::Deflated(_) => self.fill_in_order(first, rows),
+            #[cfg(feature = "parquet")]
+            Place::Parquet(columns) => match self.plain_places(columns, first, rows.len())? {
+                Some(places) => crate::parquet::fill(&self.source.inputs, &places, rows),
+                None => self.fill_in_order(first, rows),
+            },
         }
+    }
+
+    /// Where rows stand in a Parquet file, if they do as they are.
+    #[cfg(feature = "parquet")]
+    fn plain_places(
+        &self,
+        columns: &crate::parquet::Columns,
+        first: u64,
+        bytes: usize,
+    ) -> Result<Option<Vec<(u64, usize)>>, FormatError> {
+        if !columns.are_plain() {
+            return Ok(None);
+        }
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = match &mut *pages {
+            Some(pages) => pages,
+            none => none.insert(Box::new(columns.plain(&self.source.inputs, self.table)?)),
+        };
+        pages.places(first, bytes)
     }
 
     fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
@@ -216,7 +272,9 @@ impl FileRows<'_> {
 
     fn reader(&self) -> Result<Box<dyn Rows>, FormatError> {
         match &self.table.place {
-            Place::Flat(_) => Err(FormatError::damaged(&self.source.path, "its rows are in no order")),
+            Place::Flat(_) | Place::Stored(..) => {
+                Err(FormatError::damaged(&self.source.path, "its rows are in no order"))
+            }
             Place::Deflated(place) => place.reader(&self.source.inputs),
             #[cfg(feature = "parquet")]
             Place::Parquet(columns) => columns.reader(&self.source.inputs, self.table),
@@ -252,11 +310,22 @@ impl RowSource for FileRows<'_> {
         if row_bytes != self.row_bytes() {
             return Err(io::Error::other("rows of another size were asked for"));
         }
-        Ok(self.fill(first, rows)?)
+        self.fill(first, rows)?;
+        if let Place::Stored(part, _) = &self.table.place {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.note(part.at + first * row_bytes as u64, rows);
+        }
+        Ok(())
     }
 
+    /// Neither was the file written to, nor do its rows contradict the checksum that there is of them together. What was not read of
+    /// them is, for that.
     fn unchanged(&self) -> io::Result<()> {
-        Ok(self.source.unchanged()?)
+        self.source.unchanged()?;
+        if let (Place::Stored(_, member), Some(input)) = (&self.table.place, self.source.inputs.first()) {
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).compare(input, member)?;
+        }
+        Ok(())
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

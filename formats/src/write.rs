@@ -133,7 +133,11 @@ impl TableWriter {
     }
 
     fn failed(&self, error: io::Error) -> FormatError {
-        FormatError::io(&self.path, "cannot be written", error).remedy("nothing was left behind; make room first")
+        let too_large = error.kind() == io::ErrorKind::FileTooLarge;
+        let error = FormatError::io(&self.path, "cannot be written", error);
+        let remedy = if too_large { &*error.remedy } else { "make room first" };
+        let remedy = format!("nothing was left behind; {remedy}");
+        error.remedy(remedy)
     }
 }
 

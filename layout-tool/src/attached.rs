@@ -60,6 +60,12 @@ pub fn device(addresses: &[String]) -> Result<Option<Device>, Failure> {
         if it.table.is_sequential() {
             return Err(stay(format!("table {:?} is compressed: its rows cannot be read where they are", it.name)));
         }
+        if it.table.is_in_pages() {
+            return Err(stay(format!(
+                "table {:?} stands in pages of a Parquet file: its rows are not one after another",
+                it.name
+            )));
+        }
         if file.order(it.table)?.is_some() {
             return Err(stay(format!("table {:?} has its rows in another order than that of their ids", it.name)));
         }

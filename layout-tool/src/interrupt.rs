@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM: the first asks to stop and clean up, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first asks to stop and clean up, the second ends the process at once. And SIGXFSZ, which ends nothing.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::failure::{Class, Failure};
@@ -25,6 +25,9 @@ impl Interrupt {
             flag::register(number, asked.clone())?;
             flag::register_usize(number, signal.clone(), number as usize)?;
         }
+        // Else it ends the process where a file passes the limit on its size, before the write can say so. What is run from here has
+        // it as it was.
+        flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self(signal))
     }
 

@@ -110,6 +110,18 @@ fn nothing_of_another_load_is_taken_for_this_one() {
     assert_eq!(report.resumed, 0);
     holds(&store, &first);
 
+    assert!(report.begun_anew, "there was one of another epoch");
+
+    // As after a loss of power: the name is there, the content is not, or not all of it.
+    let again = |noted: &[u8]| {
+        std::fs::write(&journal, noted).unwrap();
+        load(&store, &first, &options("first").with_replace(), u64::MAX).unwrap().unwrap()
+    };
+    for (noted, begun_anew) in [(&[0; 4096][..], true), (b"WRPLOAD1\0\0\0\0", true), (b"WRPL", true), (b"", false)] {
+        let report = again(noted);
+        assert_eq!((report.resumed, report.begun_anew), (0, begun_anew), "{noted:?}");
+    }
+
     std::fs::write(&journal, "precious").unwrap();
     let refused = load(&store, &second, &options("second").with_replace(), u64::MAX).unwrap().unwrap_err();
     assert!(matches!(refused, StoreError::Journal { .. }), "{refused}");

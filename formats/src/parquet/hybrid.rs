@@ -74,6 +74,16 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
+    /// As they are packed.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Those behind so many groups of eight.
+    pub(super) fn skip_groups(self, groups: usize) -> Self {
+        Self { bytes: self.bytes.get(groups * self.width as usize..).unwrap_or_default(), ..self }
+    }
+
     /// All of them, and perhaps some that only fill the last group up.
     pub(super) fn numbers(self) -> impl Iterator<Item = u32> + use<'a> {
         let width = self.width.min(32);

@@ -4,9 +4,11 @@
 //! Column chunks are compressed, so rows come in their order. The library below is not trusted with a hostile file: what it
 //! panics at is an error here.
 
+mod header;
 mod hybrid;
 mod page;
 mod pages;
+mod plain;
 mod source;
 mod values;
 mod vectors;
@@ -14,10 +16,10 @@ mod vectors;
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type};
 use parquet::data_type::{Int32Type, Int64Type};
 use parquet::file::metadata::ParquetMetaData;
-use parquet::schema::types::ColumnDescriptor;
+use parquet::schema::types::{self as schema, ColumnDescriptor};
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
@@ -25,6 +27,7 @@ use crate::format::ReadOptions;
 use crate::input::Input;
 use crate::keys::{KeyPlace, KeyStream, KeyType};
 use crate::table::{FileTable, Found, Place, Rows, shape_of_table, stem};
+pub(crate) use plain::{PlainPages, fill};
 pub(crate) use source::Source;
 use values::Numbers;
 pub(crate) use values::Values;
@@ -42,13 +45,17 @@ pub(crate) struct Columns {
     vectors: usize,
     /// The leaf column of its ids.
     keys: Option<usize>,
+    /// Whether its vectors seem to stand in their pages as they are.
+    plain: bool,
 }
 
 pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
-    let metadata = Source::open(&input)?.metadata;
+    let source = Source::open(&input)?;
+    let metadata = source.metadata.clone();
     let schema = metadata.file_metadata().schema_descr();
-    let columns: Vec<_> = schema.columns().iter().map(|column| (name_of(column), kind_of(column))).collect();
+    let columns: Vec<_> =
+        schema.columns().iter().map(|column| (name_of(column), kind_of(column, schema.root_schema()))).collect();
     let mut keys = columns.iter().enumerate().filter_map(|(index, (name, kind))| match kind {
         Ok(Column::Key(width)) => Some((index, name, *width)),
         _ => None,
@@ -85,16 +92,30 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 continue;
             }
         };
+        if rows == 0 {
+            let name = if vectors == 1 { stem(path) } else { name.clone() };
+            found.empty.push(name.clone());
+            found.skipped.push((name, "it has no rows".to_owned()));
+            continue;
+        }
         let groups = metadata.row_groups().iter();
         let values = groups.map(|group| group.columns().get(index).map_or(0, |column| column.num_values()));
         let values = values.map(u64::try_from).try_fold(0u64, |all, n| all.checked_add(n.ok()?));
-        let dim = values.filter(|values| rows > 0 && values.is_multiple_of(rows)).map(|values| values / rows);
+        let dim = values.filter(|values| values.is_multiple_of(rows)).map(|values| values / rows);
         let name = if vectors == 1 { stem(path) } else { name.clone() };
         let shape = match dim {
             Some(MAX_DIM..) => Err(format!("its vectors have {MAX_DIM} elements or more")),
             Some(dim) => shape_of_table(rows, dim, dtype),
             None => Err(format!("its {rows} vectors are not all of one length")),
         };
+        let shape = shape.and_then(|shape| {
+            let packed = [Some((index, name.as_str())), keys.map(|(index, key, _)| (index, key.as_str()))];
+            packed
+                .into_iter()
+                .flatten()
+                .try_for_each(|(index, name)| unpackable(&metadata, index, name))
+                .map(|()| shape)
+        });
         let shape = shape.and_then(|(rows, dim)| {
             groups_agree(&metadata, (index, dim.into()), keys.map(|(index, ..)| index)).map(|()| (rows, dim))
         });
@@ -105,7 +126,11 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 dim,
                 dtype,
                 keys: keys.map(|(.., width)| width),
-                place: Place::Parquet(Columns { vectors: index, keys: keys.map(|(index, ..)| index) }),
+                place: Place::Parquet(Columns {
+                    vectors: index,
+                    keys: keys.map(|(index, ..)| index),
+                    plain: PlainPages::seem_plain(source.clone(), index, dim.into(), size_of(dtype)),
+                }),
                 key_place: KeyPlace::Nowhere,
             }),
             Err(reason) => found.skipped.push((name, reason)),
@@ -122,6 +147,19 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
     }
     found.inputs.push(input);
     Ok(found)
+}
+
+/// Whether what a column is compressed with can be unpacked.
+fn unpackable(metadata: &ParquetMetaData, column: usize, name: &str) -> Result<(), String> {
+    let codecs = metadata.row_groups().iter().filter_map(|group| Some(group.columns().get(column)?.compression()));
+    let unread = codecs.into_iter().find_map(|codec| match codec {
+        Compression::BROTLI(_) => Some("brotli"),
+        Compression::LZO => Some("LZO"),
+        _ => None,
+    });
+    unread.map_or(Ok(()), |codec| {
+        Err(format!("its column {name} is compressed with {codec}, which is not read: write it again with zstd, lz4, snappy, gzip or none"))
+    })
 }
 
 /// Each group of rows has a vector of `dim` elements and an id for each of its rows: else those behind it would have others'. (A chunk whose pages have
@@ -175,10 +213,15 @@ pub(crate) fn whole(column: &ColumnDescriptor) -> Option<KeyType> {
 }
 
 /// What a column can be, or why nothing.
-fn kind_of(column: &ColumnDescriptor) -> Result<Column, &'static str> {
+fn kind_of(column: &ColumnDescriptor, root: &schema::Type) -> Result<Column, &'static str> {
     let float16 = matches!(column.logical_type_ref(), Some(LogicalType::Float16));
     if let (0, Some(width)) = (column.max_rep_level(), whole(column)) {
         return Ok(Column::Key(width));
+    }
+    if column.max_rep_level() == 1
+        && let Some(other) = no_list(column, root)
+    {
+        return Err(other);
     }
     match (column.max_rep_level(), column.physical_type()) {
         (1, Type::FLOAT) => Ok(Column::Vector(DType::F32)),
@@ -189,10 +232,49 @@ fn kind_of(column: &ColumnDescriptor) -> Result<Column, &'static str> {
     }
 }
 
+/// Bytes of an element: floats or halves.
+fn size_of(dtype: DType) -> usize {
+    if dtype == DType::F16 { 2 } else { 4 }
+}
+
+/// What repeats a column's numbers, if it is no list of them alone: each row of it could have one, and look like a vector of one.
+fn no_list(column: &ColumnDescriptor, root: &schema::Type) -> Option<&'static str> {
+    let is_map = |group: &schema::Type| {
+        let info = group.get_basic_info();
+        matches!(info.logical_type_ref(), Some(LogicalType::Map))
+            || matches!(info.converted_type(), ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE)
+    };
+    let mut group = root;
+    for (nth, part) in (1..).zip(column.path().parts()) {
+        let fields = if group.is_group() { group.get_fields() } else { &[] };
+        let Some(field) = fields.iter().find(|field| field.name() == part) else { break };
+        if is_map(field) {
+            return Some("a map, not a list of numbers");
+        }
+        let info = field.get_basic_info();
+        if info.has_repetition() && info.repetition() == Repetition::REPEATED {
+            let alone = field.is_primitive() || field.get_fields().len() == 1;
+            let rest = column.path().parts().len() - nth;
+            return (!alone || rest > 1).then_some("a list of structs, not of numbers");
+        }
+        group = field;
+    }
+    None
+}
+
 impl Columns {
     pub(crate) fn reader(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<Box<dyn Rows>, FormatError> {
-        let size = if table.dtype == DType::F16 { 2 } else { 4 };
-        Ok(Box::new(VectorColumn::new(source(inputs)?, self.vectors, table.dim.into(), size)))
+        Ok(Box::new(VectorColumn::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype))))
+    }
+
+    /// Whether its rows can be read in any order.
+    pub(crate) fn are_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Where its rows stand, if they do as they are.
+    pub(crate) fn plain(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<PlainPages, FormatError> {
+        Ok(PlainPages::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype)))
     }
 
     pub(crate) fn key_reader(

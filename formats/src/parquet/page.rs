@@ -9,7 +9,8 @@ use bytes::Bytes;
 use parquet::basic::Encoding;
 use parquet::column::page::Page;
 
-use super::hybrid::{CutOff, Hybrid, Run};
+use super::hybrid::{CutOff, Hybrid, Packed, Run};
+use super::source::Source;
 use crate::error::{FormatError, Kind};
 
 /// What all pages of a column have in common.
@@ -23,6 +24,12 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
+    /// Of a column of vectors of `dim` values of `size` bytes.
+    pub(super) fn of(source: &Source, column: usize, dim: u64, size: usize) -> Self {
+        let descriptor = source.metadata.file_metadata().schema_descr().column(column);
+        Self { dim, size, present: descriptor.max_def_level().max(0) as u32 }
+    }
+
     /// The values of a page whose first is number `first` of its column.
     pub(super) fn values(
         &self,
@@ -62,8 +69,26 @@ impl Vectors {
             _ => part(levels.map(|it| it.1)).ok_or_else(cut_off)?,
         };
         let count = count as usize;
-        let missing = self.missing(definition, count).map_err(|CutOff| cut_off())?;
-        let uneven = self.uneven(repetition, count, first).map_err(|CutOff| cut_off())?;
+        self.check(path, (repetition, definition), count, first).map_err(|CutOff| cut_off())??;
+        match self.decoded(rest, count, encoding, dictionary) {
+            Ok(Decoded::There(bytes)) => Ok(buf.slice_ref(bytes)),
+            Ok(Decoded::Made(bytes)) => Ok(bytes.into()),
+            Err(Undecoded::Damaged(what)) => Err(damaged(what)),
+            Err(Undecoded::Unknown) => Err(unknown(path, "values", encoding)),
+        }
+    }
+
+    /// Whether the repetition and definition levels of `count` values, of which the first is number `first` of its column, say that no row lacks a value
+    /// or differs in length.
+    pub(super) fn check(
+        &self,
+        path: &Path,
+        (repetition, definition): (&[u8], &[u8]),
+        count: usize,
+        first: u64,
+    ) -> Result<Result<(), FormatError>, CutOff> {
+        let missing = self.missing(definition, count)?;
+        let uneven = self.uneven(repetition, count, first)?;
         let row = |index: usize| (first + index as u64) / self.dim;
         let what = match (uneven, missing) {
             // A list that is missing or empty has one level too.
@@ -82,17 +107,9 @@ impl Vectors {
                 )
             }
             (None, Some(missing)) => format!("row {} lacks a value", row(missing)),
-            (None, None) => {
-                let bytes = self.decoded(rest, count, encoding, dictionary);
-                return match bytes {
-                    Ok(Decoded::There(bytes)) => Ok(buf.slice_ref(bytes)),
-                    Ok(Decoded::Made(bytes)) => Ok(bytes.into()),
-                    Err(Undecoded::Damaged(what)) => Err(damaged(what)),
-                    Err(Undecoded::Unknown) => Err(unknown(path, "values", encoding)),
-                };
-            }
+            (None, None) => return Ok(Ok(())),
         };
-        Err(FormatError::new(Kind::Unsupported, path, what, "leave out or fill in such rows"))
+        Ok(Err(FormatError::new(Kind::Unsupported, path, what, "leave out or fill in such rows")))
     }
 
     /// The first value that is not there.
@@ -125,7 +142,10 @@ impl Vectors {
             let (odd, count) = match run {
                 Run::Same(level, count) => (self.steps(level, count as u64, &mut within), count),
                 Run::Packed(packed, count) => {
-                    let mut numbers = packed.numbers().take(count).enumerate();
+                    // Eight at a time, as long as there is nothing odd about them.
+                    let done = self.even_groups(&packed, count, &mut within);
+                    let rest = packed.skip_groups(done / 8);
+                    let mut numbers = rest.numbers().take(count - done).zip(done..).map(|(level, at)| (at, level));
                     let step = |(index, level)| self.steps(level, 1, &mut within).map(|(_, uneven)| (index, uneven));
                     (numbers.find_map(step), count)
                 }
@@ -136,6 +156,25 @@ impl Vectors {
             at += count;
         }
         Ok(None)
+    }
+
+    /// How many of `count` levels, in groups of eight, are as they should be from value `within` of a row on, which is then the one behind them.
+    fn even_groups(&self, packed: &Packed<'_>, count: usize, within: &mut u64) -> usize {
+        // Of shorter rows several begin in a group.
+        if self.dim < 8 {
+            return 0;
+        }
+        let begins = |within: u64| match (self.dim - within) % self.dim {
+            bit @ 0..8 => !(1 << bit),
+            _ => u8::MAX,
+        };
+        let groups = packed.bytes().iter().take(count / 8);
+        let even = groups.take_while(|group| {
+            let even = **group == begins(*within);
+            *within = if even { (*within + 8) % self.dim } else { *within };
+            even
+        });
+        even.count() * 8
     }
 
     /// Steps over so many levels alike, from value `within` of a row: 0 is where a row begins, others go on with it.

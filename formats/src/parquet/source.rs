@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::{ChunkReader, Length};
 
+use crate::caught::catching;
 use crate::error::FormatError;
 use crate::input::Input;
 
@@ -21,7 +21,7 @@ pub(super) const MAX_PAGE_BYTES: u64 = 256 << 20;
 
 /// Calls the library, of which a panic is one more way to say that a file is damaged.
 pub(crate) fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FormatError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catching(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
             Err(FormatError::damaged(path, format!("cannot be read: {error}")))
@@ -58,6 +58,18 @@ impl Source {
 pub(crate) struct Positioned {
     file: Arc<File>,
     len: u64,
+}
+
+impl Positioned {
+    /// Bytes from `at` to its end.
+    pub(super) fn left(&self, at: u64) -> u64 {
+        self.len.saturating_sub(at)
+    }
+
+    /// Fills `bytes` from byte `at` on.
+    pub(super) fn fill(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, at)
+    }
 }
 
 impl Length for Positioned {

@@ -35,8 +35,7 @@ impl VectorColumn {
     /// Rows of `dim` elements of `size` bytes.
     pub(super) fn new(source: Source, column: usize, dim: u64, size: usize) -> Self {
         let source = Arc::new(source);
-        let descriptor = source.metadata.file_metadata().schema_descr().column(column);
-        let vectors = Vectors { dim, size, present: descriptor.max_def_level().max(0) as u32 };
+        let vectors = Vectors::of(&source, column, dim, size);
         let unpacker = source.clone();
         let unpack = move |piece: Piece| {
             guarded(&unpacker.path, || {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use warprow_formats::{FormatError, Kind, ReadOptions, TableFile};
+use warprow_layout::RowSource;
 
 use crate::build::*;
 
@@ -42,7 +43,17 @@ fn files_of_one_array() {
         bytes[at..at + 5].copy_from_slice(b"True ");
         bytes
     };
+    // A second key in the spaces behind the first: NumPy takes the last.
+    let again = |key: &str| {
+        let at = sound.windows(4).position(|it| it == b", } ").unwrap() + 2;
+        let mut bytes = sound.clone();
+        bytes[at..at + key.len() + 1].copy_from_slice(format!("{key}}}").as_bytes());
+        bytes
+    };
     for (name, bytes, kind, says) in [
+        ("shapes.npy", &again("'shape': (4, 1), ")[..], Kind::Damaged, "'shape' comes twice"),
+        ("orders.npy", &again("\"fortran_order\": True, "), Kind::Damaged, "'fortran_order' comes twice"),
+        ("types.npy", &again("'descr': '<f2', "), Kind::Damaged, "'descr' comes twice"),
         ("wrong.npy", &b"not numpy"[..], Kind::Damaged, "damaged .npy header"),
         ("short.npy", &npy_bytes("<f4", 2, 2, &[0; 15]), Kind::Damaged, "promises 16 bytes of data, 15 follow"),
         ("long.npy", &npy_bytes("<f4", 2, 2, &[0; 17]), Kind::Damaged, "promises 16 bytes of data, 17 follow: more"),
@@ -93,6 +104,45 @@ fn archives() {
     let mut sound = zip(&[("a.npy", &array, true)]);
     sound[400] ^= 4;
     refused(&write(dir.path(), "t.npz", sound), Kind::Damaged, "a.npy");
+}
+
+/// Rows of a stored member are read where they stand; whoever has read them all is told that they are not what was written.
+#[test]
+fn stored_members_have_a_checksum_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = data(50 * 32, 1);
+    let mut keys = warprow_formats::npy::head_of_list("<i8", 50);
+    keys.extend(i64s(0..50));
+    let sound = zip(&[("a.npy", &npy_bytes("<f4", 50, 8, &rows), false), ("k.npy", &keys, false)]);
+    let flipped = |row: &[u8]| {
+        let at = sound.windows(row.len()).position(|it| it == row).unwrap();
+        let mut bytes = sound.clone();
+        bytes[at + 3] ^= 4;
+        write(dir.path(), "t.npz", bytes)
+    };
+    let compare = |path: &Path, read: &[(u64, usize)]| {
+        let file = TableFile::open(path).unwrap();
+        let source = file.rows(&file.tables[0]);
+        for &(first, count) in read {
+            source.read(first, 32, &mut vec![0; count * 32]).unwrap();
+        }
+        source.unchanged()
+    };
+    let path = write(dir.path(), "t.npz", &sound);
+    let orders: [&[(u64, usize)]; 4] = [&[(0, 50)], &[(20, 30), (0, 20)], &[(5, 1), (5, 1), (7, 3)], &[]];
+    for read in orders {
+        compare(&path, read).unwrap();
+    }
+    TableFile::open(&path).unwrap().with_keys("a", "k").unwrap();
+    let path = flipped(&rows[32 * 6..32 * 7]);
+    for read in orders {
+        let error = compare(&path, read).unwrap_err();
+        assert!(error.to_string().contains("the checksum of a.npy does not match"), "{read:?}: {error}");
+    }
+    let path = flipped(&i64s([7, 8]));
+    compare(&path, orders[0]).unwrap();
+    let error = TableFile::open(&path).unwrap().with_keys("a", "k").unwrap_err();
+    assert!(error.kind == Kind::Damaged && error.what.contains("the checksum of k.npy"), "{error}");
 }
 
 #[test]
@@ -228,8 +278,9 @@ fn parquet_pages_are_checked_where_they_can_be_and_names_are_ones() {
 fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
     let array = npy_bytes("<f4", 9, 4, &data(144, 1));
     let alone = |path: std::path::PathBuf| (path.clone(), vec![path]);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pyarrow.parquet");
-    let parquet = write(dir, "g.parquet", fs::read(golden).unwrap());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let [packed, plain] =
+        ["pyarrow.parquet", "plain2.parquet"].map(|it| write(dir, it, fs::read(golden.join(it)).unwrap()));
     let folder = |name: &str, files: Vec<(&str, Vec<u8>)>| {
         let paths = files.into_iter().map(|(file, bytes)| write(&dir.join(name), file, bytes)).collect();
         (dir.join(name), paths)
@@ -238,7 +289,8 @@ fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
         alone(write(dir, "a.safetensors", safetensors(&[("a", "F32", &[9, 4], &data(144, 1))]))),
         alone(write(dir, "a.npy", &array)),
         alone(write(dir, "a.npz", zip(&[("a.npy", &array, false), ("b.npy", &array, true)]))),
-        alone(parquet),
+        alone(packed),
+        alone(plain),
         folder("m", vec![("key", i64s(0..9)), ("emb_vector", data(144, 1)), ("slot_id", i64s(0..9))]),
         folder(
             "c",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parquet::basic::Encoding;
+use parquet::basic::{BrotliLevel, Compression, Encoding};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::WriterProperties;
@@ -81,6 +81,17 @@ fn endless(values: u64, begins: bool) -> Vec<u8> {
 
 /// A file whose metadata say that it has `rows` rows and `values` values.
 fn file(schema: &str, pages: &[Vec<u8>], rows: u64, values: u64) -> (tempfile::TempDir, PathBuf) {
+    packed(schema, pages, rows, values, Compression::UNCOMPRESSED)
+}
+
+/// The same, whose metadata say that pages are compressed.
+fn packed(
+    schema: &str,
+    pages: &[Vec<u8>],
+    rows: u64,
+    values: u64,
+    compression: Compression,
+) -> (tempfile::TempDir, PathBuf) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let mut out = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut out, schema, Arc::new(WriterProperties::default())).unwrap();
@@ -90,6 +101,7 @@ fn file(schema: &str, pages: &[Vec<u8>], rows: u64, values: u64) -> (tempfile::T
         let bytes = pages.concat();
         let metadata = ColumnChunkMetaData::builder(column)
             .set_encodings(vec![Encoding::PLAIN])
+            .set_compression(compression)
             .set_num_values(values as i64)
             .set_data_page_offset(0)
             .set_total_compressed_size(bytes.len() as i64)
@@ -210,6 +222,110 @@ fn pages_that_end_early_are_refused() {
         let error = refused(VECTORS, &[page(values, len as u64, &body[..len])], 100, 200);
         assert!(error.kind == Kind::Damaged && error.what.contains("a page ends before its"), "{len}: {error}");
     }
+}
+
+/// Two pages of a hundred rows of two, as they stand; of the second `spoil` makes another.
+fn two_pages(spoil: impl FnOnce(u64, Vec<u8>) -> Vec<u8>) -> (tempfile::TempDir, PathBuf) {
+    let (values, body) = pairs(100, None, None);
+    let sound = page(values, body.len() as u64, &body);
+    file(VECTORS, &[sound, spoil(values, body)], 200, 400)
+}
+
+/// The page behind a header that has a checksum.
+fn checked(values: u64, body: &[u8], crc: u32) -> Vec<u8> {
+    let page = page(values, body.len() as u64, body);
+    let header = page.len() - body.len();
+    // Field 4 comes behind the sizes, and before what only pages of values have.
+    let at = page[..header].iter().position(|&byte| byte == 0x2c).unwrap();
+    let mut bytes = [&page[..at], &[0x15]].concat();
+    let crc = crc as i32;
+    number(&mut bytes, u64::from((crc << 1 ^ crc >> 31) as u32));
+    bytes.push(0x1c);
+    bytes.extend(&page[at + 1..]);
+    bytes
+}
+
+#[test]
+fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
+    let one: Vec<u8> = (0..200u32).flat_map(|at| (at as f32 / 2.0 - (at % 2) as f32 / 4.0).to_le_bytes()).collect();
+    let expected = [&one[..], &one].concat();
+    let plain = |values, body: Vec<u8>| page(values, body.len() as u64, &body);
+    let with_checksum = |values, body: Vec<u8>| checked(values, &body, crc32fast::hash(&body));
+    for (_dir, path) in [two_pages(plain), two_pages(with_checksum)] {
+        let file = TableFile::open(&path).unwrap();
+        assert!(!file.tables[0].is_sequential(), "as far as is known before the second page is looked at");
+        let rows = file.rows(&file.tables[0]);
+        // Forward and back, over the end of a page and up to it.
+        for (first, count) in [(3, 1), (95, 10), (0, 100), (199, 1), (100, 100), (0, 200), (150, 0)] {
+            let mut some = vec![0; count * 8];
+            rows.fill(first as u64, &mut some).unwrap();
+            assert_eq!(some, expected[first * 8..][..count * 8], "{count} rows from {first} on");
+        }
+    }
+    // What is wrong with the second page does not matter to the rows before.
+    let lacks = |_, _| {
+        let (values, body) = pairs(100, None, Some(41));
+        page(values, body.len() as u64, &body)
+    };
+    let wrong_checksum = |values, body: Vec<u8>| checked(values, &body, !crc32fast::hash(&body));
+    let short = |values, body: Vec<u8>| page(values, body.len() as u64 - 4, &body[..body.len() - 4]);
+    for ((_dir, path), says) in [
+        (two_pages(lacks), "row 141 lacks a value"),
+        (two_pages(wrong_checksum), "CRC checksum mismatch"),
+        (two_pages(short), "a page ends before its values do"),
+    ] {
+        let file = TableFile::open(&path).unwrap();
+        let rows = file.rows(&file.tables[0]);
+        let mut some = vec![0; 800];
+        rows.fill(0, &mut some).unwrap();
+        assert_eq!(some, one);
+        for _ in 0..2 {
+            let error = rows.fill(100, &mut some).unwrap_err();
+            assert!(error.what.contains(says), "{error}");
+        }
+    }
+}
+
+#[test]
+fn codecs_that_are_not_read_are_named() {
+    let (values, body) = pairs(100, None, None);
+    let page = page(values, body.len() as u64, &body);
+    let (_dir, path) = packed(VECTORS, &[page], 100, 200, Compression::BROTLI(BrotliLevel::default()));
+    let file = TableFile::open(&path).unwrap();
+    assert!(file.tables.is_empty());
+    assert!(file.skipped[0].1.contains("compressed with brotli") && file.skipped[0].1.contains("zstd"), "{file:?}");
+}
+
+#[test]
+fn maps_and_lists_of_structs_are_no_vectors() {
+    let map = "message m { optional group v (MAP) {
+        repeated group key_value { required int64 key; optional float value; } } }";
+    let keys = "message m { optional group v (MAP) { repeated group key_value { required float key; } } }";
+    let one = "message m { optional group v (LIST) {
+        repeated group list { optional group element { optional float a; } } } }";
+    let two = "message m { optional group v (LIST) { repeated group list { required float a; required float b; } } }";
+    let (values, body) = pairs(1, None, None);
+    for (schema, says) in [(map, "a map"), (keys, "a map"), (one, "a list of structs"), (two, "a list of structs")] {
+        let (_dir, path) = file(schema, &[page(values, body.len() as u64, &body)], 2, 2);
+        let file = TableFile::open(&path).unwrap();
+        assert!(file.tables.is_empty() && file.skipped.iter().any(|it| it.1.contains(says)), "{schema}: {file:?}");
+    }
+    // However lists are written.
+    for schema in [
+        "message m { repeated float v; }",
+        "message m { optional group v (LIST) { repeated float array; } }",
+        "message m { optional group v { repeated group bag { optional float array_element; } } }",
+    ] {
+        let (_dir, path) = file(schema, &[page(values, body.len() as u64, &body)], 1, 2);
+        assert_eq!(TableFile::open(&path).unwrap().tables.len(), 1, "{schema}");
+    }
+}
+
+#[test]
+fn a_file_without_rows_is_said_to_be_empty() {
+    let (_dir, path) = file(VECTORS, &[], 0, 0);
+    let file = TableFile::open(&path).unwrap();
+    assert_eq!((&file.empty[..], &file.skipped[..]), (&["t".into()][..], &[("t".into(), "it has no rows".into())][..]));
 }
 
 #[test]

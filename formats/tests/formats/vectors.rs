@@ -49,16 +49,19 @@ fn expected(rows: std::ops::Range<usize>) -> Vec<u8> {
 fn rows_of_many_pages_come_in_their_order() {
     let properties = || WriterProperties::builder().set_data_page_size_limit(20_000).set_write_batch_size(100);
     let zstd = Compression::ZSTD(ZstdLevel::default());
-    for properties in [
-        properties().set_dictionary_enabled(false),
-        properties().set_dictionary_page_size_limit(20_000).set_compression(zstd),
-        properties().set_writer_version(WriterVersion::PARQUET_2_0).set_compression(Compression::LZ4_RAW),
-        properties().set_dictionary_enabled(false).set_encoding(Encoding::BYTE_STREAM_SPLIT),
+    let version2 = || properties().set_writer_version(WriterVersion::PARQUET_2_0);
+    for (properties, is_plain) in [
+        (properties().set_dictionary_enabled(false), true),
+        (version2().set_dictionary_enabled(false).set_encoding(Encoding::PLAIN), true),
+        (properties().set_dictionary_page_size_limit(20_000).set_compression(zstd), false),
+        (version2().set_compression(Compression::LZ4_RAW), false),
+        (properties().set_dictionary_enabled(false).set_encoding(Encoding::BYTE_STREAM_SPLIT), false),
     ] {
         let (_dir, path) = write(properties.build());
         let file = TableFile::open(&path).unwrap();
         let table = &file.tables[0];
         assert_eq!((table.rows, table.dim), (ROWS as u64, DIM as u32));
+        assert_eq!(table.is_sequential(), !is_plain);
         let rows = file.rows(table);
         let mut all = vec![0; ROWS * DIM * 4];
         rows.fill(0, &mut all).unwrap();

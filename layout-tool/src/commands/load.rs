@@ -252,7 +252,14 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         if loaded.resumed > 0 {
             text += &format!("{} had been written before, and were intact\n", units::bytes(loaded.resumed));
         }
+        if let Some(journal) = args.resume.as_ref().filter(|_| loaded.begun_anew) {
+            text += &format!(
+                "{} noted nothing of this load (it was another's, or its content was lost), so it was begun anew\n",
+                printable(&journal.display().to_string())
+            );
+        }
         if let Some(report) = report.as_object_mut() {
+            report.insert("begun_anew".into(), loaded.begun_anew.into());
             report.insert("generation".into(), loaded.generation.into());
             report.insert("seconds".into(), seconds.into());
             report.insert("bytes_written".into(), loaded.bytes.into());
@@ -435,10 +442,20 @@ pub(crate) fn name_keys(files: &mut [TableFile], argument: &str) -> Result<(), F
         only.iter().try_for_each(|table| file.with_keys(table, argument))?;
     }
     if rows == 0 {
-        let what = format!("{argument:?} is no list of keys for any table");
-        return Err(
-            Failure::input("--keys", what).remedy("name the rows too, as the file calls them: --keys TENSOR=NAME")
-        );
+        // What is no table for a reason of its own, such as an array in Fortran order, has rows that these may be the keys of.
+        let names =
+            |list: &str| argument == list || argument.strip_suffix(list).is_some_and(|rest| rest.ends_with('='));
+        let listed = |file: &&TableFile| file.key_arrays.iter().any(|array| names(&array.name));
+        let others = files.iter().filter(listed).flat_map(|file| file.skipped.iter().map(move |it| (file, it)));
+        let others = others.filter(|(file, (name, _))| !file.key_arrays.iter().any(|array| array.name == *name));
+        let others: Vec<_> = others.map(|(_, (name, why))| format!("{} ({why})", printable(name))).collect();
+        let others = if others.is_empty() { String::new() } else { format!("; no table is {}", others.join(", ")) };
+        let what = format!("{argument:?} is no list of keys for any table{others}");
+        let remedy = match others.is_empty() {
+            true => "name the rows too, as the file calls them: --keys TENSOR=NAME",
+            false => "write the rows again, as a table; or name others, as the file calls them: --keys TENSOR=NAME",
+        };
+        return Err(Failure::input("--keys", what).remedy(remedy));
     }
     Ok(())
 }

@@ -370,3 +370,69 @@ fn stores_that_are_damaged_newer_or_incomplete() {
     drop(held);
     rig.ok(&["load", "-d", "emulated:one", &file, "--replace"]);
 }
+
+/// Of `fixed.parquet`, which pyarrow wrote, the footer says that a chunk has less than no bytes: the library panics at that.
+#[test]
+fn what_the_parquet_library_panics_at_is_an_error_and_no_panic() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/fixed.parquet");
+    let mut bytes = fs::read(golden).unwrap();
+    let sizes = bytes.windows(7).position(|it| *it == [0x16, 0xd2, 2, 0x16, 0xf6, 2, 0x26]).unwrap();
+    bytes[sizes + 4] ^= 1;
+    fs::write(rig.path("t.parquet"), bytes).unwrap();
+    refused(&rig, &["load", "-d", &drive, "t.parquet"], 3, "input", "it contradicts itself");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 3000, 64, |r, c| (r * 64 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    for out in ["out.npy", "out.safetensors"] {
+        let before = snapshot(&rig);
+        let limited = "ulimit -f 128; exec \"$0\" export -d \"$1\" --table t --out \"$2\"";
+        let mut command = std::process::Command::new("bash");
+        command.current_dir(rig.dir()).args(["-c", limited, env!("CARGO_BIN_EXE_warprow"), &drive, out]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(8), "{said}");
+        assert!(said.contains(out) && said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+        assert!(snapshot(&rig) == before, "{out}");
+    }
+}
+
+/// A member of an archive, stored, and what the directory says of it. Nothing reads what is in it, so it has no checksum.
+fn member(archive: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Vec<u8> {
+    let size = (bytes.len() as u32).to_le_bytes();
+    let fields =
+        [&[20, 0, 0, 0, 0, 0, 0, 0, 33, 0, 0, 0, 0, 0][..], &size, &size, &[name.len() as u8, 0, 0, 0]].concat();
+    let at = (archive.len() as u32).to_le_bytes();
+    [b"PK\x03\x04", &fields[..], name.as_bytes(), bytes].into_iter().for_each(|part| archive.extend(part));
+    [b"PK\x01\x02\x14\0", &fields[..], &[0; 10], &at, name.as_bytes()].concat()
+}
+
+/// Arrays in Fortran order are no tables; who names their keys is told why.
+#[test]
+fn keys_of_an_array_in_fortran_order() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let mut rows = warprow_formats::npy::head("<f4", 3, 2);
+    let order = rows.windows(5).position(|it| it == b"False").unwrap();
+    rows[order..order + 5].copy_from_slice(b"True ");
+    rows.extend([0; 24]);
+    let mut ids = warprow_formats::npy::head_of_list("<i8", 3);
+    ids.extend([0; 24]);
+    let mut archive = Vec::new();
+    let directory = [member(&mut archive, "rows.npy", &rows), member(&mut archive, "ids.npy", &ids)].concat();
+    let (at, len) = ((archive.len() as u32).to_le_bytes(), (directory.len() as u32).to_le_bytes());
+    let end = [b"PK\x05\x06\0\0\0\0\x02\0\x02\0", &len[..], &at, &[0; 2]].concat();
+    archive.extend([directory, end].concat());
+    fs::write(rig.path("t.npz"), archive).unwrap();
+    for (keys, exit, class) in [("ids", 3, "input"), ("rows=ids", 3, "input")] {
+        let error = rig.fails(&["load", "-d", &drive, "t.npz", "--keys", keys], exit);
+        assert_eq!(error["class"], class, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("rows (its array is in Fortran order)"), "{error}");
+    }
+}

@@ -203,6 +203,9 @@ fn files_are_attached_where_they_are() {
     rig.fails(&["lookup", "-d", drive, "-d", "emulated:x", "--table", "b", "--ids", "1"], 2);
     rig.fails(&["inspect", "-d", "attached:"], 2);
     rig.fails(&["inspect", "-d", "attached:absent"], 3);
+    let pages = concat!("attached:", env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/plain2.parquet");
+    let error = rig.fails(&["inspect", "-d", pages], 3);
+    assert!(error["message"].as_str().unwrap().contains("pages of a Parquet file"), "{error}");
     assert_eq!(fs::read(rig.path("m.safetensors")).unwrap(), bytes);
 }
 
@@ -215,6 +218,9 @@ fn a_load_notes_how_far_it_is() {
     let loaded = rig.ok(&args);
     assert_eq!((&loaded["bytes_resumed"], rig.path("journal").exists()), (&json!(0), false));
     assert_eq!(rig.ok(&["verify", "-d", &drive, "--against", &file])["differing"], 0);
+    fs::write(rig.path("journal"), [0; 100]).unwrap();
+    let loaded = rig.run(&args);
+    assert!(loaded.exit == 0 && loaded.stdout.contains("journal noted nothing of this load"), "{loaded:?}");
     fs::write(rig.path("journal"), "precious").unwrap();
     assert_eq!(rig.fails(&args, 3)["class"], "input");
     assert_eq!(fs::read(rig.path("journal")).unwrap(), b"precious");

@@ -15,6 +15,8 @@ use crate::StoreError;
 const MAGIC: &[u8; 8] = b"WRPLOAD1";
 /// Bytes of a record: table, extent, CRC32C of the content, CRC32C of these three.
 const RECORD: usize = 16;
+/// The longest file of zeros that is taken for a journal: that of a load of 2 TiB.
+const MOST_ZEROS: usize = 64 << 20;
 
 /// The journal of one load.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct Journal {
     file: File,
     /// By table and extent: the CRC32C of its content.
     known: HashMap<(u32, u32), u32>,
+    /// Whether there was one that says nothing of this load: another's, or one that was lost.
+    begun_anew: bool,
 }
 
 impl Journal {
@@ -37,10 +41,13 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // Cut off in the magic it is still one; of zeros it may be anybody's.
-        if !found.starts_with(MAGIC) && !MAGIC.starts_with(&found) {
+        // Cut off in the magic it is still one. So is one of zeros, as a file system leaves it whose machine lost power before what
+        // was written had come to the disk; but what has more of them than a journal can have is somebody else's.
+        let lost = found.len() <= MOST_ZEROS && found.iter().all(|&byte| byte == 0);
+        if !found.starts_with(MAGIC) && !MAGIC.starts_with(&found) && !lost {
             return Err(failed(io::Error::other("it is a file of something else, and was left as it is")));
         }
+        let begun_anew = !found.is_empty() && !found.starts_with(&head);
         let records = found.strip_prefix(&head[..]).unwrap_or_default().chunks_exact(RECORD);
         let known: HashMap<_, _> = records.map_while(record).collect();
         // What was cut off goes: it is written anew, whole.
@@ -50,12 +57,17 @@ impl Journal {
             kept.extend(encode(table, extent, crc));
         }
         file.write_all(&kept).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file, known })
+        Ok(Self { path: path.to_owned(), file, known, begun_anew })
     }
 
     /// The CRC32C of the content that an extent was given, if it was.
     pub(super) fn crc(&self, table: u32, extent: u32) -> Option<u32> {
         self.known.get(&(table, extent)).copied()
+    }
+
+    /// Whether there was a journal that says nothing of this load.
+    pub(super) fn is_begun_anew(&self) -> bool {
+        self.begun_anew
     }
 
     /// An extent is being written.

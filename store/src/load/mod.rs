@@ -164,6 +164,8 @@ pub struct LoadReport {
     pub bytes: u64,
     /// Bytes that an earlier attempt had written, and that were found intact.
     pub resumed: u64,
+    /// Whether there was a journal of another load, or one whose content was lost, and this load began anew.
+    pub begun_anew: bool,
     /// Generations that gave way: all of their tables were replaced.
     pub superseded: Vec<u64>,
     /// Time from the first write to the end of the commit.
@@ -227,9 +229,10 @@ impl Store {
         let (generation, superseded) = committed?;
         superseded.iter().for_each(|&id| self.forget_updates(id));
         let elapsed = clock.now().saturating_sub(began);
+        let begun_anew = journal.as_ref().is_some_and(Journal::is_begun_anew);
         journal.into_iter().for_each(Journal::remove);
         let (bytes, resumed) = (pace.at.written - pace.resumed, pace.resumed);
-        Ok(LoadReport { generation: generation.id, bytes, resumed, superseded, elapsed })
+        Ok(LoadReport { generation: generation.id, bytes, resumed, begun_anew, superseded, elapsed })
     }
 
     /// What tells a load from others: the store and its state, which decide where it writes, and what it writes.

@@ -1,0 +1,135 @@
+//! The checksum of a stored member of an archive, made of its rows as they are read, in whatever order: nothing is read twice for it.
+
+use std::collections::BTreeMap;
+
+use crc32fast::Hasher;
+
+use crate::error::FormatError;
+use crate::input::Input;
+use crate::zip::Member;
+
+/// Pieces that are kept apart, at most: who reads in more has the member read once more at the end.
+const PIECES: usize = 1 << 12;
+/// Bytes that are read at once where nobody has read.
+const RUN: u64 = 1 << 20;
+
+/// Which bytes of a member were read, and what they came to.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// By the first byte of the file: that behind the last, and the CRC-32.
+    pieces: BTreeMap<u64, (u64, u32)>,
+    given_up: bool,
+}
+
+impl Seen {
+    /// `bytes` were read from byte `at` of the file on. What was read before does not count again.
+    pub(crate) fn note(&mut self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        let before = self.pieces.range(..=at).next_back().map(|(&at, &piece)| (at, piece));
+        let after = self.pieces.range(at..).next().map(|(&at, &piece)| (at, piece));
+        let overlaps = before.is_some_and(|(_, piece)| piece.0 > at) || after.is_some_and(|(begin, _)| begin < end);
+        if self.given_up || overlaps || bytes.is_empty() {
+            return;
+        }
+        let (begin, mut hasher) = match before.filter(|(_, piece)| piece.0 == at) {
+            Some((begin, (_, crc))) => (begin, Hasher::new_with_initial_len(crc, at - begin)),
+            None => (at, Hasher::new()),
+        };
+        hasher.update(bytes);
+        let end = match after.filter(|(begin, _)| *begin == end) {
+            Some((begin, (end, crc))) => {
+                self.pieces.remove(&begin);
+                hasher.combine(&Hasher::new_with_initial_len(crc, end - begin));
+                end
+            }
+            None => end,
+        };
+        self.pieces.insert(begin, (end, hasher.finalize()));
+        if self.pieces.len() > PIECES {
+            *self = Self { pieces: BTreeMap::new(), given_up: true };
+        }
+    }
+
+    /// Reads what of `member` was not read yet, and compares its checksum with that in the directory.
+    pub(crate) fn compare(&self, input: &Input, member: &Member) -> Result<(), FormatError> {
+        let Member { name, at, bytes, crc, .. } = member;
+        let end = at.saturating_add(*bytes);
+        let mut hasher = Hasher::new();
+        let mut next = *at;
+        let mut buf = input.room((*bytes).min(RUN))?;
+        let last = (end, (end, 0));
+        for (begin, (piece_end, crc)) in self.pieces.iter().map(|(&at, &piece)| (at, piece)).chain([last]) {
+            while next < begin {
+                let run = buf.get_mut(..(begin - next).min(RUN) as usize).unwrap_or_default();
+                input.read(next, run)?;
+                hasher.update(run);
+                next += run.len() as u64;
+            }
+            hasher.combine(&Hasher::new_with_initial_len(crc, piece_end - begin));
+            next = piece_end;
+        }
+        if hasher.finalize() != *crc {
+            return Err(input.damaged(format!("the checksum of {name} does not match what is stored")).at(*at));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zip::Packing;
+    use proptest::prelude::*;
+
+    fn input(bytes: &[u8]) -> (tempfile::TempDir, Input) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        std::fs::write(&path, bytes).unwrap();
+        let input = Input::open(&path).unwrap();
+        (dir, input)
+    }
+
+    fn member(bytes: &[u8], at: usize) -> Member {
+        let len = (bytes.len() - at) as u64;
+        let crc = crc32fast::hash(&bytes[at..]);
+        Member { name: "a.npy".into(), packing: Packing::Stored, crc, packed: len, bytes: len, at: at as u64 }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_read_the_checksum_is_that_of_all(
+            bytes in proptest::collection::vec(any::<u8>(), 40..300),
+            reads in proptest::collection::vec((0usize..300, 0usize..60), 0..20),
+            flipped in proptest::option::of(30usize..40),
+        ) {
+            let member = member(&bytes, 30);
+            let mut bytes = bytes;
+            if let Some(at) = flipped {
+                bytes[at] ^= 16;
+            }
+            let (_dir, input) = input(&bytes);
+            let mut seen = Seen::default();
+            for (at, len) in reads {
+                let at = 30 + at % (bytes.len() - 30);
+                seen.note(at as u64, &bytes[at..bytes.len().min(at + len)]);
+            }
+            prop_assert_eq!(seen.compare(&input, &member).is_err(), flipped.is_some());
+        }
+    }
+
+    #[test]
+    fn what_is_read_in_too_many_pieces_is_read_again() {
+        let bytes: Vec<u8> = (0..40_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let member = member(&bytes, 0);
+        let (_dir, input) = input(&bytes);
+        let mut seen = Seen::default();
+        (0..PIECES * 2).for_each(|piece| seen.note(piece as u64 * 4, &bytes[piece * 4..][..2]));
+        assert!(seen.given_up && seen.pieces.is_empty());
+        seen.compare(&input, &member).unwrap();
+        assert!(seen.compare(&input, &Member { crc: member.crc ^ 1, ..member }).is_err());
+        // From the first byte to the last, it is one piece.
+        let mut seen = Seen::default();
+        bytes.chunks(100).enumerate().for_each(|(nth, bytes)| seen.note(nth as u64 * 100, bytes));
+        assert_eq!(seen.pieces.len(), 1);
+    }
+}
