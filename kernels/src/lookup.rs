@@ -232,7 +232,7 @@ impl Kernels {
         let shared = shape.max_ids.clamp(SORTED_IDS, SMALL_IDS).next_power_of_two() as u32 * 8;
         let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
-        // One block of it on each SM, at most, may wait there for drives.
+        // So few blocks of it as take no room from other work may wait on the GPU for drives.
         let fetch = |early| Step { how: u32::from(early && self.overlap()), ..fetch };
         let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
@@ -253,7 +253,7 @@ impl Kernels {
         let (hash, list) = (collect("the kernel `hash`", self.hash), collect("the kernel `list`", self.list));
         let finish = step("the kernel `finish`", self.finish, by_ids);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
-        let few = expand.blocks <= shape.sms;
+        let few = expand.blocks <= shape.sms / 8;
         let expand = |how| Step { how, ..expand };
         let none = None;
         let sorted =
