@@ -133,7 +133,7 @@ DEVICE bool share_window(const QueueDescriptor& queue, u64 at, u64 end, u64 next
     return next_at >= end && next_at - end <= queue.window >> 8 && (at ^ (next_end - 1)) >> (queue.window & 0xff) == 0;
 }
 
-// Where rows share no window, TEAM lanes walk a part of the share together, so many uniques a step: a sector of 32 B of them.
+// Where rows share no window, TEAM lanes walk a part of the share together, so many uniques a step: a sector of 32 B of them, or two.
 constexpr u32 TEAM = 4, TEAMS = BATCH / TEAM;
 
 // What the submitting block of a drive reads: its share of the uniques. The tag of a command is the first unique that its LBAs hold.
