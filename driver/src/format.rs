@@ -144,13 +144,19 @@ impl Controller {
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
         let reports = before.fpi.supported();
-        self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
+        // What was described so far is not to be taken from before the drive may change it.
+        let format = self.identity().begin_format();
+        let sent = self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
             // A drive may refuse Identify while it formats; that is no reason to give up.
             let percent = if reports { self.identify_namespace(nsid).ok() } else { None }
                 .filter(|data| data.fpi.supported())
                 .map(|data| 100 - data.fpi.remaining().min(100));
             progress(FormatProgress { waited, percent });
-        })?;
+        });
+        if sent.as_ref().err().is_none_or(has_ended) {
+            self.identity().end_format(&format);
+        }
+        sent?;
 
         let after = self.namespace(nsid)?;
         if after.lba_bytes() != wanted || after.metadata_bytes() != 0 {
@@ -159,4 +165,11 @@ impl Controller {
         }
         Ok(after)
     }
+}
+
+/// Whether a command that failed so will not be carried out any more, unless it had begun before a reset.
+fn has_ended(error: &DriverError) -> bool {
+    use DriverError::{AdminQueueFull, Command, Down, GivenUp, Lost};
+    // The latter were never sent.
+    matches!(error, Command { .. } | Lost { .. } | AdminQueueFull { .. } | Down { .. } | GivenUp { .. })
 }

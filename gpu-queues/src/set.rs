@@ -93,8 +93,8 @@ impl Shape {
         window: ReadWindow,
     ) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
-        if !namespace.is_of(controller) {
-            return refuse(format!("namespace {} was described by another controller", namespace.nsid()));
+        if let Err(why) = namespace.check_of(controller) {
+            return refuse(why.to_string());
         }
         if window.shift > 16 || window.gap >= 1 << 24 {
             return refuse(format!("rows cannot share commands by {window:?}"));
