@@ -98,7 +98,8 @@ impl Controller {
     }
 
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
-    /// it again. No command to it may be outstanding, and what was known of it is of no use any more: commands take the result.
+    /// it again. No command to it may be outstanding. What was known of it, and of the controller's other namespaces, is of no use any more:
+    /// commands refuse it ([`PushError::Outdated`](crate::PushError)) and take the result, also if this fails after the command was sent.
     /// `progress` is called about once a second.
     ///
     /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
@@ -109,7 +110,8 @@ impl Controller {
     ///
     /// After a time-out the drive may still be formatting. No write is then accepted until a [`reset`](Self::reset)
     /// ([`check_late_writes`](Self::check_late_writes)), which does not end the format: the namespace may go on to
-    /// answer *Format In Progress*, and has to be identified again when it no longer does.
+    /// answer *Format In Progress*, and has to be identified again when it no longer does. Until the reset, and until Identify reports no
+    /// format in progress, commands refuse any description.
     pub fn format(
         &self,
         request: &FormatRequest,
