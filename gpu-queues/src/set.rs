@@ -606,6 +606,12 @@ mod tests {
         assert!(error.contains("256 entries") && error.contains("257"), "{error}");
         // How much a command reads hangs on the namespace.
         let error = shape_of(&(wide.0, drive(4096).1), &options(1, 512)).expect_err("another drive's").to_string();
-        assert!(error.contains("another controller"), "{error}");
+        assert!(error.contains("not described by this queue's controller"), "{error}");
+        let (controller, before) = drive(4096);
+        let after = controller.format(&warprow_driver::FormatRequest::new(1, 4096), |_| {}).unwrap();
+        let error =
+            shape_of(&(controller.clone(), before), &options(1, 4096)).expect_err("as it was before").to_string();
+        assert!(error.contains("described before a format"), "{error}");
+        shape_of(&(controller, after), &options(1, 4096)).unwrap();
     }
 }
