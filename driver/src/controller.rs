@@ -11,6 +11,7 @@ use warprow_spec::{Cqe, Sqe};
 use crate::admin::{self, Admin};
 use crate::enable::{self, AdminPlace};
 use crate::host_memory::Loan;
+use crate::identity::Identity;
 use crate::late::LateWrites;
 use crate::queue::{Queues, Ring, RingMemory};
 use crate::recovery::Recovery;
@@ -86,6 +87,7 @@ impl Gate {
 /// Dropping the last reference disables the controller. Power off only after [`shutdown`](Self::shutdown).
 pub struct Controller {
     registers: Registers,
+    identity: Arc<Identity>,
     clock: Arc<dyn Clock>,
     options: Options,
     cap: Cap,
@@ -143,6 +145,7 @@ impl Controller {
             (place(admin::CQ_AT), entries, bell(cq_head_doorbell(0, cap.dstrd()))?),
         );
         let controller = Self {
+            identity: Arc::new(Identity::new(registers.name.clone())),
             registers,
             clock,
             options,
@@ -273,6 +276,11 @@ impl Controller {
             return Err(self.down());
         }
         self.registers.health("a health check").map(drop)
+    }
+
+    /// As namespaces and queue pairs know it.
+    pub(crate) fn identity(&self) -> &Arc<Identity> {
+        &self.identity
     }
 
     pub(crate) fn registers(&self) -> &Registers {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_spec::Status;
+use warprow_spec::features::FeatureId;
 use warprow_spec::identify::LbaFormat;
 use warprow_spec::registers::Csts;
 
@@ -218,6 +219,17 @@ pub enum DriverError {
         function: Arc<str>,
         /// The command or feature.
         what: &'static str,
+    },
+    /// A feature that gives the drive memory, which only the driver does, since it knows what is mapped.
+    #[error(
+        "{function}: {fid} has the drive write to memory, so that it is not set by its number: the driver lends the memory when it \
+         opens the controller, as Options::host_memory_limit allows"
+    )]
+    FeatureLendsMemory {
+        /// The function's name.
+        function: Arc<str>,
+        /// The feature.
+        fid: FeatureId,
     },
     /// All I/O queues that the controller granted are in use.
     #[error("{function}: all {granted} I/O queue pairs of this controller are in use; drop one, or use fewer workers")]

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use warprow_spec::Sqe;
 use warprow_spec::admin::FeatureSelect;
-use warprow_spec::features::{AutonomousPowerStateTransition, FeatureId, NumberOfQueues, VolatileWriteCacheFeature};
+use warprow_spec::features::{
+    AutonomousPowerStateTransition, FeatureId, HostMemoryBuffer, NumberOfQueues, VolatileWriteCacheFeature,
+};
 
 use crate::DriverError;
 use crate::controller::Controller;
@@ -15,8 +17,15 @@ impl Controller {
         Ok(answer.result[0])
     }
 
-    /// Sets a feature, not saved, and returns dword 0 of the answer (NVMe Base 2.0, 5.27; NVMe 1.4, 5.21).
+    /// Sets a feature, not saved, and returns dword 0 of the answer (NVMe Base 2.0, 5.27; NVMe 1.4, 5.21). Data that goes with it
+    /// is zeros.
+    ///
+    /// Host Memory Buffer can be disabled so, but not enabled ([`DriverError::FeatureLendsMemory`]): no other feature has a drive write
+    /// to memory after the command has ended.
     pub fn set_feature(&self, fid: FeatureId, nsid: u32, value: u32) -> Result<u32, DriverError> {
+        if fid == FeatureId::HOST_MEMORY_BUFFER && HostMemoryBuffer::from_bits(value).ehm() {
+            return Err(DriverError::FeatureLendsMemory { function: self.name().clone(), fid });
+        }
         let answer = self.send(Sqe::set_features(fid, nsid, value), &[], self.options().admin_timeout)?;
         Ok(answer.result[0])
     }

@@ -98,7 +98,8 @@ impl Controller {
     }
 
     /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
-    /// it again. No command to it may be outstanding, and what was known of it is of no use any more: commands take the result.
+    /// it again. No command to it may be outstanding. What was known of it, and of the controller's other namespaces, is of no use any more:
+    /// commands refuse it ([`PushError::Outdated`](crate::PushError)) and take the result, also if this fails after the command was sent.
     /// `progress` is called about once a second.
     ///
     /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
@@ -109,7 +110,8 @@ impl Controller {
     ///
     /// After a time-out the drive may still be formatting. No write is then accepted until a [`reset`](Self::reset)
     /// ([`check_late_writes`](Self::check_late_writes)), which does not end the format: the namespace may go on to
-    /// answer *Format In Progress*, and has to be identified again when it no longer does.
+    /// answer *Format In Progress*, and has to be identified again when it no longer does. Until the reset, and until Identify reports no
+    /// format in progress, commands refuse any description.
     pub fn format(
         &self,
         request: &FormatRequest,
@@ -144,13 +146,19 @@ impl Controller {
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
         let reports = before.fpi.supported();
-        self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
+        // What was described so far is not to be taken from before the drive may change it.
+        let format = self.identity().begin_format();
+        let sent = self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
             // A drive may refuse Identify while it formats; that is no reason to give up.
             let percent = if reports { self.identify_namespace(nsid).ok() } else { None }
                 .filter(|data| data.fpi.supported())
                 .map(|data| 100 - data.fpi.remaining().min(100));
             progress(FormatProgress { waited, percent });
-        })?;
+        });
+        if sent.as_ref().err().is_none_or(has_ended) {
+            self.identity().end_format(&format);
+        }
+        sent?;
 
         let after = self.namespace(nsid)?;
         if after.lba_bytes() != wanted || after.metadata_bytes() != 0 {
@@ -159,4 +167,11 @@ impl Controller {
         }
         Ok(after)
     }
+}
+
+/// Whether a command that failed so will not be carried out any more, unless it had begun before a reset.
+fn has_ended(error: &DriverError) -> bool {
+    use DriverError::{AdminQueueFull, Command, Down, GivenUp, Lost};
+    // The latter were never sent.
+    matches!(error, Command { .. } | Lost { .. } | AdminQueueFull { .. } | Down { .. } | GivenUp { .. })
 }

@@ -24,6 +24,7 @@ mod events;
 mod features;
 mod format;
 mod host_memory;
+mod identity;
 mod late;
 mod locking;
 mod log;

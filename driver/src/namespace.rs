@@ -7,16 +7,18 @@ use warprow_spec::{Sqe, StatusCode};
 use crate::DriverError;
 use crate::admin::has_status;
 use crate::controller::Controller;
+use crate::identity::{Identity, NO_EPOCH};
+use crate::queue::PushError;
 
 /// Smallest and largest LBA that the driver works with, as powers of two: 512 B and 64 KiB.
 const LBADS: std::ops::RangeInclusive<u8> = 9..=16;
 
 /// A namespace as Identify describes it, checked: every number here can be computed with. Commands take one that their
-/// [controller](Controller::namespace) has described, since it says how much they move.
+/// [controller](Controller::namespace) has described since it last sent a format, since it says how much they move. Two are equal
+/// if they are described alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// The name of its controller: the very one, which there is once.
-    function: Arc<str>,
+    described: Described,
     nsid: u32,
     lba_shift: u8,
     lba_count: u64,
@@ -30,16 +32,32 @@ pub struct Namespace {
     nguid: [u8; 16],
 }
 
+/// Who described a namespace, and when. Commands compare that; to compare namespaces the name is enough.
+#[derive(Clone, Debug)]
+struct Described {
+    by: Arc<Identity>,
+    epoch: u64,
+}
+
+impl PartialEq for Described {
+    fn eq(&self, other: &Self) -> bool {
+        self.by.name() == other.by.name()
+    }
+}
+
+impl Eq for Described {}
+
 impl Namespace {
     /// Checks Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`:
     /// [`DriverError::NoSuchNamespace`] where it is inactive, [`DriverError::BadNamespace`] where it cannot be right. To be looked at:
     /// of commands it is refused, as no controller said so.
     pub fn from_identify(function: &str, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
-        Self::of(&function.into(), nsid, data)
+        let by = Arc::new(Identity::new(function.into()));
+        Self::of(Described { by, epoch: NO_EPOCH }, nsid, data)
     }
 
-    /// The same of the controller that has this very name.
-    fn of(function: &Arc<str>, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
+    fn of(described: Described, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
+        let function = described.by.name();
         let bad = |why: String| DriverError::BadNamespace { function: function.clone(), nsid, why };
         if !data.is_active() {
             return Err(DriverError::NoSuchNamespace { function: function.clone(), nsid });
@@ -58,7 +76,7 @@ impl Namespace {
             return Err(bad(format!("{} LBAs of 2^{} bytes are more than 2^63 bytes", data.nsze, format.lbads())));
         }
         Ok(Self {
-            function: function.clone(),
+            described,
             nsid,
             lba_shift: format.lbads(),
             lba_count: data.nsze,
@@ -73,16 +91,23 @@ impl Namespace {
         })
     }
 
-    /// Whether this controller, of all that there are, has described it.
-    pub fn is_of(&self, controller: &Controller) -> bool {
-        self.is_named(controller.name())
+    /// Whether commands of `controller` may take it: [`PushError::Foreign`] where another has described it,
+    /// [`PushError::Outdated`] where it was before or during a format.
+    pub fn check_of(&self, controller: &Controller) -> Result<(), PushError> {
+        self.check_described(controller.identity())
     }
 
-    /// The same of the controller that has this very name.
+    /// The same of the controller that has this very identity.
     #[inline]
-    pub(crate) fn is_named(&self, name: &Arc<str>) -> bool {
+    pub(crate) fn check_described(&self, by: &Arc<Identity>) -> Result<(), PushError> {
         // Both are alive, so that an address is one controller's.
-        std::ptr::addr_eq(Arc::as_ptr(&self.function), Arc::as_ptr(name))
+        if !Arc::ptr_eq(&self.described.by, by) {
+            return Err(PushError::Foreign { nsid: self.nsid });
+        }
+        if self.described.epoch != by.epoch() {
+            return Err(PushError::Outdated { nsid: self.nsid });
+        }
+        Ok(())
     }
 
     /// Namespace identifier.
@@ -187,10 +212,16 @@ impl Controller {
         })
     }
 
-    /// A namespace, as it is now. Ask again after it was formatted, or after an event that says that it changed. Fails as
-    /// [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
+    /// A namespace, as it is now. Ask again after any namespace of the controller was formatted, or after an event that says that
+    /// it changed. While a format goes on, as this driver knows or the drive says (FPI), what is described is to be looked at:
+    /// commands refuse it ([`PushError::Outdated`]). Fails as [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
     pub fn namespace(&self, nsid: u32) -> Result<Namespace, DriverError> {
-        Namespace::of(self.name(), nsid, &self.identify_namespace(nsid)?)
+        // First, so that a format that begins meanwhile makes it outdated.
+        let epoch = self.identity().describing();
+        let data = self.identify_namespace(nsid)?;
+        let formatting = data.fpi.supported() && data.fpi.remaining() != 0;
+        let epoch = if formatting { NO_EPOCH } else { epoch };
+        Namespace::of(Described { by: self.identity().clone(), epoch }, nsid, &data)
     }
 
     /// The identifiers of the active namespaces, ascending (NVMe Base 2.0, 5.17.2.2; NVMe 1.4, 5.15.2.3).

@@ -64,6 +64,7 @@ impl Controller {
         // RDY = 0: no command of before touches memory any more.
         admin.restart();
         self.late.end_all();
+        self.identity().end_formats();
         drop(admin);
         queues.retained.clear();
         queues.forget_dropped();
@@ -147,6 +148,7 @@ impl Controller {
         enable::disable(self.registers(), self.clock(), self.cap())?;
         admin.restart();
         self.late.end_all();
+        self.identity().end_formats();
         told?;
         self.registers().set_bus_master(false, "shutting it down")
     }

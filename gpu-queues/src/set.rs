@@ -93,8 +93,8 @@ impl Shape {
         window: ReadWindow,
     ) -> Result<Self, GpuError> {
         let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
-        if !namespace.is_of(controller) {
-            return refuse(format!("namespace {} was described by another controller", namespace.nsid()));
+        if let Err(why) = namespace.check_of(controller) {
+            return refuse(why.to_string());
         }
         if window.shift > 16 || window.gap >= 1 << 24 {
             return refuse(format!("rows cannot share commands by {window:?}"));
@@ -606,6 +606,12 @@ mod tests {
         assert!(error.contains("256 entries") && error.contains("257"), "{error}");
         // How much a command reads hangs on the namespace.
         let error = shape_of(&(wide.0, drive(4096).1), &options(1, 512)).expect_err("another drive's").to_string();
-        assert!(error.contains("another controller"), "{error}");
+        assert!(error.contains("not described by this queue's controller"), "{error}");
+        let (controller, before) = drive(4096);
+        let after = controller.format(&warprow_driver::FormatRequest::new(1, 4096), |_| {}).unwrap();
+        let error =
+            shape_of(&(controller.clone(), before), &options(1, 4096)).expect_err("as it was before").to_string();
+        assert!(error.contains("described before a format"), "{error}");
+        shape_of(&(controller, after), &options(1, 4096)).unwrap();
     }
 }

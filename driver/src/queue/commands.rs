@@ -69,6 +69,15 @@ pub enum PushError {
         /// The namespace.
         nsid: u32,
     },
+    /// A namespace that was described before a format of it, or of another, or during one: how much it moves now is not known.
+    #[error(
+        "namespace {nsid} was described before a format of the drive, or during one: when that has ended (if it timed out: after a \
+         reset of the controller), ask for it again, by Controller::namespace"
+    )]
+    Outdated {
+        /// The namespace.
+        nsid: u32,
+    },
     /// A namespace with metadata.
     #[error("namespace {nsid} has {bytes} B of metadata in each block; format it to an LBA format without")]
     Metadata {
@@ -138,9 +147,7 @@ impl QueuePair {
     /// Checks blocks against the namespace; their number, 0's based.
     #[inline]
     fn blocks_z(&self, ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
-        if !ns.is_named(&self.name) {
-            return Err(PushError::Foreign { nsid: ns.nsid() });
-        }
+        ns.check_described(&self.identity)?;
         let nlb_z =
             blocks.checked_sub(1).and_then(|z| u16::try_from(z).ok()).ok_or(PushError::BlockCount { blocks })?;
         let lba_count = ns.lba_count();
@@ -255,9 +262,7 @@ impl QueuePair {
         if !self.optional.deallocate {
             return Err(PushError::Unsupported { what: "Dataset Management" });
         }
-        if !ns.is_named(&self.name) {
-            return Err(PushError::Foreign { nsid: ns.nsid() });
-        }
+        ns.check_described(&self.identity)?;
         let max = self.max_ranges();
         let count_z = ranges.len().checked_sub(1).filter(|_| ranges.len() <= max);
         let Some(count_z) = count_z.and_then(|z| u8::try_from(z).ok()) else {

@@ -10,6 +10,7 @@ use super::{Anomalies, CommandName, Completion, Ended, NEVER, Places, PushError,
 use crate::DriverError;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
+use crate::identity::Identity;
 use crate::late::changes_media;
 use crate::recovery::Blame;
 
@@ -75,7 +76,7 @@ pub struct QueuePair {
     now: Duration,
     pub(super) optional: Optional,
     /// The controller's, at hand for each command.
-    pub(super) name: Arc<str>,
+    pub(super) identity: Arc<Identity>,
     device: DeviceQueue,
 }
 
@@ -134,7 +135,7 @@ impl Controller {
                 deallocate: oncs.dataset_management(),
                 write_zeroes: oncs.write_zeroes(),
             },
-            name: self.name().clone(),
+            identity: self.identity().clone(),
             device,
         };
         let made = pair.device.create(&queues);

@@ -5,7 +5,7 @@ use warprow_driver::{BlockIo, Details, DriverError, Event, FormatRequest, PushEr
 use warprow_spec::admin::SecureErase;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, HealthEvent, NoticeEvent};
 use warprow_spec::features::FeatureId;
-use warprow_spec::identify::{Cmic, Fna, Oacs};
+use warprow_spec::identify::{Cmic, Fna, Fpi, Oacs};
 use warprow_spec::log::LogPageId;
 use warprow_spec::{AdminOpcode, IntoBytes, NSID_ALL, Sqe, StatusCode};
 
@@ -40,6 +40,26 @@ fn a_status_is_told_in_words() {
         "Set Features (09h)",
         "Invalid Field in Command",
     );
+}
+
+/// It would tell the drive to write where nobody knows what there is.
+#[test]
+fn host_memory_is_not_lent_by_the_number_of_its_feature() {
+    let device = Device::new();
+    let controller = open(&device).unwrap();
+    let sent = device.state().admin_log.len();
+    for value in [1, 3, u32::MAX] {
+        assert_error!(
+            controller.set_feature(FeatureId::from_bits(0x0d), 0, value),
+            DriverError::FeatureLendsMemory { fid: FeatureId::HOST_MEMORY_BUFFER, .. },
+            "scripted:0",
+            "Host Memory Buffer (0Dh)",
+            "Options::host_memory_limit",
+        );
+    }
+    assert_eq!(device.state().admin_log.len(), sent, "nothing was sent");
+    controller.set_feature(FeatureId::HOST_MEMORY_BUFFER, 0, 0).unwrap();
+    assert_eq!(device.state().admin_log.len(), sent + 1);
 }
 
 #[test]
@@ -242,6 +262,7 @@ fn format_reports_progress_and_identifies_again() {
         }
         Reply::Default
     });
+    device.state().namespaces.get_mut(&1).unwrap().fpi = Fpi::new().with_supported(true).with_remaining(60);
     let mut seen = Vec::new();
     let formatted = controller.format(&FormatRequest::new(1, 4096), |progress| {
         seen.push(progress);
@@ -279,22 +300,23 @@ fn no_write_is_accepted_while_a_format_may_go_on() {
     let device = Device::new();
     let controller = open(&device).unwrap();
     let options = QueueOptions { entries: 8, completion_entries: 8, ..QueueOptions::default() };
-    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &options).unwrap();
     device.script(|_, sqe| if is(sqe, AdminOpcode::FORMAT_NVM) { Reply::Silent } else { Reply::Default });
     controller.format(&FormatRequest::new(1, 512), |_| {}).unwrap_err();
     device.obey();
-    assert_error!(
-        io.write(0, &[1; 512]),
-        DriverError::Push { source: PushError::LateWrites { count: 1 }, .. },
-        "reset"
-    );
-    io.read(0, &mut [0; 512]).unwrap();
     // Not even a queue made anew helps: the command is not in it.
-    io.recover().unwrap();
-    assert_error!(io.write(0, &[1; 512]), DriverError::Push { .. }, "1 writes or formats");
-    io.leave();
+    let mut pair = controller.queue_pair(&options).unwrap();
+    // SAFETY: it names no memory.
+    #[allow(unsafe_code, reason = "a raw command")]
+    let pushed = unsafe { pair.push(Sqe::write_zeroes(1, 0, 0, false), 0) };
+    assert_eq!(pushed, Err(PushError::LateWrites { count: 1 }));
+    assert!(pushed.unwrap_err().to_string().contains("reset"));
+    assert_error!(controller.check_late_writes(), DriverError::LateWrites { count: 1, .. }, "1 ");
+    drop(pair);
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &options).unwrap();
+    assert_error!(io.write(0, &[1; 512]), DriverError::Push { .. }, "Controller::namespace");
+    drop(io);
     controller.reset(Default::default()).unwrap();
-    io.recover().unwrap();
+    let mut io = BlockIo::new(&controller, controller.namespace(1).unwrap(), &options).unwrap();
     io.write(0, &[1; 512]).unwrap();
 }
 

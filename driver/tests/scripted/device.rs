@@ -137,7 +137,7 @@ pub(crate) fn namespace(lbas: u64) -> IdentifyNamespace {
     (data.nsze, data.ncap, data.nuse) = (lbas, lbas, lbas);
     data.nlbaf_z = 2;
     data.lbaf[..3].copy_from_slice(&[format(9, 0), format(9, 8), format(12, 0)]);
-    data.fpi = Fpi::new().with_supported(true).with_remaining(60);
+    data.fpi = Fpi::new().with_supported(true);
     data
 }
 

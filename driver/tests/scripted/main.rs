@@ -6,6 +6,7 @@ mod device;
 mod external;
 mod host_memory;
 mod io;
+mod outdated;
 mod reset;
 
 use std::sync::Arc;

@@ -77,10 +77,11 @@ pub(crate) fn other_namespaces(subject: &Subject) -> Result<Verdict> {
             result => bail!("every namespace would be lost, and the driver did not refuse: {result:?}"),
         }
     }
-    let formatted = rig.ns.clone();
     rig.ns = rig.controller.namespace(other)?;
     rig.write_pattern(30, 0, 16)?;
-    rig.controller.format(&same, |_| {})?;
+    let formatted = rig.controller.format(&same, |_| {})?;
+    ensure!(rig.ns.check_of(&rig.controller).is_err(), "what was described before a format is taken");
+    rig.ns = rig.controller.namespace(other)?;
     rig.check_pattern(30, 0, 16).with_context(|| format!("namespace {other} after a format of {nsid}"))?;
     rig.ns = formatted;
     rig.write_pattern(31, 0, 4)?;

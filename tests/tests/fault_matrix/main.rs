@@ -112,7 +112,7 @@ fn recover(rig: &mut Rig, then: Then) -> Result<()> {
             rig.open()?;
         }
     }
-    Ok(())
+    Ok(rig.describe_again()?)
 }
 
 #[test]

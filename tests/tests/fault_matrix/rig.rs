@@ -80,6 +80,19 @@ impl Rig {
         Ok(())
     }
 
+    /// Asks for the namespace again if a format came between: what was known of it is refused.
+    pub(crate) fn describe_again(&mut self) -> Result<(), DriverError> {
+        if let (Some(io), Some(controller)) = (&self.io, &self.controller)
+            && io.namespace().check_of(controller).is_err()
+        {
+            let controller = controller.clone();
+            self.io = None;
+            let namespace = controller.namespace(1)?;
+            self.io = Some(BlockIo::new(&controller, namespace, &Self::queue_options())?);
+        }
+        Ok(())
+    }
+
     pub(crate) fn close(&mut self) {
         self.io = None;
         self.controller = None;

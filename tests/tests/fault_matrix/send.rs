@@ -87,6 +87,9 @@ pub(crate) fn send(rig: &mut Rig, command: Command, seed: u64) -> Result<Went> {
             let request = FormatRequest { timeout: crate::rig::PATIENCE, ..FormatRequest::new(1, BLOCK as u32) };
             let result = rig.controller()?.format(&request, |_| {});
             (0..BLOCKS).for_each(|block| rig.expect_block(block, vec![0; BLOCK], result.is_err()));
+            if result.is_ok() {
+                rig.describe_again()?;
+            }
             result.map(drop).into()
         }
         Command::CreateCq | Command::CreateSq => rig.controller()?.queue_pair(&Rig::queue_options()).map(drop).into(),
