@@ -1,6 +1,7 @@
 //! Tables in files, read row by row, never whole.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -321,10 +322,13 @@ impl RowSource for FileRows<'_> {
 
     /// Neither was the file written to, nor do its rows contradict the checksum that there is of them together. What was not read of
     /// them is, for that.
-    fn unchanged(&self) -> io::Result<()> {
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> io::Result<()> {
         self.source.unchanged()?;
         if let (Place::Stored(_, member), Some(input)) = (&self.table.place, self.source.inputs.first()) {
-            self.seen.lock().unwrap_or_else(PoisonError::into_inner).compare(input, member)?;
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if seen.compare(input, member, read)?.is_break() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
         }
         Ok(())
     }
