@@ -1,6 +1,7 @@
 //! Rows of another type than they stand in the file, and what that loses.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::scaled;
@@ -233,8 +234,8 @@ impl RowSource for Converted<'_> {
         self.from != self.to
     }
 
-    fn unchanged(&self) -> io::Result<()> {
-        self.rows.unchanged()
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> io::Result<()> {
+        self.rows.unchanged(read)
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

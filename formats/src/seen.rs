@@ -1,6 +1,7 @@
 //! The checksum of a stored member of an archive, made of its rows as they are read, in whatever order: nothing is read twice for it.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use crc32fast::Hasher;
 
@@ -50,8 +51,14 @@ impl Seen {
         }
     }
 
-    /// Reads what of `member` was not read yet, and compares its checksum with that in the directory.
-    pub(crate) fn compare(&self, input: &Input, member: &Member) -> Result<(), FormatError> {
+    /// Reads what of `member` was not read yet, and compares its checksum with that in the directory. `read` hears of each run that was read, and may
+    /// end it.
+    pub(crate) fn compare(
+        &self,
+        input: &Input,
+        member: &Member,
+        read: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, FormatError> {
         let Member { name, at, bytes, crc, .. } = member;
         let end = at.saturating_add(*bytes);
         let mut hasher = Hasher::new();
@@ -64,6 +71,9 @@ impl Seen {
                 input.read(next, run)?;
                 hasher.update(run);
                 next += run.len() as u64;
+                if read(run.len() as u64).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
             hasher.combine(&Hasher::new_with_initial_len(crc, piece_end - begin));
             next = piece_end;
@@ -71,7 +81,7 @@ impl Seen {
         if hasher.finalize() != *crc {
             return Err(input.damaged(format!("the checksum of {name} does not match what is stored")).at(*at));
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -113,7 +123,12 @@ mod tests {
                 let at = 30 + at % (bytes.len() - 30);
                 seen.note(at as u64, &bytes[at..bytes.len().min(at + len)]);
             }
-            prop_assert_eq!(seen.compare(&input, &member).is_err(), flipped.is_some());
+            let mut missing = member.bytes - seen.pieces.iter().map(|(begin, piece)| piece.0 - begin).sum::<u64>();
+            let compared = seen.compare(&input, &member, &mut |read| {
+                missing -= read;
+                ControlFlow::Continue(())
+            });
+            prop_assert_eq!((compared.is_err(), missing), (flipped.is_some(), 0));
         }
     }
 
@@ -125,11 +140,26 @@ mod tests {
         let mut seen = Seen::default();
         (0..PIECES * 2).for_each(|piece| seen.note(piece as u64 * 4, &bytes[piece * 4..][..2]));
         assert!(seen.given_up && seen.pieces.is_empty());
-        seen.compare(&input, &member).unwrap();
-        assert!(seen.compare(&input, &Member { crc: member.crc ^ 1, ..member }).is_err());
+        let mut on = |_| ControlFlow::Continue(());
+        assert!(seen.compare(&input, &member, &mut on).unwrap().is_continue());
+        assert!(seen.compare(&input, &Member { crc: member.crc ^ 1, ..member }, &mut on).is_err());
         // From the first byte to the last, it is one piece.
         let mut seen = Seen::default();
         bytes.chunks(100).enumerate().for_each(|(nth, bytes)| seen.note(nth as u64 * 100, bytes));
         assert_eq!(seen.pieces.len(), 1);
+    }
+
+    #[test]
+    fn reading_what_is_missing_can_be_ended() {
+        let bytes = vec![7; 5 << 20];
+        let member = member(&bytes, 0);
+        let (_dir, input) = input(&bytes);
+        let mut heard = Vec::new();
+        let ended = Seen::default().compare(&input, &member, &mut |read| {
+            heard.push(read);
+            if heard.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(ended.unwrap().is_break());
+        assert_eq!(heard, [RUN; 3]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -67,9 +68,9 @@ impl RowSource for AnyOrder<'_> {
         }
     }
 
-    fn unchanged(&self) -> io::Result<()> {
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> io::Result<()> {
         let (Self::There(rows) | Self::Copied { rows, .. }) = self;
-        rows.unchanged()
+        rows.unchanged(read)
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

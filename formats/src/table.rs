@@ -1,6 +1,7 @@
 //! Tables in files, read row by row, never whole.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -94,8 +95,9 @@ impl FileTable {
         self.dtype.row_bytes(self.dim).unwrap_or(0) as usize
     }
 
-    /// Whether its rows can only be read from the first to the last, since they are compressed. What asks for others gets
-    /// them too, at the cost of reading from the beginning.
+    /// Whether its rows can only be read from the first to the last: they are compressed, or stand in pages that have to be unpacked. What asks
+    /// for others gets them too, at the cost of reading from the beginning. Of a Parquet file that is neither compressed nor in another encoding by its
+    /// footer, the first call reads the headers of all pages.
     pub fn is_sequential(&self) -> bool {
         match &self.place {
             Place::Flat(_) | Place::Stored(..) => false,
@@ -245,9 +247,9 @@ impl FileRows<'_> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = match &mut *pages {
             Some(pages) => pages,
-            none => none.insert(Box::new(columns.plain(&self.source.inputs, self.table)?)),
+            none => none.insert(Box::new(columns.plain_pages(&self.source.inputs, self.table)?)),
         };
-        pages.places(first, bytes)
+        pages.places(first, bytes).map(Some)
     }
 
     fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
@@ -320,10 +322,13 @@ impl RowSource for FileRows<'_> {
 
     /// Neither was the file written to, nor do its rows contradict the checksum that there is of them together. What was not read of
     /// them is, for that.
-    fn unchanged(&self) -> io::Result<()> {
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> io::Result<()> {
         self.source.unchanged()?;
         if let (Place::Stored(_, member), Some(input)) = (&self.table.place, self.source.inputs.first()) {
-            self.seen.lock().unwrap_or_else(PoisonError::into_inner).compare(input, member)?;
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if seen.compare(input, member, read)?.is_break() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
         }
         Ok(())
     }
@@ -370,4 +375,36 @@ pub(crate) fn table_of(tensor: &safetensors::Tensor) -> Result<FileTable, String
 /// The name of a file that is one table: without its ending.
 pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(all(test, feature = "parquet"))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Counts the rows that a reader gives.
+    struct Counted(Box<dyn Rows>, Arc<AtomicU64>, usize);
+
+    impl Rows for Counted {
+        fn next(&mut self, rows: &mut [u8]) -> Result<(), FormatError> {
+            self.1.fetch_add((rows.len() / self.2) as u64, Ordering::Relaxed);
+            self.0.next(rows)
+        }
+    }
+
+    #[test]
+    fn rows_that_are_asked_for_in_their_order_are_read_once() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/words2.parquet");
+        let file = TableFile::open(&path).unwrap();
+        let table = &file.tables[0];
+        assert!(table.is_sequential());
+        let (rows, row_bytes) = (file.rows(table), table.row_bytes());
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Counted(rows.reader().unwrap(), count.clone(), row_bytes);
+        *rows.stream.lock().unwrap() = Some((0, Box::new(counted)));
+        for first in (0..table.rows).step_by(3) {
+            rows.fill(first, &mut vec![0; (table.rows - first).min(3) as usize * row_bytes]).unwrap();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), table.rows);
+    }
 }

@@ -26,7 +26,7 @@ impl Interrupt {
             flag::register_usize(number, signal.clone(), number as usize)?;
         }
         // Else it ends the process where a file passes the limit on its size, before the write can say so. What is run from here has
-        // it as it was.
+        // the default again, also where it was ignored before.
         flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self(signal))
     }

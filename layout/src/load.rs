@@ -1,5 +1,6 @@
 //! Loading a table: large writes in the order of the drives, filled from rows in the order of their ids.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::error::VolumeError;
@@ -21,8 +22,11 @@ pub trait RowSource: Sync {
         false
     }
 
-    /// Refuses rows that may have changed since the first was read. Asked behind the last, before anything is committed.
-    fn unchanged(&self) -> std::io::Result<()> {
+    /// Refuses rows that may have changed since the first was read. Asked behind the last, before anything is committed. `read` hears how many
+    /// bytes were read for that since it was last called, and may end it: the error is then of the kind
+    /// [`Interrupted`](std::io::ErrorKind::Interrupted).
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> std::io::Result<()> {
+        let _ = read;
         Ok(())
     }
 
@@ -42,8 +46,8 @@ impl<S: RowSource + ?Sized> RowSource for &S {
         (**self).is_computed()
     }
 
-    fn unchanged(&self) -> std::io::Result<()> {
-        (**self).unchanged()
+    fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> std::io::Result<()> {
+        (**self).unchanged(read)
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

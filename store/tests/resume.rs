@@ -122,10 +122,13 @@ fn nothing_of_another_load_is_taken_for_this_one() {
         assert_eq!((report.resumed, report.begun_anew), (0, begun_anew), "{noted:?}");
     }
 
-    std::fs::write(&journal, "precious").unwrap();
-    let refused = load(&store, &second, &options("second").with_replace(), u64::MAX).unwrap().unwrap_err();
-    assert!(matches!(refused, StoreError::Journal { .. }), "{refused}");
-    assert_eq!(std::fs::read(&journal).unwrap(), b"precious");
+    // Neither is what was never one; a mebibyte of zeros is more than a journal of this load can have.
+    for other in [&b"precious"[..], &[0; 1 << 20], &[&[0; 4096][..], &[1]].concat()] {
+        std::fs::write(&journal, other).unwrap();
+        let refused = load(&store, &second, &options("second").with_replace(), u64::MAX).unwrap().unwrap_err();
+        assert!(matches!(refused, StoreError::Journal { .. }), "{refused}");
+        assert!(std::fs::read(&journal).unwrap() == other, "it was left as it is");
+    }
 }
 
 #[test]

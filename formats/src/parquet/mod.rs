@@ -1,8 +1,8 @@
 //! Tables in Parquet files: a column of vectors, all of one length, and perhaps one of ids. Flat columns and lists of numbers;
 //! nothing missing, nothing nested.
 //!
-//! Column chunks are compressed, so rows come in their order. The library below is not trusted with a hostile file: what it
-//! panics at is an error here.
+//! Where all pages of a column are plain, its rows are read from where they stand; else pages are unpacked, and rows come in their order. The
+//! library below is not trusted with a hostile file: what it panics at is an error here.
 
 mod header;
 mod hybrid;
@@ -27,6 +27,7 @@ use crate::format::ReadOptions;
 use crate::input::Input;
 use crate::keys::{KeyPlace, KeyStream, KeyType};
 use crate::table::{FileTable, Found, Place, Rows, shape_of_table, stem};
+use plain::Plain;
 pub(crate) use plain::{PlainPages, fill};
 pub(crate) use source::Source;
 use values::Numbers;
@@ -39,14 +40,14 @@ const MAX_PAGE_VALUES: u32 = 1 << 25;
 const MAX_DIM: u64 = 1 << 20;
 
 /// Where a table stands in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Columns {
     /// The leaf column of its vectors.
     vectors: usize,
     /// The leaf column of its ids.
     keys: Option<usize>,
-    /// Whether its vectors seem to stand in their pages as they are.
-    plain: bool,
+    /// Whether its vectors stand in their pages as they are.
+    plain: Plain,
 }
 
 pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
@@ -129,7 +130,7 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 place: Place::Parquet(Columns {
                     vectors: index,
                     keys: keys.map(|(index, ..)| index),
-                    plain: PlainPages::seem_plain(source.clone(), index, dim.into(), size_of(dtype)),
+                    plain: Plain::of(&source, index),
                 }),
                 key_place: KeyPlace::Nowhere,
             }),
@@ -267,13 +268,13 @@ impl Columns {
         Ok(Box::new(VectorColumn::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype))))
     }
 
-    /// Whether its rows can be read in any order.
+    /// Whether its rows can be read in any order: who asks first waits while the headers of all pages are read.
     pub(crate) fn are_plain(&self) -> bool {
-        self.plain
+        self.plain.is_so()
     }
 
     /// Where its rows stand, if they do as they are.
-    pub(crate) fn plain(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<PlainPages, FormatError> {
+    pub(crate) fn plain_pages(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<PlainPages, FormatError> {
         Ok(PlainPages::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype)))
     }
 

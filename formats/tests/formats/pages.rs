@@ -10,6 +10,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnDescPtr;
 use warprow_formats::{FormatError, IntegerFile, Kind, TableFile};
 
 use crate::build::write;
@@ -92,37 +93,55 @@ fn packed(
     values: u64,
     compression: Compression,
 ) -> (tempfile::TempDir, PathBuf) {
+    groups(schema, &[(pages, rows, values)], compression)
+}
+
+/// The same of several groups: the pages, rows and values of each.
+fn groups(schema: &str, groups: &[(&[Vec<u8>], u64, u64)], compression: Compression) -> (tempfile::TempDir, PathBuf) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let mut out = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut out, schema, Arc::new(WriterProperties::default())).unwrap();
     let columns = writer.schema_descr().columns().to_vec();
-    let mut group = writer.next_row_group().unwrap();
-    for column in columns {
-        let bytes = pages.concat();
-        let metadata = ColumnChunkMetaData::builder(column)
-            .set_encodings(vec![Encoding::PLAIN])
-            .set_compression(compression)
-            .set_num_values(values as i64)
-            .set_data_page_offset(0)
-            .set_total_compressed_size(bytes.len() as i64)
-            .set_total_uncompressed_size(bytes.len() as i64)
-            .build()
-            .unwrap();
-        let close = ColumnCloseResult {
-            bytes_written: bytes.len() as u64,
-            rows_written: rows,
-            metadata,
-            bloom_filter: None,
-            column_index: None,
-            offset_index: None,
-        };
-        group.append_column(&Bytes::from(bytes), close).unwrap();
+    for &(pages, rows, values) in groups {
+        let mut group = writer.next_row_group().unwrap();
+        for column in &columns {
+            let (bytes, close) = chunk(column, pages, (rows, values), compression);
+            group.append_column(&bytes, close).unwrap();
+        }
+        group.close().unwrap();
     }
-    group.close().unwrap();
     writer.close().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), "t.parquet", out);
     (dir, path)
+}
+
+/// A column chunk, and what the footer says of it.
+fn chunk(
+    column: &ColumnDescPtr,
+    pages: &[Vec<u8>],
+    (rows, values): (u64, u64),
+    compression: Compression,
+) -> (Bytes, ColumnCloseResult) {
+    let bytes = pages.concat();
+    let metadata = ColumnChunkMetaData::builder(column.clone())
+        .set_encodings(vec![Encoding::PLAIN])
+        .set_compression(compression)
+        .set_num_values(values as i64)
+        .set_data_page_offset(0)
+        .set_total_compressed_size(bytes.len() as i64)
+        .set_total_uncompressed_size(bytes.len() as i64)
+        .build()
+        .unwrap();
+    let close = ColumnCloseResult {
+        bytes_written: bytes.len() as u64,
+        rows_written: rows,
+        metadata,
+        bloom_filter: None,
+        column_index: None,
+        offset_index: None,
+    };
+    (Bytes::from(bytes), close)
 }
 
 /// What reading the first row says.
@@ -251,9 +270,9 @@ fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
     let expected = [&one[..], &one].concat();
     let plain = |values, body: Vec<u8>| page(values, body.len() as u64, &body);
     let with_checksum = |values, body: Vec<u8>| checked(values, &body, crc32fast::hash(&body));
-    for (_dir, path) in [two_pages(plain), two_pages(with_checksum)] {
+    for ((_dir, path), is_plain) in [(two_pages(plain), true), (two_pages(with_checksum), false)] {
         let file = TableFile::open(&path).unwrap();
-        assert!(!file.tables[0].is_sequential(), "as far as is known before the second page is looked at");
+        assert_eq!(file.tables[0].is_sequential(), !is_plain, "the second page counts as the first does");
         let rows = file.rows(&file.tables[0]);
         // Forward and back, over the end of a page and up to it.
         for (first, count) in [(3, 1), (95, 10), (0, 100), (199, 1), (100, 100), (0, 200), (150, 0)] {
@@ -262,7 +281,7 @@ fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
             assert_eq!(some, expected[first * 8..][..count * 8], "{count} rows from {first} on");
         }
     }
-    // What is wrong with the second page does not matter to the rows before.
+    // What is wrong with the second page does not matter to the rows before, if they need not be unpacked with it.
     let lacks = |_, _| {
         let (values, body) = pairs(100, None, Some(41));
         page(values, body.len() as u64, &body)
@@ -277,12 +296,117 @@ fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
         let file = TableFile::open(&path).unwrap();
         let rows = file.rows(&file.tables[0]);
         let mut some = vec![0; 800];
-        rows.fill(0, &mut some).unwrap();
-        assert_eq!(some, one);
+        if !file.tables[0].is_sequential() {
+            rows.fill(0, &mut some).unwrap();
+            assert_eq!(some, one);
+        }
         for _ in 0..2 {
             let error = rows.fill(100, &mut some).unwrap_err();
             assert!(error.what.contains(says), "{error}");
         }
+    }
+}
+
+/// The same pairs, split by bytes: a page of another encoding than the footer says.
+fn split(rows: u64) -> Vec<u8> {
+    let (values, body) = pairs(rows, None, None);
+    let at = body.len() - values as usize * 4;
+    let streams: Vec<u8> = (0..4).flat_map(|byte| body[at..].chunks_exact(4).map(move |it| it[byte])).collect();
+    let page = page(values, body.len() as u64, &[&body[..at], &streams].concat());
+    // The encoding of values is the field behind their number.
+    let encoding = page.iter().position(|&byte| byte == 0x2c).unwrap() + 2 + varint_bytes(values << 1);
+    let mut bytes = page;
+    assert_eq!(&bytes[encoding..][..2], [0x15, 0]);
+    bytes[encoding + 1] = 9 << 1;
+    bytes
+}
+
+fn varint_bytes(value: u64) -> usize {
+    let mut bytes = Vec::new();
+    number(&mut bytes, value);
+    bytes.len()
+}
+
+/// One page that is otherwise makes a table sequential, wherever it stands; read as a load does, it is read once.
+#[test]
+fn a_page_that_is_otherwise_is_found_before_a_row_is_read() {
+    let (values, body) = pairs(1000, None, None);
+    let one: Vec<u8> = body[body.len() - 8000..].to_vec();
+    let plain = page(values, body.len() as u64, &body);
+    let empty = page(0, 8, &[levels(&[]), levels(&[])].concat());
+    let with_checksum = checked(values, &body, crc32fast::hash(&body));
+    let padded = page(values, body.len() as u64 + 4, &[&body[..], &[0; 4]].concat());
+    // Statistics longer than is looked at: field 5 of the page's own header, a struct with one binary.
+    let long_header = {
+        let header = plain.len() - body.len();
+        let mut bytes = plain[..header - 2].to_vec();
+        bytes.extend([0x1c, 0x18]);
+        number(&mut bytes, 600);
+        bytes.extend([7; 600]);
+        bytes.extend([0, 0, 0]);
+        [&bytes[..], &body].concat()
+    };
+    let first = [plain.clone(), plain.clone(), plain.clone()];
+    for (second, is_plain, what) in [
+        (vec![plain.clone(), plain.clone()], true, "plain"),
+        (vec![with_checksum.clone(), with_checksum], false, "checksums"),
+        (vec![plain.clone(), split(1000)], false, "another encoding"),
+        (vec![plain.clone(), plain.clone(), empty.clone()], false, "a page behind the last value"),
+        (vec![plain.clone(), empty, plain.clone()], false, "a page of no values"),
+        (vec![plain.clone(), long_header], false, "a long header"),
+        (vec![plain.clone(), padded], true, "bytes behind the last value"),
+    ] {
+        let two: [(&[Vec<u8>], _, _); 2] = [(&first, 3000, 3 * values), (&second, 2000, 2 * values)];
+        let (_dir, path) = groups(VECTORS, &two, Compression::UNCOMPRESSED);
+        let file = TableFile::open(&path).unwrap();
+        let table = &file.tables[0];
+        assert_eq!(table.is_sequential(), !is_plain, "{what}");
+        let rows = file.rows(table);
+        let mut some = vec![0; 70 * 8];
+        for first in (0..5000).step_by(70) {
+            let some = &mut some[..(5000 - first).min(70) * 8];
+            rows.fill(first as u64, some).unwrap();
+            let expected: Vec<u8> = one.iter().cycle().skip(first % 1000 * 8).take(some.len()).copied().collect();
+            assert!(some == expected, "{what}: row {first}");
+        }
+    }
+}
+
+/// Pages of a few values each are unpacked: looking for them would take as long.
+#[test]
+fn pages_that_are_small_throughout_are_not_looked_for() {
+    let (values, body) = pairs(10, None, None);
+    let small = page(values, body.len() as u64, &body);
+    for (count, is_plain) in [(4_000, true), (4_200, false)] {
+        let pages = vec![small.clone(); count];
+        let (_dir, path) = file(VECTORS, &pages, count as u64 * 10, count as u64 * values);
+        let file = TableFile::open(&path).unwrap();
+        assert_eq!(file.tables[0].is_sequential(), !is_plain);
+        let mut last = [0; 80];
+        file.rows(&file.tables[0]).fill(count as u64 * 10 - 10, &mut last).unwrap();
+        assert_eq!(last, body[body.len() - 80..]);
+    }
+}
+
+#[test]
+fn a_page_that_changes_behind_our_back_is_an_error() {
+    let (values, body) = pairs(100, None, None);
+    let sound = page(values, body.len() as u64, &body);
+    let (_dir, path) = file(VECTORS, &[sound.clone(), sound.clone()], 200, 400);
+    let file = TableFile::open(&path).unwrap();
+    assert!(!file.tables[0].is_sequential());
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The kind of the second page.
+    let second = 4 + sound.len();
+    assert_eq!(bytes[second..][..2], [0x15, 0]);
+    bytes[second + 1] = 4;
+    std::fs::write(&path, bytes).unwrap();
+    let rows = file.rows(&file.tables[0]);
+    let mut some = [0; 800];
+    rows.fill(0, &mut some).unwrap();
+    for _ in 0..2 {
+        let error = rows.fill(100, &mut some).unwrap_err();
+        assert!(error.kind == Kind::Changed && error.at == Some(second as u64), "{error}");
     }
 }
 

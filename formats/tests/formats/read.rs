@@ -1,5 +1,6 @@
 //! What is right.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -221,7 +222,7 @@ fn a_file_that_changes_while_it_is_read() {
         file
     };
     let changed = |file: &TableFile, says: &str| {
-        let error = file.rows(&file.tables[0]).unchanged().unwrap_err();
+        let error = file.rows(&file.tables[0]).unchanged(&mut |_| ControlFlow::Continue(())).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(file.unchanged().unwrap_err().kind, Kind::Changed);
     };

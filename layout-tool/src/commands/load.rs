@@ -755,8 +755,9 @@ fn load(
         .collect();
     let bar = context.screen.bar("loading", 0, Unit::Bytes);
     let loaded = store.load(model, &loads, options, &mut |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.written);
+        // How much there is to compare is known once it was.
+        bar.set_length(progress.total + progress.compared);
+        bar.set_position(progress.written + progress.compared);
         context.interrupt.flow()
     });
     bar.finish_and_clear();

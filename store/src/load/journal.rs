@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::StoreError;
@@ -15,8 +15,6 @@ use crate::StoreError;
 const MAGIC: &[u8; 8] = b"WRPLOAD1";
 /// Bytes of a record: table, extent, CRC32C of the content, CRC32C of these three.
 const RECORD: usize = 16;
-/// The longest file of zeros that is taken for a journal: that of a load of 2 TiB.
-const MOST_ZEROS: usize = 64 << 20;
 
 /// The journal of one load.
 #[derive(Debug)]
@@ -30,23 +28,19 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The journal at `path` of the load that `of` describes; another load's is begun anew.
-    pub(super) fn open(path: &Path, of: &[u8]) -> Result<Self, StoreError> {
+    /// The journal at `path` of the load that `of` describes, of so many extents at most; another load's is begun anew.
+    pub(super) fn open(path: &Path, of: &[u8], extents: u64) -> Result<Self, StoreError> {
         let failed = |source: io::Error| StoreError::Journal { path: path.to_owned(), source };
         let mut head = MAGIC.to_vec();
         head.extend((of.len() as u64).to_le_bytes());
         head.extend(of);
-        let found = match std::fs::read(path) {
+        // What an earlier attempt noted, and once more what was written again.
+        let most = (head.len() as u64).saturating_add(extents.saturating_mul(2 * RECORD as u64));
+        let found = match read(path, most) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // Cut off in the magic it is still one. So is one of zeros, as a file system leaves it whose machine lost power before what
-        // was written had come to the disk; but what has more of them than a journal can have is somebody else's.
-        let lost = found.len() <= MOST_ZEROS && found.iter().all(|&byte| byte == 0);
-        if !found.starts_with(MAGIC) && !MAGIC.starts_with(&found) && !lost {
-            return Err(failed(io::Error::other("it is a file of something else, and was left as it is")));
-        }
         let begun_anew = !found.is_empty() && !found.starts_with(&head);
         let records = found.strip_prefix(&head[..]).unwrap_or_default().chunks_exact(RECORD);
         let known: HashMap<_, _> = records.map_while(record).collect();
@@ -82,6 +76,24 @@ impl Journal {
             tracing::debug!(path = %self.path.display(), %error, "the journal of a load stays");
         }
     }
+}
+
+/// What there is of a journal of `most` bytes at most; what is none is refused before more of it is read.
+fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let other = || Err(io::Error::other("it is a file of something else, and was left as it is"));
+    let mut found = Vec::new();
+    (&file).take(MAGIC.len() as u64).read_to_end(&mut found)?;
+    // Cut off in the magic it is still one.
+    let is_one = MAGIC.starts_with(&found);
+    if !is_one && found.iter().any(|&byte| byte != 0) {
+        return other();
+    }
+    (&file).take(most.saturating_sub(found.len() as u64).saturating_add(1)).read_to_end(&mut found)?;
+    // So is one of zeros, as a file system leaves it whose machine lost power before what was written had come to the disk; but what has
+    // more of them than this load's can have is somebody else's.
+    let lost = found.len() as u64 <= most && found.iter().all(|&byte| byte == 0);
+    if is_one || lost { Ok(found) } else { other() }
 }
 
 fn encode(table: u32, extent: u32, crc: u32) -> [u8; RECORD] {

@@ -152,6 +152,8 @@ pub struct LoadProgress {
     pub written: u64,
     /// Bytes to be written.
     pub total: u64,
+    /// Bytes of sources read for their checksums alone, of all tables: those of rows that an earlier attempt had written.
+    pub compared: u64,
 }
 
 /// What a load did.
@@ -197,10 +199,11 @@ impl Store {
 
         let clock = &self.shared.driving.clock;
         let began = clock.now();
-        let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0 };
+        let at = LoadProgress { table: 0, gathered: 0, written: 0, total: 0, compared: 0 };
         let mut pace = Pace { progress, at, resumed: 0 };
         let journal = options.journal.as_ref().map(|(path, sources)| {
-            Journal::open(path, self.describe(&spec, placement, placed.id, tables, sources).as_bytes())
+            let of = self.describe(&spec, placement, placed.id, tables, sources);
+            Journal::open(path, of.as_bytes(), most_extents(placement, &placed.tables))
         });
         let mut journal = journal.transpose()?;
         if let Err(error) = self.write_tables(&mut transaction, tables, options, &mut journal, &mut pace) {
@@ -298,7 +301,7 @@ impl Store {
             Bulk::new(Purpose::Load, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)?;
         let places = load.places(table)?;
         let buckets = places.as_ref().map(|places| places.buckets(table, placement, memory));
-        let at = LoadProgress { table: index, gathered: 0, written: 0, total: 0 };
+        let at = LoadProgress { table: index, gathered: 0, written: 0, total: 0, compared: 0 };
         let mut pace = Pace { progress: &mut |_| ControlFlow::Continue(()), at, resumed: 0 };
         write_table(&mut bulk, transaction, (index, load), buckets, &mut None, &mut pace)
     }
@@ -433,6 +436,12 @@ fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
     table.ranks.map(|ranks| ranks.region).into_iter().chain(keys)
 }
 
+/// Extents that the rows of tables are written in, at most: each holds a stripe unit or a part of one that no other has.
+fn most_extents(placement: &Placement, tables: &[Table]) -> u64 {
+    let unit = (placement.stripe_bytes() / u64::from(placement.lba_size())).max(1);
+    tables.iter().map(|table| table.rows_region.lbas / unit + 2).sum()
+}
+
 /// Where all that a table has lies, in one order for all tables of a shape.
 pub(crate) fn regions(table: &Table) -> impl Iterator<Item = Region> + use<> {
     std::iter::once(table.rows_region).chain(arrays(table)).chain(table.crc_region)
@@ -513,7 +522,17 @@ fn write_table(
         };
         bulk.run(extents, Job::Write(&mut fill))?;
     }
-    let unchanged = load.source.unchanged();
+    let mut stopped = None;
+    let unchanged = load.source.unchanged(&mut |bytes| match pace.compared(bytes) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            stopped = Some(error);
+            ControlFlow::Break(())
+        }
+    });
+    if let Some(stopped) = stopped {
+        return Err(stopped);
+    }
     Ok(unchanged.map_err(|source| VolumeError::Source { table: table.name.clone(), source })?)
 }
 
@@ -684,6 +703,11 @@ impl Pace<'_> {
 
     fn gathered(&mut self, bytes: u64) -> Result<(), StoreError> {
         self.at.gathered += bytes;
+        self.tell()
+    }
+
+    fn compared(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.at.compared += bytes;
         self.tell()
     }
 
