@@ -134,12 +134,10 @@ impl TableFile {
         let Some(width) = table.keys else { return Ok(None) };
         let next = match &table.place {
             #[cfg(feature = "parquet")]
-            Place::Parquet(columns) if table.key_place == KeyPlace::Nowhere => {
-                match columns.key_reader(&self.inputs, table)? {
-                    Some(reader) => Chunks::Stream(reader),
-                    None => return Ok(None),
-                }
-            }
+            Place::Parquet(columns) if table.key_place == KeyPlace::Nowhere => match columns.key_reader(table) {
+                Some(reader) => Chunks::Stream(reader),
+                None => return Ok(None),
+            },
             _ => match &table.key_place {
                 KeyPlace::Nowhere => return Ok(None),
                 KeyPlace::Flat(parts) => Chunks::Flat { inputs: &self.inputs, parts, width, row: 0 },

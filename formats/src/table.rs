@@ -247,7 +247,7 @@ impl FileRows<'_> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = match &mut *pages {
             Some(pages) => pages,
-            none => none.insert(Box::new(columns.plain_pages(&self.source.inputs, self.table)?)),
+            none => none.insert(Box::new(columns.plain_pages(self.table))),
         };
         pages.places(first, bytes).map(Some)
     }
@@ -279,7 +279,7 @@ impl FileRows<'_> {
             }
             Place::Deflated(place) => place.reader(&self.source.inputs),
             #[cfg(feature = "parquet")]
-            Place::Parquet(columns) => columns.reader(&self.source.inputs, self.table),
+            Place::Parquet(columns) => Ok(columns.reader(self.table)),
         }
     }
 }

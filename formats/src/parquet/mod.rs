@@ -14,7 +14,6 @@ mod values;
 mod vectors;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type};
 use parquet::data_type::{Int32Type, Int64Type};
@@ -40,8 +39,10 @@ const MAX_PAGE_VALUES: u32 = 1 << 25;
 const MAX_DIM: u64 = 1 << 20;
 
 /// Where a table stands in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Columns {
+    /// The file, whose footer was read once for all tables.
+    source: Source,
     /// The leaf column of its vectors.
     vectors: usize,
     /// The leaf column of its ids.
@@ -49,6 +50,15 @@ pub(crate) struct Columns {
     /// Whether its vectors stand in their pages as they are.
     plain: Plain,
 }
+
+/// Columns of one file are those of one footer.
+impl PartialEq for Columns {
+    fn eq(&self, other: &Self) -> bool {
+        (self.vectors, self.keys, &self.plain) == (other.vectors, other.keys, &other.plain)
+    }
+}
+
+impl Eq for Columns {}
 
 pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
@@ -128,6 +138,7 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 dtype,
                 keys: keys.map(|(.., width)| width),
                 place: Place::Parquet(Columns {
+                    source: source.clone(),
                     vectors: index,
                     keys: keys.map(|(index, ..)| index),
                     plain: Plain::of(&source, index),
@@ -264,8 +275,8 @@ fn no_list(column: &ColumnDescriptor, root: &schema::Type) -> Option<&'static st
 }
 
 impl Columns {
-    pub(crate) fn reader(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<Box<dyn Rows>, FormatError> {
-        Ok(Box::new(VectorColumn::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype))))
+    pub(crate) fn reader(&self, table: &FileTable) -> Box<dyn Rows> {
+        Box::new(VectorColumn::new(self.source.clone(), self.vectors, table.dim.into(), size_of(table.dtype)))
     }
 
     /// Whether its rows can be read in any order: who asks first waits while the headers of all pages are read.
@@ -274,18 +285,14 @@ impl Columns {
     }
 
     /// Where its rows stand, if they do as they are.
-    pub(crate) fn plain_pages(&self, inputs: &[Arc<Input>], table: &FileTable) -> Result<PlainPages, FormatError> {
-        Ok(PlainPages::new(source(inputs)?, self.vectors, table.dim.into(), size_of(table.dtype)))
+    pub(crate) fn plain_pages(&self, table: &FileTable) -> PlainPages {
+        PlainPages::new(self.source.clone(), self.vectors, table.dim.into(), size_of(table.dtype))
     }
 
-    pub(crate) fn key_reader(
-        &self,
-        inputs: &[Arc<Input>],
-        table: &FileTable,
-    ) -> Result<Option<Box<dyn KeyStream>>, FormatError> {
-        let (Some(column), Some(width)) = (self.keys, table.keys) else { return Ok(None) };
-        let source = source(inputs)?;
-        Ok(Some(match width {
+    pub(crate) fn key_reader(&self, table: &FileTable) -> Option<Box<dyn KeyStream>> {
+        let (column, width) = self.keys.zip(table.keys)?;
+        let source = self.source.clone();
+        Some(match width {
             KeyType::I64 | KeyType::U64 => {
                 Box::new(Numbers { values: Values::<Int64Type>::new(source, column), to_bits: |key| *key as u64 })
             }
@@ -297,19 +304,14 @@ impl Columns {
                 let to_bits = |key: &i32| i64::from(*key) as u64;
                 Box::new(Numbers { values: Values::<Int32Type>::new(source, column), to_bits })
             }
-        }))
-    }
-}
-
-fn source(inputs: &[Arc<Input>]) -> Result<Source, FormatError> {
-    match inputs.first() {
-        Some(input) => Source::open(input),
-        None => Err(FormatError::damaged(Path::new(""), "no file is open")),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, RowGroupMetaData};
     use parquet::schema::parser::parse_message_type;

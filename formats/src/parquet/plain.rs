@@ -365,7 +365,7 @@ mod tests {
                 continue;
             }
             let Place::Parquet(columns) = &table.place else { panic!("{:?}", table.place) };
-            let mut pages = columns.plain_pages(&file.inputs, table).unwrap();
+            let mut pages = columns.plain_pages(table);
             let bytes = table.rows as usize * table.row_bytes();
             let places = pages.places(0, bytes).unwrap();
             assert_eq!(places.iter().map(|it| it.1).sum::<usize>(), bytes, "{name}");

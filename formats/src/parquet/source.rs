@@ -1,5 +1,6 @@
 //! Parquet files as the library reads them, and what it is not trusted with.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -37,6 +38,12 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) file: Positioned,
     pub(crate) metadata: Arc<ParquetMetaData>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Source").field(&self.path).finish()
+    }
 }
 
 impl Source {
