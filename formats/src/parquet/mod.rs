@@ -4,6 +4,7 @@
 //! Where all pages of a column are plain, its rows are read from where they stand; else pages are unpacked, and rows come in their order. The
 //! library below is not trusted with a hostile file: what it panics at is an error here.
 
+mod footer;
 mod header;
 mod hybrid;
 mod page;

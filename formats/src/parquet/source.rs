@@ -17,6 +17,8 @@ use crate::caught::catching;
 use crate::error::FormatError;
 use crate::input::Input;
 
+use super::footer::claims_too_many_children;
+
 /// Bytes that a page may be unpacked to.
 pub(super) const MAX_PAGE_BYTES: u64 = 256 << 20;
 
@@ -40,6 +42,19 @@ pub(crate) struct Source {
     pub(crate) metadata: Arc<ParquetMetaData>,
 }
 
+/// The footer, if the file ends with one.
+fn footer(file: &Positioned) -> Option<Vec<u8>> {
+    let mut end = [0; 8];
+    file.fill(file.len.checked_sub(8)?, &mut end).ok()?;
+    let len = u32::from_le_bytes(*end.first_chunk()?);
+    let begin = (file.len - 8).checked_sub(len.into()).filter(|_| end.ends_with(b"PAR1"))?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).ok()?;
+    bytes.resize(len as usize, 0);
+    file.fill(begin, &mut bytes).ok()?;
+    Some(bytes)
+}
+
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Source").field(&self.path).finish()
@@ -50,6 +65,9 @@ impl Source {
     pub(crate) fn open(input: &Input) -> Result<Self, FormatError> {
         let file = input.file.try_clone().map_err(|error| FormatError::io(&input.path, "cannot be read", error))?;
         let file = Positioned { file: Arc::new(file), len: input.len };
+        if footer(&file).is_some_and(|footer| claims_too_many_children(&footer)) {
+            return Err(FormatError::damaged(&input.path, "its schema claims more columns than it has"));
+        }
         let metadata = guarded(&input.path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         Ok(Self { path: input.path.clone(), file, metadata: Arc::new(metadata) })
     }
