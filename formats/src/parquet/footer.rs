@@ -1,5 +1,7 @@
 //! A look at the schema in a file's footer before the library reads it, which takes memory for as many children as a group claims to have.
 
+use super::thrift::{fields, varint};
+
 /// Types of fields in Thrift's compact protocol.
 const I32: u8 = 5;
 const BINARY: u8 = 8;
@@ -11,7 +13,7 @@ const DEPTH: u32 = 8;
 /// Whether a group of the schema claims more children than the schema has elements. What cannot be read is left to the library.
 pub(super) fn claims_too_many_children(footer: &[u8]) -> bool {
     let mut most = None;
-    let _ = fields(&mut &*footer, |field, kind, rest| {
+    let _ = fields::<true>(&mut &*footer, |field, kind, rest| {
         if (field, kind) != (2, 9) {
             return skip(kind, rest, DEPTH);
         }
@@ -20,7 +22,7 @@ pub(super) fn claims_too_many_children(footer: &[u8]) -> bool {
             if element != STRUCT {
                 return None;
             }
-            fields(rest, |field, kind, rest| {
+            fields::<true>(rest, |field, kind, rest| {
                 if (field, kind) == (5, I32) {
                     let children = varint(rest)? >> 1;
                     most = most.max(Some((children, count)));
@@ -33,22 +35,6 @@ pub(super) fn claims_too_many_children(footer: &[u8]) -> bool {
         None
     });
     most.is_some_and(|(children, elements)| children > elements)
-}
-
-/// Gives `each` the number and the type of every field of a struct; it reads, or reads past, what is in it.
-fn fields(rest: &mut &[u8], mut each: impl FnMut(u64, u8, &mut &[u8]) -> Option<()>) -> Option<()> {
-    let mut field = 0u64;
-    loop {
-        let head = *rest.split_off_first()?;
-        if head == 0 {
-            return Some(());
-        }
-        field = match u64::from(head >> 4) {
-            0 => varint(rest)? >> 1,
-            step => field.checked_add(step)?,
-        };
-        each(field, head & 15, rest)?;
-    }
 }
 
 /// The type of a list's elements, and how many there are.
@@ -69,7 +55,7 @@ fn skip(kind: u8, rest: &mut &[u8], depth: u32) -> Option<()> {
             let len = usize::try_from(varint(rest)?).ok()?;
             rest.split_off(..len).map(|_| ())
         }
-        STRUCT => fields(rest, |_, kind, rest| skip(kind, rest, depth)),
+        STRUCT => fields::<true>(rest, |_, kind, rest| skip(kind, rest, depth)),
         _ if LISTS.contains(&kind) => {
             let (element, count) = list(rest)?;
             (0..count).try_for_each(|_| match element {
@@ -80,18 +66,6 @@ fn skip(kind: u8, rest: &mut &[u8], depth: u32) -> Option<()> {
         }
         _ => None,
     }
-}
-
-fn varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..63).step_by(7) {
-        let byte = *rest.split_off_first()?;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

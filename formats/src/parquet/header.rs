@@ -1,6 +1,8 @@
 //! The header of a page of values, as Thrift's compact protocol has it. The library below reads headers too, but not without
 //! the page behind them.
 
+use super::thrift::{fields, varint};
+
 /// What stands in front of a page of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
@@ -48,10 +50,10 @@ impl Header {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let (mut page, mut values) = (Fields::default(), None);
-        fields(&mut rest, |field, kind, rest| {
+        fields::<false>(&mut rest, |field, kind, rest| {
             if kind == STRUCT && matches!(field, 5 | 8) {
                 let mut inner = Fields::default();
-                fields(rest, |field, kind, rest| number(&mut inner, field, kind, rest))?;
+                fields::<false>(rest, |field, kind, rest| number(&mut inner, field, kind, rest))?;
                 values = Some((field, inner));
                 return Some(());
             }
@@ -83,21 +85,6 @@ fn number(found: &mut Fields, field: usize, kind: u8, rest: &mut &[u8]) -> Optio
     Some(())
 }
 
-/// Gives `each` the number and the type of every field of a struct; it reads, or reads past, what is in it.
-fn fields(rest: &mut &[u8], mut each: impl FnMut(usize, u8, &mut &[u8]) -> Option<()>) -> Option<()> {
-    let mut field = 0usize;
-    loop {
-        let head = *rest.split_off_first()?;
-        if head == 0 {
-            return Some(());
-        }
-        // No field has its number spelt out: these are few, and come in their order.
-        let step = usize::from(head >> 4);
-        field = (step > 0).then_some(field + step)?;
-        each(field, head & 15, rest)?;
-    }
-}
-
 /// Reads past what is no number. Lists and maps are in no header.
 fn skip(kind: u8, rest: &mut &[u8]) -> Option<()> {
     match kind {
@@ -109,25 +96,13 @@ fn skip(kind: u8, rest: &mut &[u8]) -> Option<()> {
             rest.split_off(..len).map(|_| ())
         }
         // Of statistics, which hold no further ones.
-        STRUCT => fields(rest, |_, kind, rest| match kind {
+        STRUCT => fields::<false>(rest, |_, kind, rest| match kind {
             STRUCT => None,
             _ if NUMBERS.contains(&kind) => varint(rest).map(|_| ()),
             _ => skip(kind, rest),
         }),
         _ => None,
     }
-}
-
-fn varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..63).step_by(7) {
-        let byte = *rest.split_off_first()?;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

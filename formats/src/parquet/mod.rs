@@ -11,6 +11,7 @@ mod page;
 mod pages;
 mod plain;
 mod source;
+mod thrift;
 mod values;
 mod vectors;
 
