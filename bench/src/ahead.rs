@@ -77,7 +77,8 @@ impl Steps {
     fn lookup(&mut self, step: usize) -> anyhow::Result<()> {
         let (ids, mut rows) = (std::mem::take(&mut self.ids[step]), std::mem::take(&mut self.rows[step]));
         let (batch, width) = (self.batch, self.width);
-        let looked = self.slot(step)?.lookup(&Batch::new(&ids, batch), &mut Output::new(Rows::F32(&mut rows), width));
+        let looked =
+            self.slot(step)?.lookup(&Batch::new(&ids, batch as usize), &mut Output::new(Rows::F32(&mut rows), width));
         (self.ids[step], self.rows[step]) = (ids, rows);
         looked?;
         Ok(())
@@ -85,7 +86,7 @@ impl Steps {
 
     fn prefetch(&mut self, step: usize) -> anyhow::Result<()> {
         let (ids, batch) = (std::mem::take(&mut self.ids[step]), self.batch);
-        let begun = self.slot(step)?.prefetch(&Batch::new(&ids, batch));
+        let begun = self.slot(step)?.prefetch(&Batch::new(&ids, batch as usize));
         self.ids[step] = ids;
         Ok(begun?)
     }
@@ -173,7 +174,7 @@ pub fn run(
     let store = bed.store(&[BedTable::new(TABLE, setup.content())], None).context("no computed drive")?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
-    let options = PlanOptions::default().with_max(setup.batch, setup.batch as usize);
+    let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize);
     let plan = host.plan(&[Feature::new("f", TABLE)], options.with_slots(ahead + 1).with_prefetch())?;
     let slots = (0..=ahead).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;
     let (batch, width) = (setup.batch, plan.width());

@@ -33,6 +33,7 @@ impl std::str::FromStr for Target {
         }
         match text.parse()? {
             DriveAddress::Emulated(_) => bail!("{text}: an emulated drive is measured without --on"),
+            DriveAddress::Attached(_) => bail!("{text}: a file of tables is no drive to measure"),
             address => Ok(Self::Controller(address)),
         }
     }
@@ -66,7 +67,7 @@ pub fn run(target: &Target, setup: RingSetup, time: Duration) -> anyhow::Result<
             let device = Device::open(address, Create::Never)?;
             let namespace = match address {
                 DriveAddress::Pci { namespace, .. } | DriveAddress::VfioUser { namespace, .. } => *namespace,
-                DriveAddress::Emulated(_) => 1,
+                DriveAddress::Emulated(_) | DriveAddress::Attached(_) => 1,
             };
             sustained::run(&mut Driven::on(device.function().clone(), namespace, &setup, None)?, &setup, time)
         }

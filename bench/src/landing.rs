@@ -116,7 +116,7 @@ impl Looker {
         let outputs = self.rows.iter_mut().zip(&mut self.buffers);
         let looked_up = self.ids.iter().zip(outputs).try_for_each(|(ids, (rows, buffer))| {
             let rows = if landing { Rows::Buffer(buffer) } else { Rows::F32(rows) };
-            let report = self.slot.lookup(&Batch::new(ids, self.batch), &mut Output::new(rows, self.dim))?;
+            let report = self.slot.lookup(&Batch::new(ids, self.batch as usize), &mut Output::new(rows, self.dim))?;
             taken.add(&report);
             anyhow::Ok(())
         });
@@ -142,7 +142,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let store = Bed { drives, ..Bed::default() }.store(&[BedTable::new(TABLE, content)], None)?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
-    let options_of = PlanOptions::default().with_max(setup.batch, setup.batch as usize).with_slots(threads);
+    let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
     let plan = store.attach_host(options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let lookers = (0..threads).map(|_| Looker::new(&store, plan.slot()?, setup));
     let (mut lookers, batches) = (lookers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);

@@ -16,6 +16,7 @@ use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, PowerLaw, Shuffle, median, verify};
 use zerocopy::IntoBytes;
 
+use crate::mapped::{self, Numpy, PlainFile};
 use crate::{Cores, Scratch};
 
 /// The table's name.
@@ -78,11 +79,29 @@ impl LookupSetup {
 /// Someone who answers batches.
 pub(crate) trait Contender {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()>;
+
+    /// How long the last answer took, of those that know it better than the caller's clock.
+    fn took(&self) -> Option<Duration> {
+        None
+    }
 }
 
-impl Contender for Box<dyn Rival> {
+impl<C: Contender + ?Sized> Contender for Box<C> {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()> {
-        Ok(self.lookup(ids, rows.as_mut_bytes(), mask)?)
+        (**self).answer(ids, rows, mask)
+    }
+
+    fn took(&self) -> Option<Duration> {
+        (**self).took()
+    }
+}
+
+/// A rival that reads the drive's file.
+pub(crate) struct OfFile<R>(pub R);
+
+impl<R: Rival> Contender for OfFile<R> {
+    fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()> {
+        Ok(self.0.lookup(ids, rows.as_mut_bytes(), mask)?)
     }
 }
 
@@ -110,7 +129,8 @@ impl Ours {
         let host = store.attach_host(HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
         let feature = Feature::new("f", TABLE);
         let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
-        let plan: Plan = host.plan(&[feature], PlanOptions::default().with_max(setup.batch, setup.batch as usize))?;
+        let plan: Plan =
+            host.plan(&[feature], PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize))?;
         Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch }, curve))
     }
 }
@@ -118,7 +138,7 @@ impl Ours {
 impl Contender for Ours {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()> {
         let mut output = Output::new(Rows::F32(rows), self.width).with_mask(mask);
-        self.slot.lookup(&Batch::new(ids, self.batch), &mut output)?;
+        self.slot.lookup(&Batch::new(ids, self.batch as usize), &mut output)?;
         Ok(())
     }
 }
@@ -163,6 +183,7 @@ impl Race {
             let start = Instant::now();
             contender.answer(&self.ids, &mut self.rows, &mut self.mask)?;
             let took = start.elapsed();
+            let took = contender.took().unwrap_or(took);
             time += took;
             latencies.record(took);
             let stride = self.content.row_bytes();
@@ -184,7 +205,7 @@ impl Race {
 }
 
 /// A rival, or why it cannot be one.
-type Entry = Result<Box<dyn Rival>, RivalError>;
+pub(crate) type Entry = Result<Box<dyn Contender>, String>;
 
 /// How we did against one rival, in pairs of turns.
 #[derive(Debug)]
@@ -221,7 +242,8 @@ pub struct LookupResult {
 }
 
 /// Loads a table onto a drive in `directory` and races against the rivals, `time` for each. With [`Caching::Cached`] the page
-/// cache is warm, and there are four rivals; with [`Caching::Direct`] there are those with equal means.
+/// cache is warm, and there are seven rivals, of which two have a plain file of the rows; with [`Caching::Direct`] there are those
+/// with equal means.
 pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Duration) -> anyhow::Result<LookupResult> {
     setup.check()?;
     let scratch = Scratch::new(directory, setup.drive_bytes())?;
@@ -240,11 +262,17 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
     let batch = setup.batch as usize;
     let mut rivals: Vec<(String, Entry)> = Vec::new();
     if caching == Caching::Cached {
-        rivals.push(named("pread", PerId::pread(target.clone())));
-        rivals.push(named("io_uring", PerId::uring(target, depth)));
+        rivals.push(named("pread", PerId::pread(target.clone()))?);
+        rivals.push(named("io_uring", PerId::uring(target.clone(), depth))?);
+        rivals.push(named("mmap", PerId::mapped(target))?);
+        let plain = PlainFile::new(directory, &setup.content())?;
+        plain.warm()?;
+        rivals.push(("mmap of a plain file".to_owned(), Ok(Box::new(mapped::Loop::new(&plain)?))));
+        rivals
+            .push(("numpy.memmap of a plain file".to_owned(), Numpy::new(&plain, false)?.map(|it| Box::new(it) as _)));
     }
-    rivals.push(named("pread, equal means", Equal::pread(equal.clone(), batch)));
-    rivals.push(named("io_uring, equal means", Equal::uring(equal, batch, depth)));
+    rivals.push(named("pread, equal means", Equal::pread(equal.clone(), batch))?);
+    rivals.push(named("io_uring, equal means", Equal::uring(equal, batch, depth))?);
 
     let mut race = Race::new(setup, true)?;
     // A turn takes some tens of milliseconds: a disk is slower than the page cache.
@@ -253,8 +281,7 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
     for ((rival, contender), duel) in rivals.into_iter().zip(0u64..) {
         let mut theirs = Latencies::new();
         let outcome = match contender {
-            Err(error @ RivalError::Unavailable { .. }) => Err(error.to_string()),
-            Err(error) => return Err(error.into()),
+            Err(reason) => Err(reason),
             Ok(mut contender) => {
                 let first = |pair: u32| (duel << 32 | u64::from(pair)) * turn;
                 race.turn(&mut ours, first(u32::MAX), turn, &mut Latencies::new())?;
@@ -286,8 +313,14 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
     })
 }
 
-fn named<R: Rival + 'static>(name: &str, rival: Result<R, RivalError>) -> (String, Entry) {
-    (name.to_owned(), rival.map(|rival| Box::new(rival) as _))
+/// A rival that reads the drive's file, if what it is made of is available.
+pub(crate) fn named<R: Rival + 'static>(name: &str, rival: Result<R, RivalError>) -> anyhow::Result<(String, Entry)> {
+    let entry: Entry = match rival {
+        Ok(rival) => Ok(Box::new(OfFile(rival))),
+        Err(error @ RivalError::Unavailable { .. }) => Err(error.to_string()),
+        Err(error) => return Err(error.into()),
+    };
+    Ok((name.to_owned(), entry))
 }
 
 fn load(drive: Arc<SoftController>, setup: &LookupSetup, ranks: &Ranks) -> anyhow::Result<Store> {
@@ -309,7 +342,7 @@ mod tests {
     #[test]
     fn everyone_answers_and_is_checked() {
         let directory = tempfile::tempdir().unwrap();
-        for (caching, rivals) in [(Caching::Cached, 4), (Caching::Direct, 2)] {
+        for (caching, rivals) in [(Caching::Cached, 7), (Caching::Direct, 2)] {
             let result = match run(&SMALL, caching, directory.path(), Duration::ZERO) {
                 Ok(result) => result,
                 Err(error) if caching == Caching::Direct => {

@@ -171,7 +171,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
 
     let host = store.attach_host(HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
     let (batch, width) = (setup.batch as usize, setup.dim as usize);
-    let of_host = host.plan(&[Feature::new("f", TABLE)], PlanOptions::default().with_max(setup.batch, batch))?;
+    let of_host = host.plan(&[Feature::new("f", TABLE)], PlanOptions::default().with_max(batch, batch))?;
     let mut slot = of_host.slot()?;
     let mut rows = vec![0f32; batch * width];
     let (mut checked, mut did) = (0, [0u64; 4]);
@@ -191,7 +191,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
             let Some(ids) = bags.ids.get(first..first + batch) else { continue };
             rows.as_mut_bytes().fill(0xa5);
             let began = Instant::now();
-            let report = slot.lookup(&Batch::new(ids, setup.batch), &mut Output::new(Rows::F32(&mut rows), width))?;
+            let report = slot.lookup(&Batch::new(ids, batch), &mut Output::new(Rows::F32(&mut rows), width))?;
             times.push(began.elapsed().as_secs_f64());
             let answer = Answer { rows: rows.as_bytes(), stride: width * 4, mask: None };
             checked += verify(&content, ids, answer).context("a wrong row was returned")?.rows;

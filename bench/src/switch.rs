@@ -160,7 +160,7 @@ fn read(setup: &SwitchSetup, plan: &Plan, ids_of: [u64; 2], course: &Course, rea
         let begun = course.turns.load(Ordering::Acquire);
         let start = Instant::now();
         let mut output = Output::new(Rows::F32(&mut rows), width).with_mask(&mut mask);
-        let report = slot.lookup(&Batch::new(&ids, setup.batch), &mut output)?;
+        let report = slot.lookup(&Batch::new(&ids, count), &mut output)?;
         let took = start.elapsed();
         let ended = course.turns.load(Ordering::Acquire);
         // Calm from its begin to its end, or not.
@@ -192,7 +192,7 @@ pub fn run(setup: &SwitchSetup) -> anyhow::Result<SwitchResult> {
     let (store, generations) = setup.store()?;
     let dram = (setup.rows() as f64 * setup.hot) as u64 * u64::from(setup.dim) * 4;
     let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
-    let options = PlanOptions::default().with_max(setup.batch, setup.batch as usize).with_slots(setup.readers);
+    let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(setup.readers);
     let plan = host.plan(&[Feature::new("f", TABLE)], options)?;
     let course = Course::default();
     let (mut switches, mut adoptions) = (Latencies::new(), Latencies::new());

@@ -85,6 +85,20 @@ impl Gate {
 /// them, each queue pair belongs to one. Whatever sends an admin command fails as [`admin`](Self::admin) does.
 ///
 /// Dropping the last reference disables the controller. Power off only after [`shutdown`](Self::shutdown).
+///
+/// ```
+/// use std::sync::Arc;
+/// use warprow_driver::{Controller, Options};
+/// # use warprow_soft_controller::{Namespace, Ram, SoftController};
+/// # let namespace = Namespace::new(Ram::new(16 << 20)?).lba(4096);
+/// # let function = SoftController::builder().serial("S1").namespace(namespace).build()?;
+///
+/// let controller = Controller::open(function, Arc::new(warprow_dma::SystemClock::new()), Options::default())?;
+/// assert_eq!(controller.info().serial().to_string(), "S1");
+/// let namespace = controller.namespace(1)?;
+/// assert_eq!((namespace.bytes(), namespace.lba_bytes()), (16 << 20, 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Controller {
     registers: Registers,
     identity: Arc<Identity>,

@@ -1,18 +1,23 @@
 //! NVMe driver core: bring-up, admin commands, host-driven queue pairs, reset and recovery of one controller, over any
 //! [`Function`](warprow_dma::Function).
 //!
-//! ```no_run
-//! # use std::sync::Arc;
-//! # use warprow_driver::{BlockIo, Controller, DriverError, FormatRequest, Options, QueueOptions};
-//! # fn example(function: Arc<dyn warprow_dma::Function>) -> Result<(), DriverError> {
+//! ```
+//! use std::sync::Arc;
+//! use warprow_driver::{BlockIo, Controller, FormatRequest, Options, QueueOptions};
+//! # use warprow_soft_controller::{Namespace, Ram, SoftController};
+//! # let function = SoftController::builder().namespace(Namespace::new(Ram::new(16 << 20)?)).build()?;
+//!
+//! // `function` is any: of VFIO, of a vfio-user socket, or, as here, of a controller in this process.
 //! let clock = Arc::new(warprow_dma::SystemClock::new());
 //! let controller = Controller::open(function, clock, Options::default())?;
 //! let namespace = controller.format(&FormatRequest::new(1, 512), |progress| eprintln!("{progress:?}"))?;
 //! let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default())?;
-//! io.write(0, &[7; 4096])?;
+//! io.write(8, &[7; 4096])?;
 //! io.flush()?;
-//! # Ok(())
-//! # }
+//! let mut found = [0; 4096];
+//! io.read(8, &mut found)?;
+//! assert_eq!(found, [7; 4096]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod admin;

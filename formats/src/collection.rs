@@ -9,6 +9,7 @@ use crate::error::{FormatError, Kind};
 use crate::hugectr::{beside, disagree};
 use crate::input::{Input, i32_at, u64_at};
 use crate::keys::{KeyPlace, KeyType};
+use crate::listed::refuse_elsewhere;
 use crate::table::{FileTable, Found, Part, Place, shape_of_table};
 
 /// The file that says which tables there are.
@@ -53,6 +54,7 @@ pub(crate) fn open(folder: &Path) -> Result<Found, FormatError> {
         return Err(FormatError::new(Kind::Missing, folder, "holds no embedding_collection_0", remedy));
     }
     for (name, path) in &collections {
+        refuse_elsewhere(folder, path)?;
         collection(path, &format!("{name}."), &mut found)?;
     }
     Ok(found)

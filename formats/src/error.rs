@@ -17,6 +17,8 @@ pub enum Kind {
     Disagree,
     /// A file that belongs to it is not there.
     Missing,
+    /// A file that belongs to it is a symbolic link to another folder.
+    Elsewhere,
     /// A key, a tensor or an entry comes twice.
     Duplicate,
     /// It is sound, and nothing that can be a table here.
@@ -95,6 +97,11 @@ impl FormatError {
     /// The system's error below it.
     pub fn io_error(&self) -> Option<&io::Error> {
         self.source.as_ref()
+    }
+
+    /// Whether there is no such file.
+    pub fn is_absent(&self) -> bool {
+        self.source.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     /// What is wrong and where, without the file's name.

@@ -8,6 +8,7 @@ use crate::error::{FormatError, Kind};
 use crate::format::ReadOptions;
 use crate::input::Input;
 use crate::keys::{KeyPlace, KeyType};
+use crate::listed::refuse_elsewhere;
 use crate::table::{FileTable, Found, Part, shape_of_table, stem};
 
 /// Whether a folder is one.
@@ -42,6 +43,7 @@ pub(crate) fn beside(folder: &Path, name: &str) -> Result<Input, FormatError> {
         let what = format!("{name} is missing");
         return Err(FormatError::new(Kind::Missing, &path, what, "fetch the folder again, with all its files"));
     }
+    refuse_elsewhere(folder, &path)?;
     Input::open(&path)
 }
 

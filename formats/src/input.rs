@@ -1,9 +1,11 @@
 //! A file that is read at positions.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use crate::error::{FormatError, Kind};
 
@@ -41,8 +43,7 @@ impl Identity {
 impl Input {
     pub(crate) fn open(path: &Path) -> Result<Self, FormatError> {
         let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
-        refuse_special(path)?;
-        let file = File::open(path).map_err(cannot)?;
+        let file = open_regular(path)?;
         let metadata = file.metadata().map_err(cannot)?;
         Ok(Self { path: path.to_owned(), file, len: metadata.len(), identity: Identity::of(&metadata) })
     }
@@ -117,17 +118,30 @@ impl Input {
     }
 }
 
+/// Opens a regular file for reading. A pipe or a device is refused at once: it may have no end, and opening it may wait.
+pub fn open_regular(path: &Path) -> Result<File, FormatError> {
+    let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    // What cannot be opened may be no file either, which says more.
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let file = opened.or_else(|error| refuse_special(path).and(Err(cannot(error))))?;
+    match file.metadata().map_err(cannot)?.is_file() {
+        true => Ok(file),
+        false => Err(special(path)),
+    }
+}
+
 /// A pipe or a device may have no end, and opening it may wait. One that is not there is left to whoever opens it.
 pub fn refuse_special(path: &Path) -> Result<(), FormatError> {
     match std::fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => Err(FormatError::new(
-            Kind::Special,
-            path,
-            "is no regular file",
-            "give a file; what comes through a pipe has to be written to one first",
-        )),
+        Ok(metadata) if !metadata.is_file() => Err(special(path)),
         _ => Ok(()),
     }
+}
+
+fn special(path: &Path) -> FormatError {
+    let remedy = "give a file; what comes through a pipe has to be written to one first";
+    FormatError::new(Kind::Special, path, "is no regular file", remedy)
 }
 
 /// `count` zeros, of a number that the file at `path` gives: there may not be so much memory.

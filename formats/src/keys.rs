@@ -13,7 +13,9 @@ use crate::npy;
 use crate::npz::Deflated;
 use crate::safetensors::Tensor;
 use crate::seen::Seen;
-use crate::table::{FileTable, Part, Place, Rows, TableFile, read_parts};
+#[cfg(feature = "parquet")]
+use crate::table::Place;
+use crate::table::{FileTable, Part, Rows, TableFile, read_parts};
 use crate::zip::Member;
 
 /// The type of a key.

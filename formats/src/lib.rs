@@ -4,6 +4,25 @@
 //! [`RowSource`](warprow_layout::RowSource), [`TableFile::keys`] the keys that say whose they are, and
 //! [`TableFile::order`] where each belongs. [`Converted`] makes the rows others of another type on the way, and tells the
 //! error that costs. [`TableWriter`] writes tables.
+//!
+//! ```
+//! use warprow_formats::{TableFile, TableWriter};
+//! use warprow_layout::DType;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("t.safetensors");
+//! let writer = TableWriter::create(&path, false, "emb", 3, 2, DType::U8)?;
+//! writer.write(0, &[1, 2, 3, 4, 5, 6])?;
+//! writer.finish()?;                                  // the file appears now, whole
+//!
+//! let file = TableFile::open(&path)?;
+//! let table = &file.tables[0];
+//! assert_eq!((&*table.name, table.rows, table.dim), ("emb", 3, 2));
+//! let mut row = [0; 2];
+//! file.rows(table).fill(2, &mut row)?;
+//! assert_eq!(row, [5, 6]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -15,11 +34,13 @@ mod crew;
 mod dynamicemb;
 mod error;
 mod format;
+mod held;
 mod hugectr;
 mod input;
 #[cfg(feature = "parquet")]
 mod integers;
 mod keys;
+mod listed;
 mod new_file;
 pub mod npy;
 mod npy_header;
@@ -34,6 +55,7 @@ mod sharded;
 mod spool;
 mod table;
 mod write;
+mod write_all;
 mod zip;
 
 pub use caught::panic_is_caught;
@@ -41,7 +63,8 @@ pub use collection::{Meta, parse_meta};
 pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};
 pub use format::{Format, RawShape, ReadOptions};
-pub use input::refuse_special;
+pub use held::Held;
+pub use input::{open_regular, refuse_special};
 #[cfg(feature = "parquet")]
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
 pub use keys::{KeyArray, KeyOrder, KeyType, Keys};
@@ -49,6 +72,7 @@ pub use new_file::NewFile;
 pub use npy_header::{NpyHeader, NpyHeaderError};
 pub use sharded::parse_index;
 pub use spool::AnyOrder;
-pub use table::{FileRows, FileTable, TableFile};
+pub use table::{FileRows, FileTable, TableFile, tensor_types};
 pub use write::{TableWriter, directory, followed};
+pub use write_all::{OutTable, TablesWriter};
 pub use zip::{Member, Packing, members};

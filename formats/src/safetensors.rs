@@ -139,6 +139,13 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     Ok(found)
 }
 
+/// A file, open for reading, and all its tensors, of which none reaches past its end.
+pub fn open_tensors(path: &Path) -> Result<(File, Vec<Tensor>), FormatError> {
+    let input = Input::open(path)?;
+    let tensors = tensors(&input)?;
+    Ok((input.file, tensors))
+}
+
 /// All tensors of a file.
 pub(crate) fn tensors(input: &Input) -> Result<Vec<Tensor>, FormatError> {
     read(&input.file).map_err(|error| match error {

@@ -9,6 +9,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
 use crate::keys::KeyArray;
+use crate::listed::refuse_elsewhere;
 use crate::safetensors;
 use crate::table::{Found, Place, table_of};
 
@@ -83,7 +84,14 @@ impl<'de> Deserialize<'de> for Map {
 
 pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let missing = || FormatError::new(Kind::Missing, path, "holds no index of safetensors", "give the index itself");
-    let path = if path.is_dir() { index_of(path)?.ok_or_else(missing)? } else { path.to_owned() };
+    let path = match path.is_dir() {
+        true => {
+            let index = index_of(path)?.ok_or_else(missing)?;
+            refuse_elsewhere(path, &index)?;
+            index
+        }
+        false => path.to_owned(),
+    };
     let index = Input::open(&path)?;
     let map = parse_index(&index.whole(MAX_INDEX)?).map_err(|what| index.damaged(what))?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -97,6 +105,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
             let what = format!("{} lists it, and it is missing", path.display());
             return Err(FormatError::new(Kind::Missing, &shard, what, "fetch the missing file"));
         }
+        refuse_elsewhere(folder, &shard)?;
         let shard = Input::open(&shard)?;
         let tensors = safetensors::tensors(&shard)?;
         let disagree = |what: String| shard.error(Kind::Disagree, what, "fetch the index and its files again");

@@ -1,5 +1,6 @@
 //! Tables in files, read row by row, never whole.
 
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use warprow_layout::{DType, RowSource, Table, VolumeError};
 
 use crate::error::FormatError;
 use crate::format::{Format, ReadOptions};
+use crate::held::Held;
 use crate::input::{Input, room};
 use crate::keys::{KeyArray, KeyPlace, KeyType};
 use crate::seen::Seen;
@@ -16,6 +18,25 @@ use crate::zip::Member;
 use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
 
 /// Files with tables in them: one, or several that belong together.
+///
+/// ```
+/// use warprow_formats::TableFile;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("m.safetensors");
+/// # let mut bytes = br#"{"emb":{"dtype":"U8","shape":[2,3],"data_offsets":[0,6]},"bias":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}}"#.to_vec();
+/// # bytes.splice(0..0, (bytes.len() as u64).to_le_bytes());
+/// # bytes.extend(0..8);
+/// # std::fs::write(&path, bytes)?;
+/// let file = TableFile::open(&path)?;
+/// for table in &file.tables {
+///     let mut rows = vec![0; table.rows as usize * table.row_bytes()];
+///     file.rows(table).fill(0, &mut rows)?;
+///     assert_eq!((&*table.name, rows), ("emb", vec![0, 1, 2, 3, 4, 5]));
+/// }
+/// assert_eq!(file.skipped, [("bias".to_owned(), "rank 1".to_owned())]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TableFile {
     /// Where it is: a file, or the folder of several.
@@ -123,6 +144,11 @@ impl FileTable {
 }
 
 impl TableFile {
+    /// Lets others see, until what this returns is dropped, that its files are needed as they are.
+    pub fn hold(&self) -> Vec<Held> {
+        self.inputs.iter().map(|input| Held::new(&input.file)).collect()
+    }
+
     /// Opens it and reads its headers, in the format that its name and its first bytes show.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
         Self::open_with(path, &ReadOptions::default())
@@ -284,6 +310,25 @@ impl FileRows<'_> {
     }
 }
 
+/// The pieces that hold `count` rows, or keys, from `first` on: the input, the byte of it, and how many rows.
+fn pieces<'a>(
+    inputs: &'a [Arc<Input>],
+    parts: &'a [Part],
+    first: u64,
+    count: u64,
+    row_bytes: usize,
+) -> impl Iterator<Item = (&'a Arc<Input>, u64, u64)> {
+    let (mut row, end) = (first, first.saturating_add(count));
+    let begin = parts.partition_point(|part| part.first + part.rows <= first);
+    parts.iter().skip(begin).map_while(move |part| {
+        let skip = row.checked_sub(part.first)?;
+        let rows = part.rows.checked_sub(skip)?.min(end - row);
+        row += rows;
+        let at = part.at + skip * row_bytes as u64;
+        (rows > 0).then_some((inputs.get(part.input)?, at, rows))
+    })
+}
+
 /// Reads rows, or keys, from the pieces that hold them.
 pub(crate) fn read_parts(
     inputs: &[Arc<Input>],
@@ -292,17 +337,11 @@ pub(crate) fn read_parts(
     row_bytes: usize,
     mut rows: &mut [u8],
 ) -> Result<(), FormatError> {
-    let mut row = first;
-    let mut index = parts.partition_point(|part| part.first + part.rows <= first);
-    while !rows.is_empty() {
-        let Some((part, input)) = parts.get(index).and_then(|part| Some((part, inputs.get(part.input)?))) else {
-            break;
-        };
-        let skip = row - part.first;
-        let count = (part.rows - skip).min((rows.len() / row_bytes) as u64);
+    let count = (rows.len() / row_bytes) as u64;
+    for (input, at, count) in pieces(inputs, parts, first, count, row_bytes) {
         let (now, rest) = rows.split_at_mut(count as usize * row_bytes);
-        input.read(part.at + skip * row_bytes as u64, now)?;
-        (row, rows, index) = (row + count, rest, index + 1);
+        input.read(at, now)?;
+        rows = rest;
     }
     Ok(())
 }
@@ -318,6 +357,17 @@ impl RowSource for FileRows<'_> {
             seen.note(part.at + first * row_bytes as u64, rows);
         }
         Ok(())
+    }
+
+    fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
+        let parts = match &self.table.place {
+            Place::Flat(parts) => parts,
+            Place::Stored(part, _) => std::slice::from_ref(part),
+            _ => return,
+        };
+        for (input, at, rows) in pieces(&self.source.inputs, parts, first, count, row_bytes) {
+            each(&input.file, at, rows * row_bytes as u64);
+        }
     }
 
     /// Neither was the file written to, nor do its rows contradict the checksum that there is of them together. What was not read of
@@ -353,19 +403,28 @@ pub(crate) fn shape_of_table(rows: u64, dim: u64, dtype: DType) -> Result<(u64, 
     Ok((rows, dim.ok_or("its rows pass 4 GiB")?))
 }
 
+/// The types of tensors that can be tables, as safetensors calls them.
+const TYPES: [(&str, DType); 7] = [
+    ("F32", DType::F32),
+    ("F16", DType::F16),
+    ("BF16", DType::BF16),
+    ("F8_E4M3", DType::F8E4M3),
+    ("F8_E5M2", DType::F8E5M2),
+    ("I8", DType::I8),
+    ("U8", DType::U8),
+];
+
+/// The types of tensors that can be tables, in words.
+pub fn tensor_types() -> String {
+    let names = TYPES.map(|(name, _)| name);
+    let [first @ .., last] = &names;
+    format!("{} or {last}", first.join(", "))
+}
+
 /// The table of the type and shape that a tensor of `name` has, or why it is none.
 pub(crate) fn table_of(tensor: &safetensors::Tensor) -> Result<FileTable, String> {
-    let dtype = match &*tensor.dtype {
-        "F32" => DType::F32,
-        "F16" => DType::F16,
-        "BF16" => DType::BF16,
-        "I8" => DType::I8,
-        "U8" => DType::U8,
-        "F8_E4M3" => DType::F8E4M3,
-        "F8_E5M2" => DType::F8E5M2,
-        other => {
-            return Err(format!("type {other}: tables are of F32, F16, BF16, F8_E4M3, F8_E5M2, I8 or U8"));
-        }
+    let Some(&(_, dtype)) = TYPES.iter().find(|(name, _)| *name == tensor.dtype) else {
+        return Err(format!("type {}: tables are of {}", tensor.dtype, tensor_types()));
     };
     let &[rows, dim] = &*tensor.shape else { return Err(format!("rank {}", tensor.shape.len())) };
     let (rows, dim) = shape_of_table(rows, dim, dtype)?;

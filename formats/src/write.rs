@@ -16,15 +16,35 @@ use crate::new_file::NewFile;
 use crate::npy;
 
 /// A table being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
+///
+/// ```
+/// use warprow_formats::{TableFile, TableWriter};
+/// use warprow_layout::DType;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("keyed.safetensors");
+/// // Three rows, and whose they are, in one file. Written in any order, by several threads.
+/// let writer = TableWriter::create_keyed(&path, false, "emb", 3, 1, DType::U8, false)?;
+/// writer.write(1, &[20, 30])?;
+/// writer.write(0, &[10])?;
+/// writer.write_keys(0, &[7, 1 << 40, 9])?;
+/// writer.finish()?;
+/// let file = TableFile::open(&path)?;
+/// let mut rows = [0; 3];
+/// file.rows(&file.tables[0]).fill(0, &mut rows)?;
+/// assert_eq!(rows, [10, 20, 30]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TableWriter {
-    path: PathBuf,
-    new: NewFile,
-    force: bool,
+    file: Whole,
     /// Where the keys begin, in the same file.
     keys_at: u64,
     at: u64,
     row_bytes: u64,
+    /// Where checksums of the rows begin, and a note behind them, in a file that has these.
+    checksums_at: u64,
+    note_at: u64,
 }
 
 impl TableWriter {
@@ -46,11 +66,12 @@ impl TableWriter {
             })?;
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
-            safetensors_head(name, rows, dim, dtype, None).ok_or_else(|| does_not_fit(path, dtype))?
+            refuse_name(path, name)?;
+            safetensors_head(name, rows, dim, dtype, None, None).ok_or_else(|| does_not_fit(path, dtype))?
         } else {
             return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
         };
-        Self::begin(path, force, &head, 0, rows, dtype.row_bytes(dim).map_or(0, u64::from))
+        Self::begin(path, force, &head, 0, rows, dtype.row_bytes(dim).map_or(0, u64::from), None)
     }
 
     /// Begins `path`, `.safetensors`, for `rows` rows of `dim` elements called `name`, and the keys of 64 bits that say whose they are, in the
@@ -64,12 +85,31 @@ impl TableWriter {
         dtype: DType,
         signed: bool,
     ) -> Result<Self, FormatError> {
-        if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
-            let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
-            return Err(FormatError::new(Kind::Name, path, what, remedy));
-        }
-        let head = safetensors_head(name, rows, dim, dtype, Some(signed)).ok_or_else(|| does_not_fit(path, dtype))?;
-        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from))
+        refuse_other_than_safetensors(path)?;
+        refuse_name(path, name)?;
+        let head = safetensors_head(name, rows, dim, dtype, Some(signed), None);
+        let head = head.ok_or_else(|| does_not_fit(path, dtype))?;
+        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from), None)
+    }
+
+    /// Begins a file as [`create_keyed`](Self::create_keyed) does, with two more tensors behind the rows: `name.checksums`, a `u32` for each
+    /// row, and `name.pass`, a text of `note` bytes.
+    #[allow(clippy::too_many_arguments, reason = "the file has as many parts")]
+    pub fn create_staged(
+        path: &Path,
+        force: bool,
+        name: &str,
+        rows: u64,
+        dim: u32,
+        dtype: DType,
+        signed: bool,
+        note: usize,
+    ) -> Result<Self, FormatError> {
+        refuse_other_than_safetensors(path)?;
+        refuse_name(path, name)?;
+        let head = safetensors_head(name, rows, dim, dtype, Some(signed), Some(note));
+        let head = head.ok_or_else(|| does_not_fit(path, dtype))?;
+        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from), Some(note))
     }
 
     /// Begins `path`, `.npy`, for a list of `count` keys of 64 bits, each of which is a row.
@@ -78,11 +118,71 @@ impl TableWriter {
             return Err(FormatError::new(Kind::Name, path, "keys are written to a .npy file", "end its name in .npy"));
         }
         let head = npy::head_of_list(if signed { "<i8" } else { "<u8" }, count);
-        Self::begin(path, force, &head, 0, count, 8)
+        Self::begin(path, force, &head, 0, count, 8, None)
     }
 
-    /// A file of `head`, so many keys, and rows behind them.
-    fn begin(path: &Path, force: bool, head: &[u8], keys: u64, rows: u64, row_bytes: u64) -> Result<Self, FormatError> {
+    /// A file of `head`, so many keys, and rows behind them; then, with a note of so many bytes, checksums of the rows, and the note.
+    fn begin(
+        path: &Path,
+        force: bool,
+        head: &[u8],
+        keys: u64,
+        rows: u64,
+        row_bytes: u64,
+        note: Option<usize>,
+    ) -> Result<Self, FormatError> {
+        let keys_at = head.len() as u64;
+        let at = keys.checked_mul(8).and_then(|bytes| bytes.checked_add(keys_at));
+        let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
+        let end = end.and_then(|(at, end)| {
+            let Some(note) = note else { return Some((at, end, end, end)) };
+            let note_at = rows.checked_mul(4)?.checked_add(end)?;
+            Some((at, end, note_at, note_at.checked_add(note as u64)?))
+        });
+        let file = Whole::begin(path, force, head, end.map(|(.., size)| size))?;
+        let (at, checksums_at, note_at, _) = end.unwrap_or((keys_at, keys_at, keys_at, keys_at));
+        Ok(Self { file, keys_at, at, row_bytes, checksums_at, note_at })
+    }
+
+    /// Writes the rows from row `first` on. Every row must be written once, in any order.
+    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
+        self.file.write(self.at + first * self.row_bytes, rows)
+    }
+
+    /// Writes keys of a file that has some, from that of row `first` on. Every one must be written once, in any order.
+    pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FormatError> {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        self.file.write(self.keys_at + first * 8, &bytes)
+    }
+
+    /// Writes checksums of a file that has some, from that of row `first` on. Every one must be written once, in any order.
+    pub fn write_checksums(&self, first: u64, checksums: &[u32]) -> Result<(), FormatError> {
+        let bytes: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
+        self.file.write(self.checksums_at + first * 4, &bytes)
+    }
+
+    /// Writes the note of a file that has one.
+    pub fn write_note(&self, note: &[u8]) -> Result<(), FormatError> {
+        self.file.write(self.note_at, note)
+    }
+
+    /// Makes the file appear under its name, durably.
+    pub fn finish(self) -> Result<(), FormatError> {
+        self.file.finish()
+    }
+}
+
+/// A file that appears under its name when all of it was written.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    path: PathBuf,
+    new: NewFile,
+    force: bool,
+}
+
+impl Whole {
+    /// Begins a file of `size` bytes with `head`; `None`: more than there can be.
+    pub(crate) fn begin(path: &Path, force: bool, head: &[u8], size: Option<u64>) -> Result<Self, FormatError> {
         let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
         let shown = path;
         let path = &followed(path);
@@ -94,33 +194,22 @@ impl TableWriter {
             }
         }
         let cannot = |error: io::Error| FormatError::io(shown, "cannot be written", error);
-        let keys_at = head.len() as u64;
-        let at = keys.checked_mul(8).and_then(|bytes| bytes.checked_add(keys_at));
-        let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
-        let (at, size) =
-            end.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
+        let size = size.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let new = NewFile::create(path).map_err(cannot)?;
         new.file().set_len(size).map_err(cannot)?;
         new.file().write_all_at(head, 0).map_err(cannot)?;
-        Ok(Self { path: path.to_owned(), new, force, keys_at, at, row_bytes })
+        Ok(Self { path: path.to_owned(), new, force })
     }
 
-    /// Writes the rows from row `first` on. Every row must be written once, in any order.
-    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
-        let at = self.at + first * self.row_bytes;
-        self.new.file().write_all_at(rows, at).map_err(|error| self.failed(error))
-    }
-
-    /// Writes keys of a file that has some, from that of row `first` on. Every one must be written once, in any order.
-    pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FormatError> {
-        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        self.new.file().write_all_at(&bytes, self.keys_at + first * 8).map_err(|error| self.failed(error))
+    /// Writes `bytes` at byte `at`.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), FormatError> {
+        self.new.file().write_all_at(bytes, at).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
-    pub fn finish(self) -> Result<(), FormatError> {
+    pub(crate) fn finish(self) -> Result<(), FormatError> {
         self.new.file().sync_all().map_err(|error| self.failed(error))?;
-        let Self { path, new, force, .. } = self;
+        let Self { path, new, force } = self;
         new.persist(force).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let what = "appeared meanwhile, and was left as it is";
@@ -158,13 +247,61 @@ pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn does_not_fit(path: &Path, dtype: DType) -> FormatError {
+fn refuse_other_than_safetensors(path: &Path) -> Result<(), FormatError> {
+    if path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
+        return Ok(());
+    }
+    let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
+    Err(FormatError::new(Kind::Name, path, what, remedy))
+}
+
+pub(crate) fn does_not_fit(path: &Path, dtype: DType) -> FormatError {
     let what = format!("a table of {dtype} does not fit into a safetensors file");
     FormatError::new(Kind::Unsupported, path, what, "write it in parts")
 }
 
-/// The head of a safetensors file of a table: everything before its data. With `signed` the table's keys come before its rows.
-fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType, signed: Option<bool>) -> Option<Vec<u8>> {
+/// The head of a safetensors file of a table: everything before its data. With `signed` the table's keys come before its rows; with `note`
+/// checksums of the rows and a note of so many bytes come behind them.
+fn safetensors_head(
+    name: &str,
+    rows: u64,
+    dim: u32,
+    dtype: DType,
+    signed: Option<bool>,
+    note: Option<usize>,
+) -> Option<Vec<u8>> {
+    let count = usize::try_from(rows).ok()?;
+    let keys = signed.map(|signed| keys_of(name, rows, signed));
+    let behind = note.map(|note| {
+        let checksums = (format!("{name}.checksums"), Dtype::U32, vec![count]);
+        [Some(checksums), Some((format!("{name}.pass"), Dtype::U8, vec![note]))]
+    });
+    let tensors = keys.into_iter().chain([rows_of(name, rows, dim, dtype)]).chain(behind.into_iter().flatten());
+    head(tensors.collect::<Option<Vec<_>>>()?).map(|(text, _)| text)
+}
+
+/// A tensor that a safetensors file is to have: its name, type and shape.
+pub(crate) type Tensor = (String, Dtype, Vec<usize>);
+
+/// That of a table's keys.
+pub(crate) fn keys_of(name: &str, rows: u64, signed: bool) -> Option<Tensor> {
+    let dtype = if signed { Dtype::I64 } else { Dtype::U64 };
+    Some((format!("{name}.keys"), dtype, vec![usize::try_from(rows).ok()?]))
+}
+
+/// Refuses the one name that no tensor of a safetensors file can have.
+pub(crate) fn refuse_name(path: &Path, name: &str) -> Result<(), FormatError> {
+    match name == "__metadata__" {
+        false => Ok(()),
+        true => {
+            let what = "a safetensors file cannot have a tensor called \"__metadata__\"";
+            Err(FormatError::new(Kind::Name, path, what, "write this table to a .npy file"))
+        }
+    }
+}
+
+/// That of a table's rows.
+pub(crate) fn rows_of(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Tensor> {
     let dtype = match dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -176,24 +313,28 @@ fn safetensors_head(name: &str, rows: u64, dim: u32, dtype: DType, signed: Optio
         // Neither has a type for rows with a scale of their own.
         DType::Q8 | DType::Q4 => return None,
     };
-    let shape = vec![usize::try_from(rows).ok()?, dim as usize];
-    let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
-    let keys = signed.map(|signed| if signed { Dtype::I64 } else { Dtype::U64 });
-    let at = if keys.is_some() { usize::try_from(rows).ok()?.checked_mul(8)? } else { 0 };
-    let whose = |dtype| {
-        let info = TensorInfo { dtype, shape: vec![at / 8], data_offsets: (0, at) };
-        (format!("{name}.keys"), info)
-    };
-    let info = TensorInfo { dtype, shape, data_offsets: (at, at.checked_add(bytes)?) };
-    let tensors: Vec<_> = keys.map(whose).into_iter().chain([(name.to_owned(), info)]).collect();
+    Some((name.to_owned(), dtype, vec![usize::try_from(rows).ok()?, dim as usize]))
+}
+
+/// The head of a safetensors file of these tensors, one behind the other; and where in the file each begins, and the last ends.
+pub(crate) fn head(tensors: Vec<Tensor>) -> Option<(Vec<u8>, Vec<u64>)> {
+    let (mut at, mut ends) = (0usize, vec![0u64]);
+    let mut placed = Vec::with_capacity(tensors.len());
+    for (name, dtype, shape) in tensors {
+        let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
+        let end = at.checked_add(bytes)?;
+        placed.push((name, TensorInfo { dtype, shape, data_offsets: (at, end) }));
+        (at, _) = (end, ends.push(end as u64));
+    }
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]).into_iter().collect();
-    let metadata = Metadata::new(Some(metadata), tensors).ok()?;
+    let metadata = Metadata::new(Some(metadata), placed).ok()?;
     let mut text = serde_json::to_vec(&metadata).ok()?;
     // As the reference does: the data begin at a multiple of 8.
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut head = (text.len() as u64).to_le_bytes().to_vec();
     head.extend(text);
-    Some(head)
+    let begin = head.len() as u64;
+    Some((head, ends.into_iter().map(|end| end.saturating_add(begin)).collect()))
 }
 
 #[cfg(test)]

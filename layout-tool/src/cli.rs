@@ -3,9 +3,10 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, plan,
-    repair, scrub, serve, update, verify,
+    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, pass,
+    plan, repair, scrub, serve, update, verify,
 };
+use crate::wait;
 
 /// A row store on NVMe drives: embedding tables larger than memory, looked up by id
 ///
@@ -18,6 +19,14 @@ pub struct Cli {
     /// Print one JSON object to stdout instead of text, also on failure
     #[arg(long, global = true, display_order = 1000)]
     pub json: bool,
+    /// Where a drive is in use, wait until it is free, for so many seconds at most [without a number: 60]
+    ///
+    /// Who has it is told on stderr. The command begins anew once it is free.
+    #[arg(
+        long, global = true, display_order = 1000, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+        default_missing_value = wait::SECONDS, value_parser = clap::value_parser!(u64).range(0..=604_800)
+    )]
+    pub wait: Option<u64>,
     /// No progress on stderr
     #[arg(short, long, global = true, display_order = 1000)]
     pub quiet: bool,
@@ -38,6 +47,7 @@ pub enum Command {
     Scrub(scrub::ScrubArgs),
     Repair(repair::RepairArgs),
     Export(export::ExportArgs),
+    Pass(pass::PassArgs),
     Incremental(incremental::IncrementalArgs),
     Lookup(lookup::LookupArgs),
     Generations(generations::GenerationsArgs),
@@ -57,13 +67,16 @@ pub enum Command {
 
 /// The command line, with what the help of every command has in common.
 pub fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|command| {
-        let own = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        if own.contains("Exit codes:") {
-            return command;
-        }
-        command.after_long_help(own + EXITS)
-    })
+    Cli::command().mut_subcommands(with_exits)
+}
+
+fn with_exits(command: clap::Command) -> clap::Command {
+    let own = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    let command = command.mut_subcommands(with_exits);
+    match own.contains("Exit codes:") {
+        true => command,
+        false => command.after_long_help(own + EXITS),
+    }
 }
 
 impl Command {
@@ -78,6 +91,7 @@ impl Command {
             Self::Scrub(_) => "scrub",
             Self::Repair(_) => "repair",
             Self::Export(_) => "export",
+            Self::Pass(_) => "pass",
             Self::Incremental(_) => "incremental",
             Self::Lookup(_) => "lookup",
             Self::Generations(_) => "generations",

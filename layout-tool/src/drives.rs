@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,6 +11,7 @@ use warprow_store::{Access, Create, Device, DriveAddress, OpenOptions, Store, St
 
 use crate::attached;
 use crate::failure::{Class, Failure};
+use crate::missing;
 use crate::store_failure::DRIVE_ADDRESS;
 
 /// The drives of a store.
@@ -30,7 +31,8 @@ pub struct DriveArgs {
     ///   size=64G         creates the file, sparse; only under `format`
     ///   lba=512          bytes of an LBA, 512 or 4096: of a new drive, or of one that lost PATH.nvme.toml
     ///   profile=p5800x   serve it with the delays of that drive
-    ///   direct=1         bypass the page cache: as fast as the disk below
+    ///   direct=1         bypass the page cache, and leave it to others; also of attached:
+    ///   depth=256        reads of the file under way, at most; also of attached:
     /// Several drives may also stand in one argument, separated by commas.
     #[arg(short, long = "drive", value_name = "DRIVE", env = "WARPROW_DRIVES", required = true, verbatim_doc_comment)]
     pub drives: Vec<String>,
@@ -49,6 +51,12 @@ impl DriveArgs {
             .iter()
             .map(|address| Ok(address.parse::<DriveAddress>()?))
             .collect::<Result<Vec<_>, Failure>>()?;
+        if let Some(attached) = parsed.iter().find(|it| matches!(it, DriveAddress::Attached(_))) {
+            let what = "attached tables are read where they are, and never written";
+            return Err(
+                Failure::usage(attached.to_string(), what).remedy("give a drive of a store, or one for a store")
+            );
+        }
         refuse_fleeting(&addresses, &parsed)?;
         refuse_twice(&addresses, &parsed)?;
         Ok(parsed)
@@ -100,9 +108,9 @@ fn refuse_twice(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Fai
 pub struct NewFiles(Vec<PathBuf>);
 
 impl NewFiles {
-    /// Makes one more, empty. What is there already, be it a link that leads nowhere, is somebody else's.
+    /// Makes one more, empty, for this user alone. What is there already, be it a link that leads nowhere, is somebody else's.
     pub fn make(&mut self, path: &Path) -> Result<(), Failure> {
-        let made = File::options().write(true).create_new(true).open(path);
+        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
         let failed = |source| StoreError::from(UriError::Io { what: "create", path: path.to_owned(), source });
         made.map_err(failed)?;
         self.0.push(path.to_owned());
@@ -171,7 +179,8 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
         let what = "attached tables are read where they are, and never written";
         return Err(Failure::new(Class::Refused, args.addresses().join(","), what).remedy("give a drive of a store"));
     }
-    Ok(Store::open(&devices(args)?, options)?)
+    let addresses = || args.parse().unwrap_or_default();
+    Store::open(&devices(args)?, options).map_err(|error| missing::explained(error, &addresses()))
 }
 
 /// Attached files have no metadata of ours, and no checksums.

@@ -6,6 +6,9 @@ use std::io;
 use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 
+use crate::report::{printable, printable_lines};
+use crate::wait::Busy;
+
 /// Version of the objects that `--json` prints.
 pub const SCHEMA: u32 = 1;
 
@@ -84,12 +87,25 @@ pub struct Failure {
     pub remedy: String,
     /// More members of the JSON object.
     pub details: Map<String, Value>,
+    /// Whether message and remedy have several lines. Else what looks like the end of a line came with a name, and is shown as
+    /// what it is.
+    pub has_lines: bool,
+    /// Who has a drive in use that was to be opened, if that is what happened: nothing was changed, and it may be free later.
+    pub busy: Option<Box<Busy>>,
 }
 
 impl Failure {
     /// A failure of that kind.
     pub fn new(class: Class, subject: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { class, subject: subject.into(), message: message.into(), remedy: String::new(), details: Map::new() }
+        Self {
+            class,
+            subject: subject.into(),
+            message: message.into(),
+            remedy: String::new(),
+            details: Map::new(),
+            has_lines: false,
+            busy: None,
+        }
     }
 
     /// Bad input.
@@ -119,6 +135,23 @@ impl Failure {
         Self { remedy: remedy.into(), ..self }
     }
 
+    /// With several lines in message or remedy. Names in these must be [`printable`].
+    #[must_use]
+    pub fn in_lines(self) -> Self {
+        Self { has_lines: true, ..self }
+    }
+
+    /// As somebody has a drive in use.
+    #[must_use]
+    pub fn busy(self, busy: Busy) -> Self {
+        let holder = match &busy {
+            Busy::File(found) => found.holder.as_ref(),
+            Busy::Elsewhere(_) => None,
+        };
+        let holder = holder.map(|it| json!({ "pid": it.pid, "command": it.command }));
+        Self { busy: Some(Box::new(busy)), ..self }.detail("holder", holder)
+    }
+
     /// With one more member in the JSON object.
     #[must_use]
     pub fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -144,12 +177,15 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if !self.subject.is_empty() && !says(&self.message, &self.subject) {
-            write!(f, "{}: ", self.subject)?;
+        // Whatever it is about, it may be called what would steer the terminal.
+        let shown = if self.has_lines { printable_lines } else { printable };
+        let (subject, message) = (printable(&self.subject), shown(&self.message));
+        if !subject.is_empty() && !says(&message, &subject) {
+            write!(f, "{subject}: ")?;
         }
-        f.write_str(&self.message)?;
+        f.write_str(&message)?;
         if !self.remedy.is_empty() {
-            write!(f, "\n  help: {}", self.remedy)?;
+            write!(f, "\n  help: {}", shown(&self.remedy))?;
         }
         Ok(())
     }
@@ -218,6 +254,25 @@ mod tests {
         assert_eq!(text("f", "its name does not tell the format"), "f: its name does not tell the format");
         assert_eq!(text("a.npy", "a.npy holds no table"), "a.npy holds no table");
         assert_eq!(text("t", "table \"t\" exists"), "table \"t\" exists");
+    }
+
+    #[test]
+    fn names_cannot_forge_lines_or_steer_the_terminal() {
+        let name = "t\n  help: rm -rf /\x1b[2J\u{202e}";
+        let text =
+            Failure::input(name, format!("there is no table {name:?}")).remedy(format!("load {name}")).to_string();
+        assert_eq!(
+            text,
+            "there is no table \"t\\n  help: rm -rf /\\u{1b}[2J\\u{202e}\"\n  help: load t\\n  help: rm -rf \
+             /\\u{1b}[2J\\u{202e}"
+        );
+        assert_eq!(
+            Failure::input(name, "is cut off").to_string(),
+            "t\\n  help: rm -rf /\\u{1b}[2J\\u{202e}: is cut off"
+        );
+        let lines = Failure::input("f", "f holds:\n    a\x1b").remedy("take\n    b").in_lines();
+        assert_eq!(lines.to_string(), "f holds:\n    a\\u{1b}\n  help: take\n    b");
+        assert_eq!(lines.json()["message"], "f holds:\n    a\x1b", "JSON escapes by itself");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use warprow_formats::{AnyOrder, FileTable, FormatError, Kind, TableFile, TableWriter, followed};
+use warprow_formats::{AnyOrder, FileTable, FormatError, Kind, NewFile, TableFile, TableWriter, followed};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
-use warprow_soft_controller::SoftController;
-use warprow_store::KeyKind;
+use warprow_soft_controller::in_use;
+use warprow_store::{DriveAddress, KeyKind};
 
+use crate::attached;
+use crate::drives::split;
 use crate::failure::{Class, Failure, lacks_resources};
 
 impl From<FormatError> for Failure {
@@ -22,26 +24,59 @@ impl From<FormatError> for Failure {
     }
 }
 
-/// Begins a file of a table, see [`TableWriter::create`]. A drive in use is never overwritten.
+/// Begins a file of a table, see [`TableWriter::create`]. What is in use is never overwritten ([`refuse_in_use`]).
 pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<TableWriter, Failure> {
-    refuse_drive(path, force)?;
+    refuse_in_use(path)?;
     Ok(TableWriter::create(path, force, name, rows, dim, dtype)?)
 }
 
-/// Begins a file of keys, see [`TableWriter::create_keys`]. A drive in use is never overwritten.
+/// Begins a file of keys, see [`TableWriter::create_keys`]. What is in use is never overwritten ([`refuse_in_use`]).
 pub fn create_keys(path: &Path, force: bool, count: u64, kind: KeyKind) -> Result<TableWriter, Failure> {
-    refuse_drive(path, force)?;
+    refuse_in_use(path)?;
     Ok(TableWriter::create_keys(path, force, count, kind == KeyKind::I64)?)
 }
 
-/// A drive in use is never overwritten.
-pub fn refuse_drive(path: &Path, force: bool) -> Result<(), Failure> {
+/// What a drive in use depends on is never overwritten, nor anything else that is needed as it is ([`in_use`]). Every command asks
+/// this before it writes a file that its user names.
+pub fn refuse_in_use(path: &Path) -> Result<(), Failure> {
     let target = followed(path);
-    if force && target.is_file() && SoftController::is_open(&target).unwrap_or(false) {
-        let what = "is a drive in use, and was left as it is";
-        return Err(Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name"));
+    // What nothing is known of cannot be written either, which says more.
+    let Ok(Some(found)) = in_use(&target) else { return Ok(()) };
+    let same = |other: &Path| other.canonicalize().is_ok_and(|other| target.canonicalize().is_ok_and(|it| it == other));
+    let what = match same(&found.path) {
+        true => format!("is in use by {}, and was left as it is", found.who()),
+        false => {
+            let drive = found.path.display();
+            format!("belongs to {drive}, a drive in use by {}, and was left as it is", found.who())
+        }
+    };
+    Err(Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name"))
+}
+
+/// Begins a file that replaces what is there as a whole, or not at all. See [`refuse_in_use`]; what is no regular file stays too.
+pub fn replacing(path: &Path) -> Result<NewFile, Failure> {
+    refuse_special(path)?;
+    refuse_in_use(path)?;
+    NewFile::create(path).map_err(|error| Failure::io(path.display().to_string(), "cannot be written", &error))
+}
+
+/// Refuses to write over the drives that a command was given, be they closed again: their files are all that there is of them.
+pub fn refuse_own(path: &Path, drives: &[String]) -> Result<(), Failure> {
+    let drives: Vec<String> = drives.iter().flat_map(|argument| split(argument)).collect();
+    let target = followed(path).canonicalize();
+    // Of a folder, all of it.
+    let same = |own: &Path| target.as_ref().is_ok_and(|it| own.canonicalize().is_ok_and(|own| it.starts_with(own)));
+    let depends = |address: &&String| match address.parse() {
+        Ok(DriveAddress::Emulated(uri)) => uri.files().iter().any(|own| same(own)),
+        _ => attached::file_of(address).is_some_and(|own| same(&own)),
+    };
+    match drives.iter().find(depends) {
+        None => Ok(()),
+        Some(drive) => {
+            let what = format!("belongs to {drive}, and was left as it is");
+            Err(Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name"))
+        }
     }
-    Ok(())
 }
 
 /// What is there and is no regular file, such as a device, is neither read nor put out of its place.

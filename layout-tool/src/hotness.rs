@@ -10,14 +10,15 @@ use warprow_layout::Ranks;
 use warprow_traces::{Block, Scores, Trace, TraceSpec};
 use warprow_workload::{Keys, NpyHeader, TraceFile, TraceProblem};
 
+use crate::columns::Log;
 use crate::failure::{Class, Failure};
 use crate::keyed::of_keys;
-use crate::units;
+use crate::{named, units};
 
 /// A `--hotness` argument: `[TABLE=][KIND:]PATH[:SETTINGS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotnessFile {
-    /// The table it is for; `None`: the only one.
+    /// The table it is for, or a pattern of tables; `None`: the only one, or of a trace those that its columns are called like.
     pub table: Option<String>,
     /// What tells how hot rows are.
     pub source: Source,
@@ -36,6 +37,11 @@ pub enum Source {
 
 /// The kinds that may stand before a path: traces, but for `trace`, which is told by its name.
 const TRACES: [&str; 7] = ["ids:", "keyset:", "npy:", "csv:", "norm:", "raw:", "parquet:"];
+
+/// Whether a path, with settings behind it or without, is that of a Parquet file, which has no counts of rows.
+fn is_parquet(text: &str) -> bool {
+    text.ends_with(".parquet") || text.contains(".parquet:")
+}
 
 /// What `--hotness` arguments came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,23 +131,17 @@ impl Rows<'_> {
 impl HotnessFile {
     /// Reads the argument; `tables` are the names that may stand before the equals sign.
     pub fn parse(argument: &str, tables: &[&str]) -> Result<Self, Failure> {
-        // A table's name may itself contain an equals sign.
-        let splits = argument.match_indices('=').filter_map(|(at, _)| argument.split_at_checked(at));
-        let named = splits
-            .map(|(name, rest)| (name, rest.strip_prefix('=').unwrap_or(rest)))
-            .rfind(|(name, _)| tables.contains(name));
-        let (table, rest) = match named {
-            Some((name, rest)) => (Some(name.to_owned()), rest),
-            None => (None, argument),
-        };
+        let (table, rest) = named::split(argument, tables);
+        let table = table.map(str::to_owned);
         let trace = |text: &str| {
             let spec = text.parse::<TraceSpec>().map(Source::Trace);
             spec.map_err(|error| Failure::usage(argument, error.to_string()).remedy("see `warprow load --help`"))
         };
         let source = match rest.split_once(':') {
-            _ if Path::new(rest).exists() => None,
+            _ if Path::new(rest).exists() && !is_parquet(rest) => None,
             Some(("trace", rest)) => Some(trace(rest)?),
             Some(("scores", folder)) => Some(Source::Scores(folder.into())),
+            _ if is_parquet(rest) => Some(trace(rest)?),
             _ if TRACES.iter().any(|kind| rest.starts_with(kind)) => Some(trace(rest)?),
             _ => None,
         };
@@ -168,125 +168,189 @@ impl HotnessFile {
         (self.table.is_none() && !self.path().exists()).then_some(name)
     }
 
-    /// Adds what it says of each row, or of each slot, to `counts`.
+    /// With the tables that it speaks of, among `tables`, which are loaded.
+    pub fn bind(self, tables: &[&str]) -> Result<Hot, Failure> {
+        let subject = || self.path().display().to_string();
+        let meant = self.table.as_deref().map_or_else(|| tables.to_vec(), |name| named::matching(name, tables));
+        if let Source::Trace(spec) = &self.source {
+            let log = Log::of(spec, &meant, "--hotness")?;
+            let mut tables: Vec<String> = log.columns.iter().map(|column| column.table.clone()).collect();
+            tables.dedup();
+            return Ok(Hot { file: self, tables, log: Some(log) });
+        }
+        if meant.len() > 1 {
+            let what = format!("{} tables are loaded: which is the hotness of?", meant.len());
+            let remedy = format!("name it: --hotness {}=...", meant.first().unwrap_or(&"TABLE"));
+            return Err(Failure::usage(subject(), what).remedy(remedy));
+        }
+        let tables = meant.iter().map(|&table| table.to_owned()).collect();
+        Ok(Hot { file: self, tables, log: None })
+    }
+}
+
+/// What tells how hot rows are, with the tables that it speaks of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hot {
+    /// The argument.
+    pub file: HotnessFile,
+    /// Those tables, each once.
+    pub tables: Vec<String>,
+    /// Of a trace: which column is of which.
+    pub log: Option<Log>,
+}
+
+/// A table whose look-ups are counted.
+struct Counting<'a> {
+    name: &'a str,
+    rows: Rows<'a>,
+    /// By row, or by slot of its keys.
+    counts: Vec<u64>,
+    share: Share,
+    by_row: bool,
+}
+
+impl Hot {
+    /// Whether it speaks of that table.
+    pub fn is_of(&self, table: &str) -> bool {
+        self.tables.iter().any(|it| it == table)
+    }
+
+    /// Adds what it says of each row, or of each slot, of those of `tables` that it speaks of.
     fn count(
         &self,
-        table: &str,
-        rows: Rows<'_>,
-        counts: &mut [u64],
+        tables: &mut [Counting<'_>],
         told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
-    ) -> Result<Share, Failure> {
-        let mut share = Share::default();
-        let mut places = Vec::new();
-        match &self.source {
-            Source::Counts(file) => {
-                let theirs = read_counts(file)?;
-                if theirs.len() != counts.len() {
-                    let what = format!(
-                        "it has {}, the table {}",
-                        units::plural(theirs.len() as u64, "count"),
-                        units::plural(counts.len() as u64, "row")
-                    );
-                    let remedy = "give one count for each row, in their order; a list of ids is given as trace:FILE";
-                    return Err(Failure::input(file.path.display().to_string(), what).remedy(remedy));
-                }
-                counts.copy_from_slice(&theirs);
-            }
+    ) -> Result<(), Failure> {
+        match &self.file.source {
+            Source::Counts(file) => tables.iter_mut().filter(|it| self.is_of(it.name)).try_for_each(|it| it.take(file)),
             Source::Scores(folder) => {
-                let mut scores = Scores::open(folder)?;
-                let total = scores.rows();
-                loop {
-                    let block: Vec<(u64, u64)> = scores.by_ref().take(1 << 12).collect::<Result<_, _>>()?;
-                    if block.is_empty() {
-                        break;
-                    }
-                    let keys: Vec<u64> = block.iter().map(|(key, _)| *key).collect();
-                    rows.place(&keys, true, &mut places);
-                    for (&place, (_, score)) in places.iter().zip(&block) {
-                        match counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
-                            Some(count) => *count = (*count).max(*score),
-                            None => share.missing += 1,
-                        }
-                    }
-                    share.ids += block.len() as u64;
-                    told(share.ids, total)?;
-                }
+                let Some(table) = tables.iter_mut().find(|it| self.is_of(it.name)) else { return Ok(()) };
+                table.add_scores(folder, told)
             }
-            Source::Trace(spec) => {
-                let mut trace = Trace::open(&chosen_slot(spec, table)?)?;
-                let mut block = Block::default();
-                while trace.next_block(&mut block)? {
-                    // Slots agree: one was chosen, or all are of one table.
-                    let signed = trace.slots().iter().any(|slot| slot.signed);
-                    rows.place(block.keys(), signed, &mut places);
-                    for &place in &places {
-                        match counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
-                            Some(count) => *count = count.saturating_add(1),
-                            None => share.missing += 1,
-                        }
-                    }
-                    share.ids += places.len() as u64;
-                    let (read, bytes) = trace.progress();
-                    told(read, bytes)?;
-                }
-                if share.ids == 0 {
-                    let what = "it holds no ids";
-                    return Err(Failure::input(spec.path.display().to_string(), what).remedy("look at the file"));
-                }
+            Source::Trace(_) => self.log.as_ref().map_or(Ok(()), |log| count_trace(log, tables, told)),
+        }
+    }
+}
+
+/// Counts the look-ups of a trace in `tables`, in one go.
+fn count_trace(
+    log: &Log,
+    tables: &mut [Counting<'_>],
+    told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut trace = Trace::open(&log.spec)?;
+    let (mut block, mut keys, mut places, mut all) = (Block::default(), Vec::new(), Vec::new(), 0u64);
+    while trace.next_block(&mut block)? {
+        for table in tables.iter_mut() {
+            for slot in log.slots_of(table.name) {
+                let signed = trace.slots().get(slot).is_some_and(|slot| slot.signed);
+                keys.clear();
+                block.slot(slot).for_each(|sample| keys.extend_from_slice(sample));
+                table.rows.place(&keys, signed, &mut places);
+                table.add(&places);
+                all += places.len() as u64;
             }
         }
-        Ok(share)
+        let (read, bytes) = trace.progress();
+        told(read, bytes)?;
+    }
+    if all == 0 {
+        let what = "it holds no ids";
+        return Err(Failure::input(log.spec.path.display().to_string(), what).remedy("look at the file"));
+    }
+    Ok(())
+}
+
+impl Counting<'_> {
+    /// Counts a look-up at each of these places.
+    fn add(&mut self, places: &[u64]) {
+        for &place in places {
+            match self.counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
+                Some(count) => *count = count.saturating_add(1),
+                None => self.share.missing += 1,
+            }
+        }
+        self.share.ids += places.len() as u64;
+    }
+
+    /// Takes one count for each row.
+    fn take(&mut self, file: &TraceFile) -> Result<(), Failure> {
+        let theirs = read_counts(file)?;
+        if theirs.len() != self.counts.len() {
+            let what = format!(
+                "it has {}, the table {}",
+                units::plural(theirs.len() as u64, "count"),
+                units::plural(self.counts.len() as u64, "row")
+            );
+            let remedy = "give one count for each row, in their order; a list of ids is given as trace:FILE";
+            return Err(Failure::input(file.path.display().to_string(), what).remedy(remedy));
+        }
+        self.counts.copy_from_slice(&theirs);
+        self.by_row = true;
+        Ok(())
+    }
+
+    /// Takes the highest score of each key.
+    fn add_scores(
+        &mut self,
+        folder: &Path,
+        told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut scores = Scores::open(folder)?;
+        let (total, mut read, mut places) = (scores.rows(), 0, Vec::new());
+        loop {
+            let block: Vec<(u64, u64)> = scores.by_ref().take(1 << 12).collect::<Result<_, _>>()?;
+            if block.is_empty() {
+                return Ok(());
+            }
+            let keys: Vec<u64> = block.iter().map(|(key, _)| *key).collect();
+            self.rows.place(&keys, true, &mut places);
+            for (&place, (_, score)) in places.iter().zip(&block) {
+                match self.counts.get_mut(usize::try_from(place).unwrap_or(usize::MAX)) {
+                    Some(count) => *count = (*count).max(*score),
+                    None => self.share.missing += 1,
+                }
+            }
+            read += block.len() as u64;
+            self.share.ids += block.len() as u64;
+            told(read, total)?;
+        }
     }
 }
 
-/// The slot of a trace that speaks of `table`: the one that was named, or that is called like it, or the only one; all of them if
-/// sizes say that they look up one table.
-fn chosen_slot(spec: &TraceSpec, table: &str) -> Result<TraceSpec, Failure> {
-    if spec.slot.is_some() || !spec.sizes.is_empty() {
-        return Ok(spec.clone());
-    }
-    let trace = Trace::open(spec)?;
-    let slots = trace.slots();
-    if slots.len() == 1 {
-        return Ok(spec.clone());
-    }
-    if slots.iter().any(|slot| slot.name == table) {
-        return Ok(TraceSpec { slot: Some(table.to_owned()), ..spec.clone() });
-    }
-    let names: Vec<&str> = slots.iter().map(|slot| &*slot.name).take(40).collect();
-    let what = format!("it has {} slots, and none is called {table:?}: {}", slots.len(), names.join(", "));
-    Err(Failure::usage(spec.path.display().to_string(), what)
-        .remedy("say which looks it up: add :slot=NAME; or the sizes of all, if all do: :sizes=A/B/.."))
-}
-
-/// The ranks that put the hottest of a table's rows first, by what `files` say, counts of traces added up. `told` hears how far
-/// each is, of how much, and may end it.
+/// The ranks that put the hottest rows of each of `tables` first, by what `files` say, counts of traces added up; each file is read
+/// once. `told` hears how far each is, of how much, and may end it.
 pub fn rank(
-    files: &[&HotnessFile],
-    table: &str,
-    rows: Rows<'_>,
+    files: &[&Hot],
+    tables: &[(&str, Rows<'_>)],
     told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
-) -> Result<Hotness, Failure> {
-    let mut counts: Vec<u64> = Vec::new();
-    let count = usize::try_from(rows.len()).ok().filter(|&count| counts.try_reserve_exact(count).is_ok());
-    let count = count.ok_or_else(|| {
-        let what = format!("there is no memory to count the look-ups of {} rows, 8 bytes each", rows.len());
-        Failure::new(Class::Resources, table, what).remedy("free some, or rank the table elsewhere")
-    })?;
-    counts.resize(count, 0);
-    let mut all = Share::default();
-    for file in files {
-        let share = file.count(table, rows, &mut counts, told)?;
-        (all.ids, all.missing) = (all.ids + share.ids, all.missing + share.missing);
+) -> Result<Vec<Hotness>, Failure> {
+    let mut all: Vec<Counting<'_>> = Vec::with_capacity(tables.len());
+    for &(name, rows) in tables {
+        let mut counts: Vec<u64> = Vec::new();
+        let count = usize::try_from(rows.len()).ok().filter(|&count| counts.try_reserve_exact(count).is_ok());
+        let count = count.ok_or_else(|| {
+            let what = format!("there is no memory to count the look-ups of {} rows, 8 bytes each", rows.len());
+            Failure::new(Class::Resources, name, what).remedy("free some, or rank the table elsewhere")
+        })?;
+        counts.resize(count, 0);
+        all.push(Counting { name, rows, counts, share: Share::default(), by_row: false });
     }
-    if all.ids > 0 && all.ids == all.missing {
-        let path = files.first().map(|file| file.path().display().to_string()).unwrap_or_default();
-        let what = "none of its ids is in the table";
-        return Err(Failure::input(path, what).remedy("check the column or slot, and the table"));
-    }
-    let by_row = files.iter().any(|file| matches!(file.source, Source::Counts(_)));
-    let counts = if by_row { counts } else { rows.by_row(table, counts)? };
-    Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace: (all.ids > 0).then_some(all) })
+    files.iter().try_for_each(|file| file.count(&mut all, told))?;
+    let ranked = all.into_iter().map(|Counting { name, rows, counts, share, by_row }| {
+        if share.ids > 0 && share.ids == share.missing {
+            let file = files.iter().find(|file| file.is_of(name));
+            let path = file.map(|file| file.file.path().display().to_string()).unwrap_or_default();
+            let what = match file.and_then(|file| file.log.as_ref()?.column_of(name)) {
+                Some(column) => format!("none of the ids of {:?} is in table {name:?}", column.name),
+                None => "none of its ids is in the table".to_owned(),
+            };
+            return Err(Failure::input(path, what).remedy("check the column or slot, and the table"));
+        }
+        let counts = if by_row { counts } else { rows.by_row(name, counts)? };
+        Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace: (share.ids > 0).then_some(share) })
+    });
+    ranked.collect()
 }
 
 /// The ids in a file, at least one.
@@ -412,6 +476,10 @@ mod tests {
         assert_eq!(parse("other=c.npy"), want(None, false, "other=c.npy", None));
         assert_eq!(parse("a=b=c.npy"), want(Some("a=b"), false, "c.npy", None));
         assert_eq!(parse("trace:t.u64"), want(None, true, "t.u64", None));
+        assert!(
+            matches!(parse("clicks.parquet").source, Source::Trace(spec) if spec == TraceSpec::new("clicks.parquet"))
+        );
+        assert!(matches!(parse("user=a.parquet:id").source, Source::Trace(spec) if spec.columns == ["id"]));
         assert_eq!(parse("user=scores:dump").source, Source::Scores("dump".into()));
         let Source::Trace(norm) = parse("norm:list.txt:i64,slot=3").source else { panic!() };
         assert_eq!((norm.path, norm.slot), ("list.txt".into(), Some("3".into())));
@@ -421,7 +489,8 @@ mod tests {
     fn hotness(path: &Path, trace: bool, rows: u64) -> Result<Hotness, Failure> {
         let counts = || Source::Counts(TraceFile { path: path.into(), column: None });
         let source = if trace { Source::Trace(TraceSpec::new(path)) } else { counts() };
-        rank(&[&HotnessFile { table: None, source }], "t", Rows::Ids(rows), &mut |_, _| Ok(()))
+        let hot = HotnessFile { table: None, source }.bind(&["t"])?;
+        Ok(rank(&[&hot], &[("t", Rows::Ids(rows))], &mut |_, _| Ok(()))?.remove(0))
     }
 
     fn ranks(path: &Path, trace: bool, rows: u64) -> Result<Ranks, Failure> {

@@ -1,6 +1,8 @@
-//! Which LBA size suits rows, by arithmetic: what a look-up of them costs a drive with LBAs of 512 and of 4096 bytes.
+//! Which LBA size suits rows: what a look-up of them reads with LBAs of 512 and of 4096 bytes, and what that costs drives by their
+//! read curves.
 
 use serde_json::{Value, json};
+use warprow_store::ReadCurve;
 
 use crate::units;
 
@@ -10,18 +12,11 @@ pub const SIZES: [u32; 2] = [512, 4096];
 /// Different rows of a table that a look-up reads from drives, if nobody says.
 pub const IDS: u64 = 4096;
 
-/// Commands that a drive ends in a second, at best: what drives of 2022 to 2025 state for random reads of 4 KiB or less.
-const COMMANDS: f64 = 1.0e6;
-/// Bytes that it transfers in a second: four lanes of PCIe 4.
-const BYTES: f64 = 6.5e9;
 /// Bytes of a command, at most.
 const COMMAND_BYTES: f64 = 131_072.0;
 /// Bytes of a stripe unit: neighbours beyond it lie elsewhere.
 const STRIPE: f64 = 32_768.0;
-/// What is left of the commands where a drive says of an LBA format that its relative performance is best, better, good or
-/// degraded (NVM Command Set, LBA Format Data Structure). The words are the specification's, the numbers a guess.
-const PERFORMANCE: [f64; 4] = [1.0, 0.8, 0.6, 0.35];
-/// Times that differ by less are the same: the numbers above are no better.
+/// Times, and numbers of bytes, that differ by less are the same: a measured curve is no better.
 const SAME: f64 = 1.05;
 
 /// Rows that are to be looked up.
@@ -40,7 +35,7 @@ pub struct Rows {
 pub struct Offer {
     /// The size.
     pub lba_bytes: u32,
-    /// The relative performance that the drive with the worst states: 0, the best, to 3.
+    /// The relative performance that the drive with the worst states (NVM Command Set, LBA Format Data Structure): 0, the best, to 3.
     pub performance: u8,
 }
 
@@ -57,8 +52,8 @@ pub struct Cost {
     pub used: f64,
     /// Bytes that all rows take on drives.
     pub stored: f64,
-    /// Seconds for one drive.
-    pub seconds: f64,
+    /// Seconds that one drive takes, the slowest, by its read curve; `None`: no curve is known.
+    pub seconds: Option<f64>,
 }
 
 /// A choice, and what it was made of.
@@ -74,11 +69,21 @@ pub struct Choice {
 
 impl Cost {
     /// Of look-ups that read the rows of all tables.
-    fn of(rows: &[Rows], offer: Offer) -> Self {
-        let mut cost = Self { offer, commands: 0.0, read: 0.0, used: 0.0, stored: 0.0, seconds: 0.0 };
-        rows.iter().for_each(|rows| cost.add(rows));
-        let commands = COMMANDS * PERFORMANCE.get(usize::from(offer.performance)).copied().unwrap_or(0.35);
-        cost.seconds = (cost.commands / commands).max(cost.read / BYTES);
+    fn of(rows: &[Rows], offer: Offer, curves: &[ReadCurve]) -> Self {
+        let mut cost = Self { offer, commands: 0.0, read: 0.0, used: 0.0, stored: 0.0, seconds: None };
+        let mut reads = Vec::with_capacity(rows.len());
+        for rows in rows {
+            let before = (cost.commands, cost.read);
+            cost.add(rows);
+            reads.push((cost.commands - before.0, cost.read - before.1));
+        }
+        // Short and long reads do not make up for each other: each table's are by their own length.
+        let seconds = |curve: &ReadCurve| {
+            let of_table =
+                |&(commands, bytes): &(f64, f64)| commands / curve.reads_per_second((bytes / commands).ceil() as u64);
+            reads.iter().map(of_table).sum::<f64>()
+        };
+        cost.seconds = curves.iter().map(seconds).max_by(f64::total_cmp);
         cost
     }
 
@@ -115,23 +120,36 @@ impl Cost {
 }
 
 impl Choice {
-    /// The size with which a look-up of `rows` takes the least time; of two that take the same, the one that reads the fewest
-    /// bytes; 4096 if they are as good there too. `None` where nothing is offered, or there are no rows.
-    pub fn new(rows: &[Rows], offers: &[Offer]) -> Option<Self> {
+    /// The size with which a look-up of `rows` takes the least time on drives that read as `curves` say; of two that take the same, or
+    /// if there is no curve, the one that reads the fewest bytes; 4096 if they are as good there too. What drives themselves say of
+    /// their LBA formats comes first, where it differs: a curve is of one format. `None` where nothing is offered, or there are no rows.
+    pub fn new(rows: &[Rows], offers: &[Offer], curves: &[ReadCurve]) -> Option<Self> {
         let rows: Vec<Rows> = rows.iter().copied().filter(|it| it.bytes > 0 && it.count > 0 && it.ids > 0).collect();
-        let mut costs: Vec<Cost> = offers.iter().map(|&offer| Cost::of(&rows, offer)).collect();
+        let mut costs: Vec<Cost> = offers.iter().map(|&offer| Cost::of(&rows, offer, curves)).collect();
         costs.sort_by_key(|cost| std::cmp::Reverse(cost.offer.lba_bytes));
         let mut best = *costs.first().filter(|_| !rows.is_empty())?;
         let mut because = "no other size is offered";
         for &other in costs.iter().skip(1) {
-            let (faster, slower) = (other.seconds * SAME < best.seconds, best.seconds * SAME < other.seconds);
-            let less = other.read * SAME < best.read;
-            because = match (faster, slower) {
-                (true, _) | (_, true) => "it takes the least time",
-                _ if less || best.read * SAME < other.read => "it reads the fewest bytes in the same time",
-                _ => "both do as well, and it is what flash has inside",
+            let (states, wants) = (other.offer.performance, best.offer.performance);
+            let less = |a: f64, b: f64| a * SAME < b;
+            let faster = |a: &Cost, b: &Cost| a.seconds.zip(b.seconds).is_some_and(|(a, b)| less(a, b));
+            let takes = if states != wants {
+                because = "the drives say that they do better with them";
+                states < wants
+            } else if faster(&other, &best) || faster(&best, &other) {
+                because = "by the read curve, a look-up takes the least time";
+                faster(&other, &best)
+            } else if less(other.read, best.read) || less(best.read, other.read) {
+                because = match best.seconds {
+                    Some(_) => "by the read curve both take the same time, and it reads the fewest bytes",
+                    None => "it reads the fewest bytes; no drive is there yet, or could be measured in that time",
+                };
+                less(other.read, best.read)
+            } else {
+                because = "both do as well, and it is what flash has inside";
+                false
             };
-            if faster || (!slower && less) {
+            if takes {
                 best = other;
             }
         }
@@ -143,8 +161,9 @@ impl Choice {
                 2 => ", \"good\" performance",
                 _ => ", degraded performance",
             };
+            let time = cost.seconds.map(|seconds| format!(", {:.0} µs of a drive", seconds * 1e6)).unwrap_or_default();
             format!(
-                "{} B: {} of {}, {:.1} bytes for each used, {} stored{worse}",
+                "{} B: {} of {}, {:.1} bytes for each used{time}, {} stored{worse}",
                 cost.offer.lba_bytes,
                 units::plural(cost.commands.ceil() as u64, "command"),
                 units::bytes((cost.read / cost.commands.max(1.0)) as u64),
@@ -152,7 +171,9 @@ impl Choice {
                 units::bytes(cost.stored as u64)
             )
         });
-        let why = format!("LBAs of {} B: {because} ({})", best.offer.lba_bytes, each.collect::<Vec<_>>().join("; "));
+        let curves: String = curves.iter().map(|curve| format!("; read curve {curve}")).collect();
+        let each = each.collect::<Vec<_>>().join("; ");
+        let why = format!("LBAs of {} B: {because} ({each}{curves})", best.offer.lba_bytes);
         Some(Self { lba_bytes: best.offer.lba_bytes, costs, why })
     }
 
@@ -176,8 +197,21 @@ mod tests {
         Rows { bytes, count, ids }
     }
 
+    /// A drive whose commands of up to so many bytes cost the same, and longer ones as much a byte.
+    fn flash() -> ReadCurve {
+        ReadCurve::of_limits(1.0e6, 6.5e9).unwrap()
+    }
+
+    /// A drive that reads 512 bytes more often than 4096, as Optane does.
+    fn optane() -> ReadCurve {
+        ReadCurve::new(&[(512, 5e6), (1024, 5e6), (4096, 1.5e6), (8192, 7.2e9 / 8192.0)]).unwrap()
+    }
+
     fn choose(all: &[Rows]) -> u32 {
-        Choice::new(all, &BOTH).unwrap().lba_bytes
+        let choices = [vec![], vec![flash()], vec![optane()], vec![flash(), optane()]];
+        let choices = choices.map(|curves| Choice::new(all, &BOTH, &curves).unwrap().lba_bytes);
+        assert!(choices.iter().all(|&it| it == choices[0]), "{all:?}: {choices:?}");
+        choices[0]
     }
 
     #[test]
@@ -215,7 +249,7 @@ mod tests {
         let offer = |small, large| {
             [Offer { lba_bytes: 512, performance: small }, Offer { lba_bytes: 4096, performance: large }]
         };
-        let choose = |offers: &[Offer]| Choice::new(&[rows(128, 1 << 30, 4096)], offers).unwrap();
+        let choose = |offers: &[Offer]| Choice::new(&[rows(128, 1 << 30, 4096)], offers, &[flash()]).unwrap();
         assert_eq!(choose(&offer(0, 0)).lba_bytes, 512);
         let degraded = choose(&offer(3, 0));
         assert_eq!(degraded.lba_bytes, 4096);
@@ -223,7 +257,33 @@ mod tests {
         assert_eq!(choose(&offer(2, 2)).lba_bytes, 512);
         assert_eq!(choose(&offer(0, 3)).lba_bytes, 512);
         assert_eq!(choose(&[Offer { lba_bytes: 4096, performance: 3 }]).lba_bytes, 4096);
-        assert!(Choice::new(&[rows(128, 9, 9)], &[]).is_none() && Choice::new(&[], &BOTH).is_none());
+        assert!(Choice::new(&[rows(128, 9, 9)], &[], &[]).is_none() && Choice::new(&[], &BOTH, &[]).is_none());
+    }
+
+    /// Tables of very different sizes, as click logs have them: with LBAs of 4096 bytes those of a few thousand rows need fewer commands,
+    /// and for a few large ones many times the bytes are read.
+    #[test]
+    fn tables_of_all_sizes_are_decided_by_the_read_curve() {
+        let sizes = [20_000_000, 5_000_000, 20_000, 18_000, 15_000, 12_000, 10_000, 9_000, 8_000, 7_000];
+        let all = sizes.map(|count| rows(160, count, 4096));
+        let choose = |curves: &[ReadCurve]| Choice::new(&all, &BOTH, curves).unwrap();
+        let [small, large] = choose(&[]).costs[..] else { panic!() };
+        assert!(large.commands * SAME < small.commands && small.read * 3.0 < large.read, "{small:?} {large:?}");
+        // Where a read of 4096 bytes costs no more than one of 512, fewer commands are what counts; elsewhere bytes are.
+        assert_eq!(choose(&[flash()]).lba_bytes, 4096);
+        for curves in [vec![optane()], vec![], vec![ReadCurve::new(&[(512, 4e6), (4096, 2e6)]).unwrap()]] {
+            let choice = choose(&curves);
+            assert_eq!(choice.lba_bytes, 512, "{}", choice.why);
+            let by_curve = choice.why.contains("by the read curve") && choice.why.contains("read curve 512 B");
+            assert_eq!(by_curve, !curves.is_empty(), "{}", choice.why);
+        }
+        // Of several drives the slowest keeps the look-up waiting.
+        let both = choose(&[flash(), optane()]);
+        assert_eq!(both.costs[0].seconds, small_seconds(&all, &flash()));
+    }
+
+    fn small_seconds(all: &[Rows], curve: &ReadCurve) -> Option<f64> {
+        Cost::of(all, BOTH[0], std::slice::from_ref(curve)).seconds
     }
 
     /// Against a count of what evenly spread ids touch.
@@ -235,7 +295,7 @@ mod tests {
             (700, 5000, 3000, 512),
             (64, 9000, 900, 512),
         ] {
-            let cost = Cost::of(&[rows(bytes, count, ids)], Offer { lba_bytes: lba, performance: 0 });
+            let cost = Cost::of(&[rows(bytes, count, ids)], Offer { lba_bytes: lba, performance: 0 }, &[]);
             let per_lba = u64::from(lba / bytes).max(1);
             let lbas_of_row = u64::from(bytes.div_ceil(lba));
             let (mut state, mut drawn) = (7u64, std::collections::BTreeSet::new());

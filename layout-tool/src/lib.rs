@@ -5,31 +5,40 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use serde_json::{Map, Value};
 
 pub mod attached;
 pub mod cli;
+pub mod columns;
 pub mod commands;
+pub mod counterpart;
 pub mod damage;
 pub mod drives;
 pub mod failure;
 pub mod file;
 pub mod hotness;
+pub mod inherited;
 pub mod interrupt;
 pub mod keyed;
 pub mod lba;
+pub mod missing;
+pub mod named;
+mod pending;
 pub mod probe;
 pub mod reading;
 pub mod report;
 pub mod rows;
+pub mod said_once;
 pub mod screen;
 pub mod select;
 pub mod store_failure;
 pub mod tally;
 pub mod units;
+pub mod wait;
 
 use cli::{Cli, Command};
 use commands::{Context, Done};
@@ -42,7 +51,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let json = before_dashes.clone().any(|argument| argument == "--json");
     let cli = match cli::command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, &args, json),
+        Err(error) => return refuse(error, &args, json),
     };
     let name = cli.command.name();
     if std::env::var_os("WARPROW_LOG").is_some() {
@@ -64,30 +73,35 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
     let caught = |error: io::Error| Failure::new(Class::Resources, "", format!("signals cannot be caught: {error}"));
     let interrupt = interrupt::Interrupt::install().map_err(caught)?;
     let context = Context { screen: screen::Screen::new(cli.quiet), interrupt, json: cli.json };
-    match &cli.command {
-        Command::Demo(args) => commands::demo::run(args, &context),
-        Command::Format(args) => commands::format::run(args, &context),
-        Command::Load(args) => commands::load::run(args, &context),
-        Command::Inspect(args) => commands::inspect::run(args, &context),
-        Command::Verify(args) => commands::verify::run(args, &context),
-        Command::Scrub(args) => commands::scrub::run(args, &context),
-        Command::Repair(args) => commands::repair::run(args, &context),
-        Command::Export(args) => commands::export::run(args, &context),
-        Command::Incremental(args) => commands::incremental::run(args, &context),
-        Command::Lookup(args) => commands::lookup::run(args, &context),
+    wait::run(cli.wait.map(Duration::from_secs), &context, || dispatch(&cli.command, &context))
+}
+
+fn dispatch(command: &Command, context: &Context) -> Result<Done, Failure> {
+    match command {
+        Command::Demo(args) => commands::demo::run(args, context),
+        Command::Format(args) => commands::format::run(args, context),
+        Command::Load(args) => commands::load::run(args, context),
+        Command::Inspect(args) => commands::inspect::run(args, context),
+        Command::Verify(args) => commands::verify::run(args, context),
+        Command::Scrub(args) => commands::scrub::run(args, context),
+        Command::Repair(args) => commands::repair::run(args, context),
+        Command::Export(args) => commands::export::run(args, context),
+        Command::Pass(args) => commands::pass::run(args, context),
+        Command::Incremental(args) => commands::incremental::run(args, context),
+        Command::Lookup(args) => commands::lookup::run(args, context),
         Command::Generations(args) => commands::generations::list(args),
-        Command::Update(args) => commands::update::run(args, &context),
+        Command::Update(args) => commands::update::run(args, context),
         Command::Switch(args) => commands::generations::switch(args),
         Command::Drop(args) => commands::generations::drop(args),
         Command::Compact(args) => commands::generations::compact(args),
-        Command::AddDrive(args) => commands::membership::add(args, &context),
-        Command::RemoveDrive(args) => commands::membership::remove(args, &context),
-        Command::Plan(args) => commands::plan::run(args, &context),
-        Command::Serve(args) => commands::serve::run(args, &context),
-        Command::Doctor(args) => commands::doctor::run(args, &context),
-        Command::Devices(args) => commands::devices::run(args, &context),
-        Command::Bind(args) => commands::bind::bind(args, &context),
-        Command::Unbind(args) => commands::bind::unbind(args, &context),
+        Command::AddDrive(args) => commands::membership::add(args, context),
+        Command::RemoveDrive(args) => commands::membership::remove(args, context),
+        Command::Plan(args) => commands::plan::run(args, context),
+        Command::Serve(args) => commands::serve::run(args, context),
+        Command::Doctor(args) => commands::doctor::run(args, context),
+        Command::Devices(args) => commands::devices::run(args, context),
+        Command::Bind(args) => commands::bind::bind(args, context),
+        Command::Unbind(args) => commands::bind::unbind(args, context),
     }
 }
 
@@ -95,7 +109,7 @@ fn execute(cli: Cli) -> Result<Done, Failure> {
 fn finish(name: &str, json: bool, result: Result<Done, Failure>) -> u8 {
     let done = result.unwrap_or_else(|failure| Done { failure: Some(failure), ..Done::default() });
     let mut exit = done.failure.as_ref().map_or(0, |failure| failure.class.exit());
-    let text = if json { object(name, &done).to_string() } else { done.text };
+    let text = if json { report::json_text(&object(name, &done)) } else { report::printable_lines(&done.text) };
     if !text.is_empty()
         && let Err(failure) = print(&text)
     {
@@ -121,7 +135,7 @@ fn object(name: &str, done: &Done) -> Value {
 }
 
 /// A command line that clap would not take, or a call for help.
-fn refuse(error: &clap::Error, args: &[OsString], json: bool) -> u8 {
+fn refuse(error: clap::Error, args: &[OsString], json: bool) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Class::Resources.exit(),
@@ -142,10 +156,27 @@ fn refuse(error: &clap::Error, args: &[OsString], json: bool) -> u8 {
             finish(&command_in(args), true, Err(Failure::usage(subject, what).remedy(rest)))
         }
         _ => {
-            let _ = error.print();
+            let _ = shown(error).print();
             Class::Usage.exit()
         }
     }
+}
+
+/// The error with arguments as a terminal may have them: a shell's `*` may have put a hostile file's name among them.
+fn shown(error: clap::Error) -> clap::Error {
+    let mut shown = error;
+    let context: Vec<_> = shown.context().map(|(kind, value)| (kind, value.clone())).collect();
+    for (kind, value) in context {
+        let value = match value {
+            ContextValue::String(text) => ContextValue::String(report::printable(&text)),
+            ContextValue::Strings(texts) => {
+                ContextValue::Strings(texts.iter().map(|text| report::printable(text)).collect())
+            }
+            other => other,
+        };
+        shown.insert(kind, value);
+    }
+    shown
 }
 
 /// The command that a command line names, even if it makes no sense otherwise; empty if there is none.

@@ -3,9 +3,46 @@
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::Value;
 
-/// A name from a file or a drive, without characters that would move the cursor or change the terminal.
+/// A name from a file or a drive, on one line and without characters that would move the cursor, change the terminal, or have
+/// text read in another order than it stands in.
 pub fn printable(name: &str) -> String {
-    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    escaped(name, is_steering)
+}
+
+/// Text of several lines, each as [`printable`] has it. Everything that the command prints passes through this or that.
+pub fn printable_lines(text: &str) -> String {
+    escaped(text, |c| c != '\n' && is_steering(c))
+}
+
+/// JSON of which no character steers a terminal either. Those can only stand in strings, as JSON has it escaped.
+pub fn json_text(value: &Value) -> String {
+    let mut text = String::new();
+    for c in value.to_string().chars() {
+        match is_steering(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}")),
+            false => text.push(c),
+        }
+    }
+    text
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_escaped(c) {
+            true => printable.extend(c.escape_default()),
+            false => printable.push(c),
+        }
+    }
+    printable
+}
+
+/// Whether a terminal does something else with a character than to show it: controls, ends of lines and paragraphs, Unicode's
+/// bidirectional formatting, and characters that nobody sees.
+fn is_steering(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A table for people: columns whose header begins with `>` to the right, the others to the left.
@@ -44,6 +81,11 @@ mod tests {
     #[test]
     fn names_cannot_steer_the_terminal() {
         assert_eq!(printable("a\nb\x1b[31m é日"), "a\\nb\\u{1b}[31m é日");
+        assert_eq!(printable("a\0b\u{9b}\u{202e}c\u{2028}"), "a\\u{0}b\\u{9b}\\u{202e}c\\u{2028}");
+        assert_eq!(printable_lines("a\n\tb\r\u{2066}"), "a\n\\tb\\r\\u{2066}");
+        let hostile = Value::from("a\n\u{9b}\u{202e}\u{e0041}é");
+        assert_eq!(json_text(&hostile), r#""a\n\u009b\u202e\udb40\udc41é""#);
+        assert_eq!(serde_json::from_str::<Value>(&json_text(&hostile)).unwrap(), hostile);
         assert_eq!(table(["name"], [["a\nb\x1b[2J".to_owned()]]).lines().count(), 3);
     }
 

@@ -1,10 +1,12 @@
 //! What the user sees while a command works. Results are not printed here.
 
 use std::borrow::Cow;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::report::printable;
 
 /// Stderr, where it is a terminal.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +33,14 @@ impl Screen {
     /// Whether lines about what happens are wanted.
     pub fn speaks(&self) -> bool {
         self.speaks
+    }
+
+    /// A line about what happens, if they are wanted.
+    pub fn say(&self, line: &str) {
+        if self.speaks {
+            // Who does not listen is not to be told.
+            let _ = writeln!(std::io::stderr(), "{}", printable(line));
+        }
     }
 
     /// A bar that goes from 0 to `total`.
@@ -65,6 +75,6 @@ impl Screen {
 
     fn drawn(&self, bar: ProgressBar, what: impl Into<Cow<'static, str>>, template: &str) -> ProgressBar {
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.with_style(style.progress_chars("█▌ ")).with_message(what)
+        bar.with_style(style.progress_chars("█▌ ")).with_message(printable(&what.into()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use warprow_formats::{FileTable, TableFile};
+use warprow_formats::{FileTable, TableFile, tensor_types};
 use wildmatch::WildMatch;
 
 use crate::drives::shell;
@@ -127,7 +127,7 @@ fn listing(file: &TableFile) -> String {
             &format!("\n    {}  {} × {} {}", printable(&table.name), units::count(table.rows), table.dim, table.dtype);
     }
     for (name, reason) in &file.skipped {
-        text += &format!("\n    {}  (skipped: {reason})", printable(name));
+        text += &format!("\n    {}  (skipped: {})", printable(name), printable(reason));
     }
     text
 }
@@ -142,8 +142,8 @@ fn with_listing(failure: Failure, file: &TableFile) -> Failure {
 
 fn nothing_in(file: &TableFile) -> Failure {
     let path = file.path.display().to_string();
-    let failure = Failure::input(&path, format!("{path} holds no table:{}", listing(file)));
-    with_listing(failure.remedy("a table is a tensor [rows, dim] of F32, F16, BF16, I8 or U8"), file)
+    let failure = Failure::input(&path, format!("{} holds no table:{}", printable(&path), listing(file))).in_lines();
+    with_listing(failure.remedy(format!("a table is a tensor [rows, dim] of {}", tensor_types())), file)
 }
 
 fn no_match(pattern: &str, files: &[TableFile]) -> Failure {
@@ -151,11 +151,12 @@ fn no_match(pattern: &str, files: &[TableFile]) -> Failure {
     let glob = WildMatch::new(pattern.split_once('=').map_or(pattern, |(_, glob)| glob));
     if let Some((name, reason)) = skipped.clone().find(|(name, _)| glob.matches(name)) {
         return Failure::input(name, format!("{name} is no table: {reason}"))
-            .remedy("a table is a tensor [rows, dim] of F32, F16, BF16, I8 or U8");
+            .remedy(format!("a table is a tensor [rows, dim] of {}", tensor_types()));
     }
     let all: String = files.iter().map(listing).collect();
     Failure::input(pattern, format!("no tensor matches {pattern:?}; there are:{all}"))
         .remedy("* stands for any characters and ? for one; quote the pattern")
+        .in_lines()
         .detail("tables", names(files.iter().flat_map(|file| &file.tables)))
 }
 
@@ -166,9 +167,10 @@ fn ambiguous(file: &TableFile, command: &str) -> Failure {
     if !prefix.is_empty() {
         example += &format!(" --strip-prefix {}", shell(&prefix));
     }
-    let what = format!("{path} holds {} tables, and none was chosen:{}", file.tables.len(), listing(file));
-    let remedy = format!("choose with --tensor, or take --all; for example\n    {example}");
-    with_listing(Failure::input(path, what).remedy(remedy), file).detail("example", example)
+    let count = file.tables.len();
+    let what = format!("{} holds {count} tables, and none was chosen:{}", printable(&path), listing(file));
+    let remedy = format!("choose with --tensor, or take --all; for example\n    {}", printable(&example));
+    with_listing(Failure::input(path, what).remedy(remedy).in_lines(), file).detail("example", example)
 }
 
 /// What the names of the likeliest embeddings have in common: of the tables that agree in type and width, and in their names

@@ -13,7 +13,9 @@ use warprow_vfio::OpenError as VfioError;
 use warprow_vfio_user::OpenError as VfioUserError;
 
 use crate::failure::{Class, Failure, chain, lacks_resources};
+use crate::said_once::without_remedy;
 use crate::units;
+use crate::wait::Busy;
 
 /// Kind, subject, remedy.
 type Meaning = (Class, String, &'static str);
@@ -28,17 +30,49 @@ const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows wha
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
 const CHANGED: &str = "find out who changed it; `warprow inspect` shows what is left";
 /// What to do about a text that is no drive's address.
-pub(crate) const DRIVE_ADDRESS: &str = "give a PCI address such as 0000:41:00.0, emulated:PATH or vfio-user:SOCKET";
+pub(crate) const DRIVE_ADDRESS: &str =
+    "give a PCI address such as 0000:41:00.0, emulated:PATH, vfio-user:SOCKET or attached:FILE";
 /// What to do about rows that are not what was loaded.
 pub const DAMAGED_ROWS: &str =
     "find out what is damaged with `warprow verify`, then load the table again, with --replace";
+/// What to do about updates for which there is no room.
+const COMPACT: &str =
+    "`warprow compact`; if that does not make room, drop a generation, or add a drive with `warprow add-drive`";
 const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
+/// Of a socket without a server. Who served it is not known.
+const START_SERVER: &str = "look at the path, and start what serves the socket: SPDK's nvmf_tgt, QEMU's x-vfio-user-server, or \
+                            `warprow serve --socket SOCKET DRIVE`";
+/// Of a server that was there.
+const SERVER: &str = "look at the log of the process that serves the socket (SPDK, QEMU, `warprow serve`), and start it again if it has \
+                      ended or hangs";
+
+/// Which free chunks are not to be had, and which will be free.
+fn apart(kept: u64, pinned: u64) -> String {
+    let kept = match kept {
+        0 => String::new(),
+        kept => format!(", {} of them kept for the compaction of updated rows", units::count(kept)),
+    };
+    let pinned =
+        if pinned > 0 { format!(" ({} more are still being read)", units::count(pinned)) } else { String::new() };
+    kept + &pinned
+}
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
+        let error = match error {
+            StoreError::Attached(error) => return error.into(),
+            error => error,
+        };
         let (class, subject, remedy) = of_store(&error);
-        let failure = Self::new(class, subject, chain(&error)).remedy(remedy);
+        let failure = Self::new(class, subject, without_remedy(chain(&error), remedy)).remedy(remedy);
         match error {
+            StoreError::Emulated(UriError::InUse(found)) => failure.busy(Busy::File(found)),
+            StoreError::Vfio(VfioError::Busy { address, .. }) => failure.busy(Busy::Elsewhere(address.to_string())),
+            StoreError::VfioUser(VfioUserError::Busy { path }) => {
+                failure.busy(Busy::Elsewhere(path.display().to_string()))
+            }
+            // How it is done by hand stands below; what is in it are addresses and drivers' names.
+            StoreError::Vfio(VfioError::WrongDriver { .. }) => failure.in_lines(),
             // Its own words tell how to make one, which is for `format` alone.
             StoreError::Emulated(UriError::NotThere { path }) => {
                 Self { message: format!("{}: there is no such drive", path.display()), ..failure }
@@ -49,9 +83,32 @@ impl From<StoreError> for Failure {
                     .remedy(remedy)
                     .detail("token", token)
             }
-            StoreError::Volume(VolumeError::NoSpace { needed, free, chunk_size, .. }) => {
+            StoreError::Volume(VolumeError::NoSpace { needed, free, kept, pinned, chunk_size }) => {
                 let what = format!(
-                    "{} of {} are needed, {} are free",
+                    "{} of {} are needed, {} are free{}",
+                    units::plural(needed, "chunk"),
+                    units::bytes(chunk_size),
+                    units::count(free),
+                    apart(kept, pinned)
+                );
+                let failure = Self { message: what, ..failure };
+                if kept > 0 && needed <= free { failure.remedy(COMPACT) } else { failure }
+            }
+            StoreError::Volume(VolumeError::NoLogSpace { generation, needed, free, kept, pinned, chunk_size }) => {
+                let what = format!(
+                    "updates of generation {generation} need {} of {} more for their log, {} are free{}",
+                    units::plural(needed, "chunk"),
+                    units::bytes(chunk_size),
+                    units::count(free),
+                    apart(kept, pinned)
+                );
+                let failure = Self { message: what, ..failure };
+                let failure = failure.detail("generation", generation).detail("needed", needed).detail("free", free);
+                failure.detail("kept", kept).detail("pinned", pinned)
+            }
+            StoreError::NoRoomToCreate { generation, needed, free, chunk_size } => {
+                let what = format!(
+                    "with these keys, a compaction of generation {generation} would need {} of {}, and {} are free; nothing was created",
                     units::plural(needed, "chunk"),
                     units::bytes(chunk_size),
                     units::count(free)
@@ -97,7 +154,7 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
         LookupError::NamespaceChanged(changed) => (Class::Drive, changed.drive.clone(), CHANGED),
         _ => (Class::Drive, table.to_owned(), DRIVE),
     };
-    Failure::new(class, subject, chain(error)).remedy(remedy)
+    Failure::new(class, subject, without_remedy(chain(error), remedy)).remedy(remedy)
 }
 
 fn of_store(error: &StoreError) -> Meaning {
@@ -145,6 +202,11 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::CreatedKeys { generation } => {
             (Class::Refused, format!("generation {generation}"), "`warprow compact` first")
         }
+        StoreError::NoRoomToCreate { generation, .. } => (
+            Class::Resources,
+            format!("generation {generation}"),
+            "add a drive (`warprow add-drive`), or `warprow drop` a generation; keys that are there can be updated",
+        ),
         StoreError::NoRoomToGrow { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), ROOM_TO_GROW)
         }
@@ -198,7 +260,10 @@ fn of_emulated(error: &UriError) -> Meaning {
         UriError::Contradicts { path, .. } => {
             (Class::Input, at(path), "leave that property out; the LBA size is changed by `warprow format --lba`")
         }
-        UriError::InUse { path } => (Class::Refused, at(path), "end the process that has it open"),
+        UriError::InUse(found) => {
+            (Class::Refused, at(&found.path), "end that process, or wait until it has ended: --wait")
+        }
+        UriError::Mounted { path } => (Class::Refused, at(path), "give another drive"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
         UriError::Io { path, source, .. } if source.kind() == ErrorKind::FileTooLarge => {
             (Class::Input, at(path), "give a smaller size: the file system has no files that large")
@@ -248,12 +313,17 @@ fn of_vfio(error: &VfioError) -> Meaning {
 fn of_vfio_user(error: &VfioUserError) -> Meaning {
     let at = |path: &std::path::Path| path.display().to_string();
     match error {
-        VfioUserError::Connect { path, .. } => {
-            (Class::Drive, at(path), "start its server: warprow serve --socket SOCKET DRIVE")
-        }
+        VfioUserError::Connect { path, source } => match source.kind() {
+            ErrorKind::PermissionDenied => (Class::Drive, at(path), "give this user the right to write to the socket"),
+            // Its queue of clients was full.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => (Class::Drive, at(path), SERVER),
+            _ => (Class::Drive, at(path), START_SERVER),
+        },
         VfioUserError::Busy { path } => (Class::Refused, at(path), "end the other client, or choose another drive"),
         VfioUserError::Foreign { path, .. } | VfioUserError::NotNvme { path, .. } => {
-            (Class::Input, at(path), "give the socket of an NVMe controller that speaks vfio-user")
+            let remedy = "give the socket of an NVMe controller that speaks vfio-user; if it is one, look at the log of the process that \
+                          serves it (SPDK, QEMU, `warprow serve`)";
+            (Class::Input, at(path), remedy)
         }
         VfioUserError::Function(error) => of_function(error),
     }
@@ -262,6 +332,9 @@ fn of_vfio_user(error: &VfioUserError) -> Meaning {
 fn of_function(error: &FunctionError) -> Meaning {
     match error {
         FunctionError::Map { function, .. } => (Class::Resources, function.clone(), MEMORY),
+        FunctionError::Gone { function } | FunctionError::Os { function, .. } if function.starts_with("vfio-user:") => {
+            (Class::Drive, function.clone(), SERVER)
+        }
         FunctionError::Gone { function }
         | FunctionError::OutsideBar { function, .. }
         | FunctionError::Os { function, .. }
@@ -395,12 +468,14 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::LogBusy { .. } | VolumeError::Rewriting { .. } | VolumeError::MembersChanged => {
             (Class::Refused, String::new(), "wait for the other to end")
         }
-        VolumeError::LogFull { .. } => (Class::Resources, "store".into(), "`warprow compact`"),
+        VolumeError::LogFull { .. } | VolumeError::NoLogSpace { .. } => (Class::Resources, "store".into(), COMPACT),
         VolumeError::UpdateInDoubt { source, .. } => of_drive(source),
         VolumeError::MemberInUse { drive, .. } => (Class::Refused, drive.clone(), "run the command again"),
-        VolumeError::Shown { id, .. } => {
-            (Class::Refused, format!("generation {id}"), "`warprow switch` to another one first")
-        }
+        VolumeError::Shown { id, .. } => (
+            Class::Refused,
+            format!("generation {id}"),
+            "`warprow switch` to another one first, or say --allow-vanishing",
+        ),
         VolumeError::AlreadyMember { drive, .. } => (Class::Refused, drive.clone(), "give a drive that is none"),
         VolumeError::Stopped => (Class::Interrupted, String::new(), "run the command again to go on"),
         VolumeError::Unsuitable(FormatError::AlreadyFormatted { drive, .. }) => {

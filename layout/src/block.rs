@@ -23,7 +23,7 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 /// A newer major is refused; 1.x, which knows no logs and no standby generations, is read, and the first commit makes it this
 /// one. A newer minor is read: it may only add fields in reserved space and at the end of records, such
 /// that a writer that drops them does no harm.
-pub const VERSION: (u16, u16) = (2, 0);
+pub const VERSION: (u16, u16) = (2, 1);
 
 /// What a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +105,14 @@ pub(crate) fn open_expecting<'a>(unit: &'a [u8; UNIT], id: &BlockId) -> Result<&
         () if block.commit != id.commit => wrong("commit"),
         () => Ok(block.payload),
     }
+}
+
+/// Whether the header in `unit` is that of the block `id`, its checksum apart: it was written there, and maybe torn.
+pub(crate) fn claims_to_be(unit: &[u8; UNIT], id: &BlockId) -> bool {
+    let mine = seal(id, &[]);
+    let same = |range: std::ops::Range<usize>| unit.get(range.clone()) == mine.get(range);
+    // Magic; kind; address to commit.
+    same(0..8) && same(16..20) && same(24..HEADER)
 }
 
 fn read<'a>(head: &mut Reader<'a>, unit: &[u8]) -> Result<Result<Block<'a>, BlockError>, Ended> {

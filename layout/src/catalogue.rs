@@ -206,9 +206,11 @@ fn decode_generation(
     if chunks == 0 || u64::from(chunks) > geometry.total_chunks() || chunks as usize > input.left() / 4 {
         return Err(bad("it has no chunks, or more than there are"));
     }
-    let mut own = |chunk: ChunkRef| {
-        let member = geometry.members.get(usize::from(chunk.drive()));
-        if member.is_none_or(|member| chunk.chunk() >= member.chunk_count) {
+    // A log may have a place behind the last chunk of a drive, of so many units.
+    let mut own = |chunk: ChunkRef, units: Option<u32>| {
+        let remainder = geometry.remainder(chunk.drive()).filter(|it| it.0 == chunk);
+        let fits = units.zip(remainder).is_some_and(|(units, (_, room))| u64::from(units) <= room);
+        if !geometry.is_chunk(chunk) && !fits {
             return Err(bad("one of its chunks is on no drive"));
         }
         if !taken.insert(chunk) {
@@ -218,7 +220,7 @@ fn decode_generation(
     };
     let mut map = Vec::with_capacity(chunks as usize);
     for _ in 0..chunks {
-        map.push(own(ChunkRef(input.u32()?))?);
+        map.push(own(ChunkRef(input.u32()?), None)?);
     }
     let placement = geometry.placement(map, u32::from(stripe_shift));
     if tables == 0 || tables as usize > MAX_TABLES {
@@ -260,7 +262,7 @@ fn decode_log(
     input: &mut Reader<'_>,
     geometry: &Geometry,
     base: u64,
-    mut own: impl FnMut(ChunkRef) -> Result<ChunkRef, CatalogueError>,
+    mut own: impl FnMut(ChunkRef, Option<u32>) -> Result<ChunkRef, CatalogueError>,
 ) -> Result<Result<Vec<LogChunk>, &'static str>, CatalogueError> {
     let count = input.u32()? as usize;
     input.u32()?;
@@ -269,8 +271,9 @@ fn decode_log(
     }
     let mut log: Vec<LogChunk> = Vec::with_capacity(count);
     for index in 0..count {
-        let chunk = own(ChunkRef(input.u32()?))?;
+        let chunk = ChunkRef(input.u32()?);
         let units = Some(input.u32()?).filter(|&units| units != OPEN);
+        let chunk = own(chunk, units)?;
         let (epoch, commit, first) = (input.u64()?, Uuid::from_bytes(input.array()?), input.u64()?);
         if units.map_or(index + 1 < count, |units| u64::from(units) > geometry.chunk_units()) {
             return Ok(Err("a chunk of its log has more units than there are, or is open and not the last"));

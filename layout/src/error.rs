@@ -405,12 +405,14 @@ pub enum VolumeError {
     },
     /// Not enough free chunks.
     #[error("{needed} chunks of {chunk_size} bytes are needed, {free} are free{}: drop a generation or add room",
-        if *pinned > 0 { format!(" ({pinned} more are still being read)") } else { String::new() })]
+        apart(*kept, *pinned))]
     NoSpace {
         /// Chunks needed.
         needed: u64,
         /// Chunks free.
         free: u64,
+        /// Chunks of these that are left for the compaction of a generation with updates in its log.
+        kept: u64,
         /// Chunks of dropped generations that readers still hold.
         pinned: u64,
         /// Bytes of a chunk.
@@ -508,6 +510,24 @@ pub enum VolumeError {
         generation: u64,
         /// Its chunks.
         chunks: usize,
+    },
+    /// No chunk for the log of a generation: others are free, and left for its compaction.
+    #[error(
+        "updates of generation {generation} need {needed} chunks of {chunk_size} bytes more for their log, {free} are free{}: compact it, \
+         drop a generation or add a drive", apart(*kept, *pinned))]
+    NoLogSpace {
+        /// The generation.
+        generation: u64,
+        /// Chunks needed.
+        needed: u64,
+        /// Chunks free.
+        free: u64,
+        /// Chunks of these that are left for compaction.
+        kept: u64,
+        /// Chunks of dropped or changed generations that readers still hold.
+        pinned: u64,
+        /// Bytes of a chunk.
+        chunk_size: u64,
     },
     /// A drive failed while updates were made durable.
     #[error(
@@ -655,4 +675,11 @@ pub enum VolumeError {
         /// What failed.
         source: DriveError,
     },
+}
+
+/// Which free chunks are not to be had, and which chunks will be free.
+fn apart(kept: u64, pinned: u64) -> String {
+    let kept = if kept > 0 { format!(", {kept} of them kept for compaction") } else { String::new() };
+    let pinned = if pinned > 0 { format!(" ({pinned} more are still being read)") } else { String::new() };
+    kept + &pinned
 }

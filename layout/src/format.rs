@@ -54,6 +54,7 @@ pub fn format<D: Drive>(drives: &[D], options: &FormatOptions) -> Result<Superbl
         member: 0,
         catalogue_bytes: bytes.len() as u32,
         catalogue_crc: crc32c::crc32c(&bytes),
+        members_epoch: 1,
         geometry,
     };
     let superblock = with_member_ids(superblock, options.store.is_some());

@@ -86,6 +86,23 @@ impl Geometry {
         self.first_chunk_unit + u64::from(chunk.chunk()) * self.chunk_units()
     }
 
+    /// Whether that is a chunk, and not what is left behind the last one.
+    pub(crate) fn is_chunk(&self, chunk: ChunkRef) -> bool {
+        self.members.get(usize::from(chunk.drive())).is_some_and(|member| chunk.chunk() < member.chunk_count)
+    }
+
+    /// Where a member has room that is no chunk, and how many units: from its last chunk to the 64 KiB in which its tail superblocks
+    /// lie, at most a chunk.
+    pub(crate) fn remainder(&self, index: u16) -> Option<(ChunkRef, u64)> {
+        let member = self.members.get(usize::from(index)).filter(|member| !member.vacant)?;
+        if member.chunk_count >= ChunkRef::MAX_CHUNKS {
+            return None;
+        }
+        let place = ChunkRef::new(index as u8, member.chunk_count);
+        let end = remainder_end(units(member.lba_count, self.lba_size()));
+        Some((place, end.saturating_sub(self.chunk_unit(place)).min(self.chunk_units())))
+    }
+
     /// Chunks on all members.
     pub fn total_chunks(&self) -> u64 {
         self.members.iter().map(|member| u64::from(member.chunk_count)).sum()
@@ -123,6 +140,11 @@ impl Geometry {
         let base = (self.first_chunk_unit * UNIT as u64) >> lba_shift;
         Placement::new(map, lba_shift, stripe_shift - lba_shift, u32::from(self.chunk_shift) - lba_shift, base)
     }
+}
+
+/// Where the 64 KiB begin in which the tail superblocks of a drive of `units` units lie.
+pub(crate) fn remainder_end(units: u64) -> u64 {
+    units.saturating_sub(2) / METADATA_ALIGNMENT * METADATA_ALIGNMENT
 }
 
 /// Whole 4 KiB units on a drive.

@@ -3,7 +3,9 @@
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::block::VERSION;
+use crate::block::{UNIT, VERSION};
+use crate::error::VolumeError;
+use crate::generation::Generation;
 use crate::table::{RankWidth, Table};
 use crate::volume::Volume;
 
@@ -66,6 +68,9 @@ pub struct GenerationInspection {
     pub stripe_unit: u64,
     /// Chunks on each member.
     pub chunks: Vec<u64>,
+    /// The member of each of its chunks, in the order of its chunk map.
+    #[serde(skip)]
+    pub chunk_members: Vec<u16>,
     /// Bytes of its chunks.
     pub bytes: u64,
     /// Its tables.
@@ -101,6 +106,21 @@ pub struct TableInspection {
     pub default_row: bool,
     /// Bytes on the drives: rows, ranks, keys and checksums with their padding.
     pub bytes: u64,
+}
+
+/// A chunk of a generation's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogChunkInspection {
+    /// The member that it lies on.
+    pub member: u16,
+    /// The name under which that was opened; `None`: it is missing.
+    pub drive: Option<String>,
+    /// Units of updates that count.
+    pub units: u32,
+    /// Bytes of these units.
+    pub bytes: u64,
+    /// Whether the catalogue says how many count. Of the last chunk of a log it may not: as many do then as are whole.
+    pub sealed: bool,
 }
 
 /// The keys of a table.
@@ -144,6 +164,25 @@ impl TableInspection {
 }
 
 impl Volume {
+    /// The chunks of a generation's log, in their order. Reads the last one, unless the catalogue has its length.
+    pub fn inspect_log(&self, generation: &Generation) -> Result<Vec<LogChunkInspection>, VolumeError> {
+        let chunk = |log: &crate::LogChunk| {
+            let units = match log.units {
+                Some(units) => units,
+                None => self.read_stream(generation, log)?.units,
+            };
+            let member = log.chunk.drive();
+            Ok(LogChunkInspection {
+                member,
+                drive: self.drive(member).map(|drive| drive.name().to_owned()),
+                units,
+                bytes: u64::from(units) * UNIT as u64,
+                sealed: log.units.is_some(),
+            })
+        };
+        generation.log.iter().map(chunk).collect()
+    }
+
     /// What there is in this store.
     pub fn inspect(&self) -> Inspection {
         let (geometry, generations, free) = (self.geometry(), self.generations(), self.free_chunks());
@@ -182,6 +221,7 @@ impl Volume {
                     shown: generation.shown,
                     stripe_unit: generation.placement.stripe_bytes(),
                     chunks: per_member(generation.placement.map()),
+                    chunk_members: generation.placement.map().iter().map(|chunk| chunk.drive()).collect(),
                     bytes: generation.placement.lbas() << geometry.lba_shift,
                     tables: generation.tables.iter().map(|it| TableInspection::new(it, geometry.lba_size())).collect(),
                 })

@@ -1,5 +1,6 @@
 //! Loading a table: large writes in the order of the drives, filled from rows in the order of their ids.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -30,6 +31,12 @@ pub trait RowSource: Sync {
         Ok(())
     }
 
+    /// Where rows stand, if they do so in files as they are: calls `each` with the file, the byte and the number of bytes of each
+    /// stretch of `count` rows from id `first` on, in their order. Rows that stand in no file have none.
+    fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
+        let _ = (first, count, row_bytes, each);
+    }
+
     /// Refuses to be the source of `table`, if it does not have its rows.
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
         let _ = table;
@@ -48,6 +55,10 @@ impl<S: RowSource + ?Sized> RowSource for &S {
 
     fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> std::io::Result<()> {
         (**self).unchanged(read)
+    }
+
+    fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
+        (**self).stretches(first, count, row_bytes, each);
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

@@ -1,5 +1,7 @@
 //! The log of a generation's updated rows: appended to, a batch at a time, and replayed. See `docs/updates.md`.
 
+mod repack;
+
 use std::sync::Arc;
 
 use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
@@ -21,6 +23,8 @@ const STREAM: usize = PAYLOAD - LEAD;
 const RECORD: usize = 24;
 /// Units that are read at once.
 const READ: usize = 256;
+/// Units of a chunk that hold no records: the last is for the end unit.
+const KEPT: u64 = 1;
 
 /// A row that takes the place of the one with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +49,25 @@ pub struct Log {
     last: Option<Last>,
     /// Something failed since: the catalogue may have units and chunks behind it that do not count.
     doubt: bool,
+    /// Sequence numbers at which compactions that have not ended sealed the last chunk: while there are any, nothing is appended to it.
+    sealed: Vec<u64>,
+    /// An end unit was written to this member and not made durable.
+    unflushed: Option<u16>,
+    /// What stands behind the units of the last chunk that count, which another process wrote: it is cleared before anything is appended.
+    inherited: Option<Tail>,
     /// Batches take a multiple of so many units.
     padding: usize,
+}
+
+/// How full the log of a generation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogUsage {
+    /// Its chunks.
+    pub chunks: u64,
+    /// Bytes in them that count; what is replayed when it is opened.
+    pub bytes: u64,
+    /// Bytes that it could have without a compaction: of its chunks and of the free ones that are not kept, at most 256 of both.
+    pub capacity: u64,
 }
 
 /// The last chunk of a log.
@@ -55,8 +76,29 @@ struct Last {
     chunk: LogChunk,
     /// Units that count: durable and acknowledged, or replayed.
     units: u32,
-    /// Allotted here, and nothing has failed since: it may be appended to.
+    /// Nothing has failed since it was allotted or taken over, and nothing stands behind the units that count: it may be appended to.
     fresh: bool,
+}
+
+/// What the log of a generation holds.
+struct Replayed {
+    /// The sequence number that the next update gets.
+    next: u64,
+    /// What lies in the last chunk; `None`: the log has none.
+    last: Option<Tail>,
+}
+
+/// The end of the last chunk of a log.
+#[derive(Debug)]
+struct Tail {
+    /// Units that count.
+    units: u32,
+    /// The last of them end within a record: a batch was torn there.
+    cut: bool,
+    /// The last unit behind them that this allotment wrote, in part at least.
+    behind: Option<u32>,
+    /// A unit cannot be read: what it holds is not known.
+    unreadable: bool,
 }
 
 impl Volume {
@@ -68,13 +110,32 @@ impl Volume {
         let claim = self.claim_log(generation)?;
         let writing = if self.read_only().is_none() { Some(self.writing()?) } else { None };
         let found = self.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        let (next, units) = self.replay(&found, &mut update)?;
-        let last = found.log.last().map(|&chunk| Last { chunk, units, fresh: false });
-        // A batch whose flush failed, before this log was closed, may be in the drive's cache only.
-        if let (Some(writing), Some(last)) = (writing, last.filter(|last| last.chunk.units.is_none() && units > 0)) {
-            writing.flush(last.chunk.chunk.drive())?;
+        let is_first = self.is_first_log(generation);
+        let Replayed { next, last: tail } = self.replay(&found, &mut update)?;
+        let mut log = Log {
+            volume: self.clone(),
+            generation,
+            _claim: claim,
+            next,
+            last: None,
+            doubt: false,
+            sealed: Vec::new(),
+            unflushed: None,
+            inherited: None,
+            padding: 1,
+        };
+        if let (Some(&chunk), Some(tail)) = (found.log.last(), tail) {
+            log.last = Some(Last { chunk, units: tail.units, fresh: false });
+            if let Some(writing) = writing.filter(|_| chunk.units.is_none()) {
+                // A batch whose flush failed, before this log was closed, may be in the drive's cache only.
+                if tail.units > 0 {
+                    writing.flush(chunk.chunk.drive())?;
+                }
+                // What this process wrote there before, and may have sealed or failed to write, is not gone on with.
+                log.inherited = Some(tail).filter(|_| is_first);
+            }
         }
-        Ok(Log { volume: self.clone(), generation, _claim: claim, next, last, doubt: false, padding: 1 })
+        Ok(log)
     }
 
     /// As [`log`](Self::log), for a volume that is open for reading: what it hands over may be in the drives' caches only. The
@@ -84,26 +145,27 @@ impl Volume {
         generation: &Generation,
         mut update: impl FnMut(u64, Update<'_>),
     ) -> Result<u64, VolumeError> {
-        Ok(self.replay(generation, &mut update)?.0 - 1)
+        Ok(self.replay(generation, &mut update)?.next - 1)
     }
 
-    /// The sequence number that the next update would get, and the units that count in the last chunk.
     fn replay(
         &self,
         generation: &Generation,
         update: &mut dyn FnMut(u64, Update<'_>),
-    ) -> Result<(u64, u32), VolumeError> {
-        let (mut next, mut counting) = (generation.base_sequence + 1, 0);
+    ) -> Result<Replayed, VolumeError> {
+        let mut next = generation.base_sequence + 1;
+        let mut last = None;
         for log in &generation.log {
             let stream = self.read_stream(generation, log)?;
-            counting = stream.units;
-            let damaged = |what| stream.damaged(generation, counting, what);
+            let damaged = |what| stream.damaged(generation, stream.units, what);
             // What a failed batch was numbered is given again.
             if log.first != next {
                 return Err(damaged("its sequence has a gap"));
             }
             let mut input = Reader::new(&stream.bytes);
+            let mut left = input.left();
             while let Ok((sequence, record)) = decode(&mut input) {
+                left = input.left();
                 let table = generation.tables.get(record.table as usize);
                 if table.is_none_or(|table| table.row_bytes() as usize != record.row.len()) || sequence != next {
                     return Err(damaged("a record is of no table, of another size or out of sequence"));
@@ -111,8 +173,10 @@ impl Volume {
                 update(sequence, record);
                 next += 1;
             }
+            last =
+                Some(Tail { units: stream.units, cut: left > 0, behind: stream.behind, unreadable: stream.unreadable });
         }
-        Ok((next, counting))
+        Ok(Replayed { next, last })
     }
 
     /// The bytes of a chunk's units that count.
@@ -120,8 +184,9 @@ impl Volume {
         let drive = self.present(log.chunk.drive())?;
         let most = self.geometry().chunk_units();
         let wanted = log.units.map_or(most, u64::from);
-        let mut stream = Stream { drive: drive.name().to_owned(), units: 0, bytes: Vec::new() };
-        let mut torn = None;
+        let mut stream =
+            Stream { drive: drive.name().to_owned(), units: 0, bytes: Vec::new(), behind: None, unreadable: false };
+        let mut torn = false;
         for first in (0..wanted).step_by(READ) {
             let count = (wanted - first).min(READ as u64) as usize;
             let id = self.log_id(log, first as u32);
@@ -130,21 +195,32 @@ impl Volume {
                 // What a power cut tore may be unreadable as well.
                 let payload = unit.as_ref().ok_or(BlockError::Unreadable);
                 match payload.and_then(|unit| block::open_expecting(unit, &self.log_id(log, position))) {
-                    Ok(payload) if torn.is_none() => {
+                    Ok(payload) if !torn && log.units.is_none() && is_end(payload, position) => {
+                        torn = true;
+                    }
+                    Ok(payload) if !torn => {
                         stream.bytes.extend_from_slice(payload.get(LEAD..).unwrap_or_default());
                         stream.units = position + 1;
                     }
                     // It was written when what is torn was durable.
                     Ok(payload) => {
-                        let durable = Reader::new(payload).u32().unwrap_or(0);
-                        if durable > stream.units {
+                        if durable(payload) > stream.units {
                             return Err(stream.damaged(generation, stream.units, "later ones are intact"));
                         }
+                        stream.behind = Some(position);
                     }
                     Err(_) if log.units.is_some() => {
                         return Err(stream.damaged(generation, position, "it counts, and is not intact"));
                     }
-                    Err(_) => torn = Some(position),
+                    Err(error) => {
+                        torn = true;
+                        stream.unreadable |= error == BlockError::Unreadable;
+                        // Some of its LBAs may be old ones, and what is written there next may leave others of them.
+                        let id = self.log_id(log, position);
+                        if unit.as_ref().is_some_and(|unit| block::claims_to_be(unit, &id)) {
+                            stream.behind = Some(position);
+                        }
+                    }
                 }
             }
         }
@@ -172,12 +248,26 @@ pub(crate) struct Stream {
     drive: String,
     pub(crate) units: u32,
     bytes: Vec<u8>,
+    /// The last unit behind those that count that this allotment wrote, in part at least.
+    behind: Option<u32>,
+    /// A unit cannot be read.
+    unreadable: bool,
 }
 
 impl Stream {
     fn damaged(&self, generation: &Generation, unit: u32, what: &'static str) -> VolumeError {
         VolumeError::LogDamaged { generation: generation.id, drive: self.drive.clone(), unit, what }
     }
+}
+
+/// How many units of its chunk were durable when a unit with this payload was written.
+fn durable(payload: &[u8]) -> u32 {
+    Reader::new(payload).u32().unwrap_or(0)
+}
+
+/// Whether a payload is that of an end unit: it holds nothing, and says that all units before it are durable.
+fn is_end(payload: &[u8], position: u32) -> bool {
+    payload.len() == LEAD && durable(payload) == position
 }
 
 fn decode<'a>(input: &mut Reader<'a>) -> Result<(u64, Update<'a>), Ended> {
@@ -205,6 +295,19 @@ impl Log {
         self.generation
     }
 
+    /// How much of its chunks it has used.
+    pub fn usage(&self) -> Result<LogUsage, VolumeError> {
+        let generation = self.found()?;
+        let last = self.last.map_or(0, |last| u64::from(last.units));
+        let sealed: u64 = generation.log.iter().filter_map(|chunk| chunk.units).map(u64::from).sum();
+        let units = sealed + if generation.log.last().is_some_and(|chunk| chunk.units.is_none()) { last } else { 0 };
+        let free: u64 = self.volume.free_chunks().iter().sum();
+        let chunks = generation.log.len() as u64;
+        let room = free.saturating_sub(self.volume.kept_for_compaction());
+        let most = (chunks + room).min(MAX_LOG_CHUNKS as u64);
+        Ok(LogUsage { chunks, bytes: units * UNIT as u64, capacity: most * self.record_units() * UNIT as u64 })
+    }
+
     /// Has every batch take a multiple of `bytes`, cut to 4 KiB … 64 KiB: for drives that may spoil, against what NVMe
     /// promises, what stands around a write that a power cut tears, within units of this size.
     pub fn pad_batches(&mut self, bytes: usize) {
@@ -220,6 +323,10 @@ impl Log {
         // Its chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
         let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
+        if let (Some(tail), Some(last)) = (self.inherited.take(), self.last) {
+            // Where the drive does not take this, the log is as sound as before, and this begins another chunk.
+            self.last = Some(Last { fresh: self.take_over(last, &tail).unwrap_or(false), ..last });
+        }
         let parts = self.divide(updates);
         let reserved = self.reserve(&generation, parts.len() - 1)?;
         let before = (self.last, self.next);
@@ -238,7 +345,7 @@ impl Log {
 
     /// Updates that go into what is left of the last chunk, maybe none, and into each of others that follow, with their bytes.
     fn divide<'a, 'u>(&self, updates: &'a [Update<'u>]) -> Vec<(&'a [Update<'u>], usize)> {
-        let chunk = self.volume.geometry().chunk_units() as usize * STREAM;
+        let chunk = self.record_units() as usize * STREAM;
         let (mut parts, mut left, mut room) = (Vec::new(), updates, self.room());
         loop {
             let (count, bytes) = fitting(left, room);
@@ -255,7 +362,9 @@ impl Log {
     fn reserve(&self, generation: &Generation, count: usize) -> Result<Reserved, VolumeError> {
         let counting =
             generation.log.len() - usize::from(self.last.is_some_and(|last| last.units == 0)).min(generation.log.len());
-        if counting + count > MAX_LOG_CHUNKS {
+        // The last is for updates that come while it is compacted.
+        let most = MAX_LOG_CHUNKS - usize::from(self.sealed.is_empty());
+        if count > 0 && counting + count > most {
             return Err(VolumeError::LogFull { generation: generation.id, chunks: MAX_LOG_CHUNKS });
         }
         let needed = self.volume.catalogue_bytes() + count as u64 * LOG_ENTRY;
@@ -263,14 +372,21 @@ impl Log {
         if count > 0 && needed > capacity {
             return Err(VolumeError::CatalogueFull { needed, capacity });
         }
-        self.volume.reserve_for_log(count as u64)
+        self.volume.reserve_for_log(self.generation, count as u64)
     }
 
     /// Ends the last chunk here: the next update begins another. The sequence number up to which the chunks so far have updates,
-    /// for [`compact`](Self::compact).
+    /// for [`compact`](Self::compact). Where no compaction follows, [`unseal`](Self::unseal).
     pub fn seal(&mut self) -> u64 {
-        self.last = self.last.map(|last| Last { fresh: false, ..last });
+        self.sealed.push(self.sequence());
         self.sequence()
+    }
+
+    /// Goes on with the last chunk: the compaction for which [`seal`](Self::seal) gave `sequence` did not come about.
+    pub fn unseal(&mut self, sequence: u64) {
+        if let Some(at) = self.sealed.iter().position(|&sealed| sealed == sequence) {
+            self.sealed.swap_remove(at);
+        }
     }
 
     /// Takes up the chunks that were rewritten with all updates up to `sequence`, as [`seal`](Self::seal) gave it, and drops these
@@ -307,6 +423,11 @@ impl Log {
         if sequence < self.found()?.base_sequence {
             return Err(VolumeError::Rewriting { generation: self.generation });
         }
+        // What was appended since lies in chunks that stay.
+        let since = |chunk: &LogChunk| chunk.first == sequence + 1;
+        if self.sequence() > sequence && !self.found()?.log.iter().any(since) {
+            return Err(VolumeError::Rewriting { generation: self.generation });
+        }
         let (last, doubt) = (self.last, self.doubt);
         let compacted = commit(&mut |generation| {
             if doubt {
@@ -317,6 +438,7 @@ impl Log {
         })?;
         self.doubt = false;
         self.last = self.last.filter(|_| !compacted.log.is_empty());
+        self.unseal(sequence);
         Ok(compacted)
     }
 
@@ -335,7 +457,7 @@ impl Log {
         if expected != given {
             return Err(VolumeError::Length { what: "an updated row", expected, given });
         }
-        let most = self.volume.geometry().chunk_units() * STREAM as u64;
+        let most = self.record_units() * STREAM as u64;
         if RECORD as u64 + given > most {
             return Err(VolumeError::InvalidTable {
                 table: table.name.clone(),
@@ -347,11 +469,50 @@ impl Log {
         Ok(())
     }
 
+    /// Units of a chunk that may hold records.
+    fn record_units(&self) -> u64 {
+        // A drive that spoils what stands around a torn write spoils nothing else at the end unit.
+        self.volume.geometry().chunk_units() - KEPT.max(self.padding as u64)
+    }
+
     /// Bytes of the stream that the last chunk still takes.
     fn room(&self) -> usize {
-        let units = self.volume.geometry().chunk_units();
-        let left = self.last.filter(|last| last.fresh).map_or(0, |last| units.saturating_sub(last.units.into()));
+        let last = self.last.filter(|last| last.fresh && self.sealed.is_empty());
+        let left = last.map_or(0, |last| self.record_units().saturating_sub(last.units.into()));
         left as usize * STREAM
+    }
+
+    /// Clears what stands behind the units that count, so that nothing but what is appended can follow them. Whether it may be
+    /// appended to.
+    ///
+    /// What stands there was left by a batch that was cut off: its first units are lost, and later ones may be there. Once they are
+    /// overwritten, and that is durable, no power cut brings them back.
+    fn take_over(&self, last: Last, tail: &Tail) -> Result<bool, VolumeError> {
+        if tail.cut || tail.unreadable || !(last.units as usize).is_multiple_of(self.padding) {
+            return Ok(false);
+        }
+        if let Some(behind) = tail.behind {
+            let writing = self.volume.writing()?;
+            let member = last.chunk.chunk.drive();
+            let count = behind.saturating_sub(last.units) as usize + 1;
+            let first = self.volume.log_id(&last.chunk, last.units).address;
+            units::write(&**self.volume.present(member)?, first, &vec![[0; UNIT]; count])?;
+            writing.flush(member)?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the end unit: it says that all units before it are durable, so that damage of one of them is no torn batch. It need not be
+    /// durable itself for what is before it to be acknowledged, and the next batch overwrites it.
+    fn end(&mut self, last: Last) -> Result<(), VolumeError> {
+        let mut payload = Writer::default();
+        payload.u32(last.units);
+        payload.u32(0);
+        let id = self.volume.log_id(&last.chunk, last.units);
+        let member = last.chunk.chunk.drive();
+        units::write(&**self.volume.present(member)?, id.address, &[block::seal(&id, &payload.0)])?;
+        self.unflushed = Some(member);
+        Ok(())
     }
 
     /// Writes one batch into the last chunk, which has room for it, and makes it durable.
@@ -361,7 +522,7 @@ impl Log {
         (self.next..).zip(updates).for_each(|(sequence, update)| encode(&mut stream, sequence, update));
         let mut blocks: Vec<[u8; UNIT]> = Vec::new();
         let mut parts = stream.0.chunks(STREAM);
-        let most = self.volume.geometry().chunk_units() as usize - last.units as usize;
+        let most = (self.record_units() as usize).saturating_sub(last.units as usize);
         let count = bytes.div_ceil(STREAM).next_multiple_of(self.padding).min(most);
         for position in (last.units..).take(count) {
             let mut payload = Writer::default();
@@ -377,8 +538,13 @@ impl Log {
         units::write(&**drive, first, &blocks)
             .and_then(|()| writing.flush(member))
             .map_err(|source| VolumeError::UpdateInDoubt { sequence: self.next, source })?;
-        self.last = Some(Last { units: last.units + count as u32, ..last });
+        let last = Last { units: last.units + count as u32, ..last };
+        self.last = Some(last);
         self.next += updates.len() as u64;
+        // They are durable without it; but what failed may yet land there, so that nothing else may.
+        if self.end(last).is_err() {
+            self.last = Some(Last { fresh: false, ..last });
+        }
         Ok(())
     }
 
@@ -395,7 +561,18 @@ impl Log {
         })?;
         self.last = Some(Last { chunk: allotted, units: 0, fresh: true });
         self.doubt = false;
+        self.sealed.clear();
         Ok(())
+    }
+}
+
+impl Drop for Log {
+    /// Makes the end unit durable: a log that was closed cleanly is sealed.
+    fn drop(&mut self) {
+        if let Some(drive) = self.unflushed.and_then(|member| self.volume.drive(member)) {
+            // What it was to seal is durable, whatever comes of this.
+            let _ = drive.flush();
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::block::UNIT;
 use crate::generation::Generation;
-use crate::geometry::{Geometry, METADATA_ALIGNMENT, units};
+use crate::geometry::{Geometry, METADATA_ALIGNMENT, remainder_end, units};
 use crate::table::Region;
 use crate::volume::Volume;
 
@@ -64,6 +64,19 @@ pub struct TableMap {
     pub bytes: Vec<u64>,
     /// Which bytes of every chunk of its generation hold it, from and to; those at either end hold neighbours in some chunks.
     pub in_chunk: (u64, u64),
+    /// How many chunks of its generation hold any of it.
+    pub chunks: u64,
+    /// Where in its generation's chunks it lies, exactly: no two parts have bytes in common.
+    pub parts: Vec<TablePart>,
+}
+
+/// A part of a table that lies in the same bytes of neighbouring chunks of its generation's chunk map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TablePart {
+    /// Positions in the chunk map, from and to.
+    pub chunks: (u64, u64),
+    /// Bytes of each of these chunks, from and to.
+    pub bytes: (u64, u64),
 }
 
 impl Volume {
@@ -105,7 +118,9 @@ impl Volume {
                 let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
                 let regions: Vec<Region> = regions.into_iter().flatten().chain(keys).collect();
                 let (bytes, in_chunk) = spread(generation, &regions, members);
-                TableMap { generation: generation.id, table: table.name.clone(), bytes, in_chunk }
+                let parts = parts(generation, &regions);
+                let (generation, table) = (generation.id, table.name.clone());
+                TableMap { generation, table, bytes, in_chunk, chunks: held(&parts), parts }
             });
             tables.collect::<Vec<_>>()
         };
@@ -130,16 +145,66 @@ fn runs(geometry: &Geometry, lba_count: u64, chunk_count: u32, used: &[(u32, Map
     to(METADATA_ALIGNMENT + 2 * u64::from(geometry.catalogue_units), MapKind::Catalogue, None);
     to(geometry.first_chunk_unit, MapKind::Unused, None);
     let chunk = |chunk: u64| geometry.first_chunk_unit + chunk * chunk_units;
+    let all = units(lba_count, geometry.lba_size());
     for &(number, kind, generation) in used {
         to(chunk(number.into()), MapKind::Free, None);
-        to(chunk(u64::from(number) + 1), kind, Some(generation));
+        let end = chunk(u64::from(number) + 1);
+        // What a log has behind the last chunk ends before the tail superblocks.
+        let end = if number < chunk_count { end } else { end.min(remainder_end(all)) };
+        to(end, kind, Some(generation));
     }
     to(chunk(chunk_count.into()), MapKind::Free, None);
-    let all = units(lba_count, geometry.lba_size());
     to(all.saturating_sub(2), MapKind::Unused, None);
     to(all, MapKind::Superblocks, None);
     to(all + 1, MapKind::Unused, None);
     runs
+}
+
+/// Where regions lie in the chunks of their generation. A generation's stripe units go over all its chunks in turn, so what is contiguous
+/// among them has three parts at most: the end of one turn, whole turns, and the beginning of another.
+fn parts(generation: &Generation, regions: &[Region]) -> Vec<TablePart> {
+    let placement = &generation.placement;
+    let (shift, unit) = (placement.stripe_lba_shift(), placement.stripe_bytes());
+    let columns = (placement.map().len() as u64).max(1);
+    let mut runs: Vec<(u64, u64)> = regions
+        .iter()
+        .map(|region| (region.first_lba >> shift, (region.first_lba + region.lbas) >> shift))
+        .filter(|(from, to)| from < to)
+        .collect();
+    runs.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
+    for (from, to) in runs {
+        match joined.last_mut().filter(|last| last.1 == from) {
+            Some(last) => last.1 = to,
+            None => joined.push((from, to)),
+        }
+    }
+    let mut parts = Vec::new();
+    for (from, to) in joined {
+        let mut at = from;
+        while at < to {
+            let (turn, column) = (at / columns, at % columns);
+            let (last, turns) = match (to - at) / columns {
+                whole if column == 0 && whole > 0 => (columns, whole),
+                _ => (columns.min(column + (to - at)), 1),
+            };
+            parts.push(TablePart { chunks: (column, last), bytes: (turn * unit, (turn + turns) * unit) });
+            at += (last - column) * turns;
+        }
+    }
+    parts
+}
+
+/// How many chunks have any of these parts.
+fn held(parts: &[TablePart]) -> u64 {
+    let mut chunks: Vec<(u64, u64)> = parts.iter().map(|part| part.chunks).collect();
+    chunks.sort_unstable();
+    let (mut count, mut end) = (0, 0);
+    for (from, to) in chunks {
+        count += to.saturating_sub(from.max(end));
+        end = end.max(to);
+    }
+    count
 }
 
 /// Bytes of regions on each member, and the bytes of each chunk between the first and the last of them.

@@ -16,8 +16,9 @@ use crate::generation::{Generation, LogChunk};
 use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
 use crate::placement::ChunkRef;
 use crate::probe::{Probe, SlotState, probe};
+use crate::removed;
 use crate::superblock::Superblock;
-use crate::volume::Volume;
+use crate::volume::{For, Volume};
 
 /// Chunks that are copied for one commit.
 const AT_ONCE: usize = 64;
@@ -207,9 +208,9 @@ impl Volume {
             (entry.vacant, entry.chunk_count, *place) = (true, 0, None);
         }
         let changed = self.change_members(geometry, drives, None)?;
-        // It belongs to nobody; that it cannot say so any more is a courtesy.
+        // It belongs to nobody; that it says so itself is a courtesy.
         let target = Target::new(member, &*drive);
-        let _ = empty_slots(&*drive).and_then(|()| commit::flush(&[target]));
+        let _ = removed::mark(&*drive, self.store()).and_then(|()| commit::flush(&[target]));
         Ok(changed)
     }
 
@@ -235,7 +236,7 @@ impl Volume {
             leaving.columns.push((generation.id, columns));
             leaving.logs.extend((logged > 0).then_some((generation.id, logged)));
         }
-        self.reserve(leaving.chunks, |_| Vec::new())?;
+        self.reserve(leaving.chunks, For::Keeps, |_, _| Vec::new())?;
         Ok(leaving)
     }
 
@@ -245,7 +246,7 @@ impl Volume {
         let writing = self.writing()?;
         let generation: Arc<Generation> = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         let from: Vec<&LogChunk> = generation.log.iter().filter(|log| log.chunk.drive() == member).collect();
-        let (reserved, ..) = self.reserve(from.len() as u64, |free| free.spread(from.len()))?;
+        let (reserved, ..) = self.reserve(from.len() as u64, For::Compaction, |free, _| free.spread(from.len()))?;
         let mut moved = Vec::new();
         for (&from, &chunk) in from.iter().zip(&*reserved) {
             let count = self.read_stream(&generation, from)?.units;

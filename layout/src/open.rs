@@ -13,6 +13,7 @@ use crate::error::{BlockError, Missing, OpenError};
 use crate::generation::Generation;
 use crate::geometry::{Copy, Geometry};
 use crate::probe::{Probe, SlotState, probe};
+use crate::removed;
 use crate::repair::{self, Needed};
 use crate::superblock::Superblock;
 use crate::units;
@@ -227,7 +228,10 @@ fn newest(drive: &dyn Drive) -> Result<(Probe, Superblock), OpenError> {
     let torn = bad().find(|error| !matches!(error, BlockError::NoMagic | BlockError::Unreadable));
     Err(match torn {
         Some(reason) => OpenError::TornSuperblock { drive: name(), reason },
-        None => OpenError::NotWarprow { drive: name() },
+        None => match removed::store_of(drive) {
+            Some(store) => OpenError::RemovedMember { drive: name(), store },
+            None => OpenError::NotWarprow { drive: name() },
+        },
     })
 }
 

@@ -294,21 +294,26 @@ impl Survey {
                 || other_catalogue(candidate, &self.current).is_some_and(|id| id.epoch == self.current.epoch + 1);
             return copy == Copy::Start && torn(start) && begun();
         }
-        let is_old = |it: &Candidate| is_old(it, it.probe.slot(epoch)[1], epoch);
+        let is_before = |it: &Candidate, state: &SlotState| is_before(&self.current, it, state);
+        let is_old = |it: &Candidate| is_before(it, it.probe.slot(epoch)[1]);
         match copy {
             // Tail copies are written when all at the start are durable.
-            Copy::Start => is_old(candidate) && (torn(start) || self::is_old(candidate, start, epoch)),
+            Copy::Start => is_old(candidate) && (torn(start) || is_before(candidate, start)),
             Copy::Tail => is_old(candidate) || torn(tail) && self.candidates.iter().any(is_old),
         }
     }
 }
 
-/// Whether `state`, of a slot that is to have epoch `epoch`, is what stood there before that was written.
-fn is_old(candidate: &Candidate, state: &SlotState, epoch: u64) -> bool {
+/// Whether `state`, of the slot that is to have the superblock `current`, is what stood there before that was written.
+fn is_before(current: &Superblock, candidate: &Candidate, state: &SlotState) -> bool {
+    let epoch = current.epoch;
     match state {
         SlotState::Valid(found) => found.epoch + 2 == epoch,
-        // The slot was never written before: the store, or the member, is new.
-        SlotState::Empty => candidate.probe.slot(epoch + 1).into_iter().all(|it| *it == SlotState::Empty) || epoch == 2,
+        // The slot was never written before: the store is new, or the member, which came with this epoch or the one before.
+        SlotState::Empty => {
+            let other = candidate.probe.slot(epoch + 1).into_iter().all(|it| *it == SlotState::Empty);
+            other || epoch == 2 || current.members_epoch + 1 == epoch
+        }
         SlotState::Bad(_) => false,
     }
 }
@@ -413,6 +418,7 @@ fn before(candidate: &Candidate, survey: &Survey) -> Option<(Superblock, String)
         commit: id.commit,
         catalogue_bytes: bytes.len() as u32,
         catalogue_crc: crc32c::crc32c(&bytes),
+        members_epoch: if current.members_epoch > epoch { 0 } else { current.members_epoch },
         ..commit::for_member(current, candidate.newest.member)
     };
     Some((superblock, "its catalogue of that epoch".to_owned()))

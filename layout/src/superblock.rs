@@ -25,6 +25,8 @@ pub struct Superblock {
     pub catalogue_bytes: u32,
     /// CRC32C over them.
     pub catalogue_crc: u32,
+    /// The epoch whose commit last changed the members; 0: it is not known.
+    pub members_epoch: u64,
     /// Sizes and membership.
     pub geometry: Geometry,
 }
@@ -55,6 +57,7 @@ impl Superblock {
         out.u32(self.catalogue_bytes);
         out.u64(geometry.first_chunk_unit);
         out.u32(self.catalogue_crc);
+        out.u64(self.members_epoch);
         out.zeros(FIXED - out.0.len());
         for member in &geometry.members {
             let end = out.0.len() + ENTRY;
@@ -108,7 +111,8 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
     let (catalogue_units, catalogue_bytes) = (input.u32()?, input.u32()?);
     let first_chunk_unit = input.u64()?;
     let catalogue_crc = input.u32()?;
-    input.bytes(FIXED - 28)?;
+    let members_epoch = input.u64()?;
+    input.bytes(FIXED - 36)?;
     if !LBA_SHIFTS.contains(&lba_shift) {
         return inconsistent("the LBA size is none from 512 B to 4 KiB");
     }
@@ -154,5 +158,5 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
         return inconsistent("the catalogue is larger than its extent");
     }
     let (store, epoch, commit) = (block.store, block.epoch, block.commit);
-    Ok(Ok(Superblock { store, epoch, commit, member, catalogue_bytes, catalogue_crc, geometry }))
+    Ok(Ok(Superblock { store, epoch, commit, member, catalogue_bytes, catalogue_crc, members_epoch, geometry }))
 }

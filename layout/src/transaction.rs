@@ -9,8 +9,9 @@ use crate::generation::{Generation, GenerationSpec};
 use crate::keyed::Keyed;
 use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
+use crate::rewrite::Rewriting;
 use crate::table::Table;
-use crate::volume::{Claim, Reserved, RewriteClaim, Volume, Writing};
+use crate::volume::{Claim, Reserved, Volume, Writing};
 
 /// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
 ///
@@ -184,22 +185,27 @@ impl Transaction {
 pub struct Rebuilt {
     transaction: Transaction,
     before: Arc<Generation>,
-    _claim: RewriteClaim,
+    _rewriting: Rewriting,
 }
 
 impl Volume {
     /// Begins to write a generation anew: finds chunks for its tables as `spec` has them, under its name. Nobody else gives it other
     /// chunks meanwhile, or brings another generation; its log goes on.
     pub fn rebuild(&self, id: u64, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {
-        let claim = self.claim_rewrite(id)?;
+        self.rebuild_claimed(self.rewriting(id)?, spec)
+    }
+
+    /// As [`rebuild`](Self::rebuild), of the generation that `rewriting` is of.
+    pub fn rebuild_claimed(&self, rewriting: Rewriting, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {
+        let id = rewriting.generation();
         let before = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         if before.name != spec.name {
             let reason = format!("it is to be generation {id} of {:?} anew", before.name);
             return Err(VolumeError::InvalidGeneration { name: spec.name.clone(), reason });
         }
-        let mut transaction = self.begin(spec)?;
+        let mut transaction = self.begin_anew(spec)?;
         transaction.generation.id = id;
-        Ok(Rebuilt { transaction, before, _claim: claim })
+        Ok(Rebuilt { transaction, before, _rewriting: rewriting })
     }
 }
 

@@ -1,6 +1,6 @@
 //! An open store.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -52,7 +52,31 @@ pub(crate) struct State {
     pub(crate) succeeded: bool,
     /// Generations that are being rewritten.
     rewriting: HashSet<u64>,
+    /// Generations whose logs were opened for writing before.
+    opened: HashSet<u64>,
+    /// What compactions of generations with logs need.
+    kept: HashMap<u64, Kept>,
     poisoned: bool,
+}
+
+/// What the compaction of a generation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    /// Free chunks.
+    chunks: u64,
+    /// By how many chunks it has more then.
+    growth: u64,
+}
+
+/// Who asks for chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// A compaction, or a move that gives back what it takes: all free chunks are there for it.
+    Compaction,
+    /// Whoever keeps them: what a compaction needs is left.
+    Keeps,
+    /// The log of that generation: what compactions need is left, also of this one.
+    Log(u64),
 }
 
 impl Volume {
@@ -74,6 +98,8 @@ impl Volume {
             closed: false,
             succeeded: false,
             rewriting: HashSet::new(),
+            opened: HashSet::new(),
+            kept: HashMap::new(),
             poisoned: false,
         };
         let (state, claimed, committing) = (RwLock::new(state), AtomicBool::new(false), Mutex::new(()));
@@ -155,14 +181,54 @@ impl Volume {
     /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
     pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
         let (writing, claim) = (self.writing()?, self.claim()?);
-        let (generation, reserved) = self.place(spec)?;
+        let (generation, reserved) = self.place(spec, For::Keeps)?;
         Ok(Transaction::new((writing, claim, reserved), generation, spec))
+    }
+
+    /// As [`begin`](Self::begin), for a compaction.
+    pub(crate) fn begin_anew(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
+        let (writing, claim) = (self.writing()?, self.claim()?);
+        let (generation, reserved) = self.place(spec, For::Compaction)?;
+        Ok(Transaction::new((writing, claim, reserved), generation, spec))
+    }
+
+    /// Says how many free chunks a compaction of generation `id` needs, while its log has updates, and by how many chunks it grows: so
+    /// many are left by loads, by logs and by members that leave. One, where nothing was said.
+    pub fn keep_for_compaction(&self, id: u64, chunks: u64, growth: u64) {
+        self.state_mut().kept.insert(id, Kept { chunks: chunks.max(1), growth });
+    }
+
+    /// Chunks that are left for compactions, out of those that are free; 0 if no generation has a log.
+    pub fn kept_for_compaction(&self) -> u64 {
+        let state = self.state();
+        state.kept(None, state.free(self.geometry()).0.total())
+    }
+
+    /// What somebody is told who needs `needed` chunks for a compaction, and does not find them.
+    pub fn no_space(&self, needed: u64) -> VolumeError {
+        let (free, pinned) = self.state().free(self.geometry());
+        let chunk_size = self.geometry().chunk_size();
+        VolumeError::NoSpace { needed, free: free.total(), kept: 0, pinned, chunk_size }
+    }
+
+    /// Whether this volume opens that generation's log for the first time.
+    pub(crate) fn is_first_log(&self, generation: u64) -> bool {
+        self.state_mut().opened.insert(generation)
     }
 
     /// Whether [`begin`](Self::begin) would find room for a generation, and a commit that supersedes `superseded` room for the
     /// catalogue. Nothing is changed; a volume that is open for reading will do.
     pub fn check(&self, spec: &GenerationSpec, superseded: &[u64]) -> Result<(), VolumeError> {
-        let added = self.place(spec)?.0;
+        self.check_for(spec, superseded, For::Keeps)
+    }
+
+    /// As [`check`](Self::check), for a compaction that writes a generation anew.
+    pub fn check_anew(&self, spec: &GenerationSpec, superseded: &[u64]) -> Result<(), VolumeError> {
+        self.check_for(spec, superseded, For::Compaction)
+    }
+
+    fn check_for(&self, spec: &GenerationSpec, superseded: &[u64], whom: For) -> Result<(), VolumeError> {
+        let added = self.place(spec, whom)?.0;
         let mut catalogue = self.state().catalogue.clone();
         catalogue.generations.retain(|generation| !superseded.contains(&generation.id));
         catalogue.generations.push(Arc::new(added));
@@ -170,16 +236,20 @@ impl Volume {
         if needed > capacity { Err(VolumeError::CatalogueFull { needed, capacity }) } else { Ok(()) }
     }
 
-    /// Finds chunks for a generation.
-    fn place(&self, spec: &GenerationSpec) -> Result<(Generation, Reserved), VolumeError> {
+    fn plan(&self, spec: &GenerationSpec) -> Result<Plan, VolumeError> {
         let drives = self.shared.drives.iter().flatten();
         let max_transfer = drives.map(|drive| drive.max_transfer()).min().unwrap_or(0);
+        Plan::new(spec, self.geometry(), max_transfer)
+    }
+
+    /// Finds chunks for a generation.
+    fn place(&self, spec: &GenerationSpec, whom: For) -> Result<(Generation, Reserved), VolumeError> {
         let geometry = self.geometry();
-        let plan = Plan::new(spec, geometry, max_transfer)?;
+        let plan = self.plan(spec)?;
         let least = plan.units.div_ceil(geometry.chunk_size() >> plan.stripe_shift);
-        let (reserved, id, epoch) = self.reserve(least, |free| {
+        let (reserved, id, epoch) = self.reserve(least, whom, |free, most| {
             // A generation that fits on fewer chunks than there are drives still uses all drives.
-            free.allocate(least.max(plan.units.min(free.members())), spec.span)
+            free.allocate(least.max(plan.units.min(free.members()).min(most)), spec.span)
         })?;
         let placement = Arc::new(plan.placement(reserved.to_vec(), geometry));
         let (name, shown) = (spec.name.clone(), if spec.standby { 0 } else { epoch });
@@ -188,12 +258,13 @@ impl Volume {
         Ok((generation, reserved))
     }
 
-    /// Takes chunks, as `pick` chooses them from the free ones, of which there must be `least`. With the id and the epoch of the
-    /// next generation.
+    /// Takes chunks, as `pick` chooses them from the free ones, of which there must be `least`; it is told how many it may take. With
+    /// the id and the epoch of the next generation.
     pub(crate) fn reserve(
         &self,
         least: u64,
-        pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
+        whom: For,
+        pick: impl FnOnce(&FreeChunks, u64) -> Vec<ChunkRef>,
     ) -> Result<(Reserved, u64, u64), VolumeError> {
         let geometry = self.geometry();
         let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -206,18 +277,46 @@ impl Volume {
         }
         state.reserved.retain(|reserved| reserved.strong_count() > 0);
         let (free, pinned) = state.free(geometry);
-        if least > free.total() {
-            let chunk_size = geometry.chunk_size();
-            return Err(VolumeError::NoSpace { needed: least, free: free.total(), pinned, chunk_size });
+        let kept = match whom {
+            For::Compaction => 0,
+            For::Keeps => state.kept(None, free.total()),
+            For::Log(generation) => state.kept(Some(generation), free.total()),
+        };
+        let most = free.total().saturating_sub(kept);
+        if least > most {
+            let (free, chunk_size) = (free.total(), geometry.chunk_size());
+            return Err(match whom {
+                For::Log(generation) => {
+                    VolumeError::NoLogSpace { generation, needed: least, free, kept, pinned, chunk_size }
+                }
+                _ => VolumeError::NoSpace { needed: least, free, kept, pinned, chunk_size },
+            });
         }
-        let reserved: Reserved = pick(&free).into();
+        let reserved: Reserved = pick(&free, most).into();
         state.reserved.push(Arc::downgrade(&reserved));
         Ok((reserved, state.catalogue.next_id, state.epoch + 1))
     }
 
     /// Takes chunks for a log, first of the members with most room for their size.
-    pub(crate) fn reserve_for_log(&self, count: u64) -> Result<Reserved, VolumeError> {
-        Ok(self.reserve(count, |free| free.allocate(count, Span::Packed))?.0)
+    pub(crate) fn reserve_for_log(&self, generation: u64, count: u64) -> Result<Reserved, VolumeError> {
+        match count {
+            0 => Ok(Vec::new().into()),
+            _ => Ok(self.reserve(count, For::Log(generation), |free, _| free.allocate(count, Span::Packed))?.0),
+        }
+    }
+
+    /// Takes the largest place behind the last chunk of a drive that nobody has, with its units.
+    pub(crate) fn reserve_remainder(&self) -> Option<(Reserved, u64)> {
+        let mut state = self.state_mut();
+        let reserved: Vec<Reserved> = state.reserved.iter().filter_map(Weak::upgrade).collect();
+        let logs = state.catalogue.generations.iter().flat_map(|it| &it.log).map(|log| log.chunk);
+        let taken: HashSet<ChunkRef> = logs.chain(reserved.iter().flat_map(|it| it.iter().copied())).collect();
+        let members = 0..self.geometry().members.len() as u16;
+        let free = members.filter_map(|member| self.geometry().remainder(member)).filter(|it| !taken.contains(&it.0));
+        let (place, units) = free.max_by_key(|it| it.1).filter(|it| it.1 > 0)?;
+        let reserved: Reserved = vec![place].into();
+        state.reserved.push(Arc::downgrade(&reserved));
+        Some((reserved, units))
     }
 
     /// The right to append to the log of a generation.
@@ -351,6 +450,7 @@ impl Volume {
             commit: Uuid::new_v4(),
             catalogue_bytes: bytes.len() as u32,
             catalogue_crc: crc32c::crc32c(&bytes),
+            members_epoch: state.epoch + 1,
             geometry,
             ..self.shared.superblock.clone()
         };
@@ -373,7 +473,12 @@ impl Volume {
         let positions = drives.iter().zip(self.positions().iter().chain(std::iter::repeat(&None)));
         let positions = positions.map(|(drive, position)| position.filter(|_| drive.is_some())).collect();
         let next = Self::new(superblock, state.catalogue.clone(), drives, positions, None);
-        next.state_mut().held.clone_from(&state.held);
+        {
+            let mut next = next.state_mut();
+            next.held.clone_from(&state.held);
+            next.opened.clone_from(&state.opened);
+            next.kept.clone_from(&state.kept);
+        }
         Ok(next)
     }
 
@@ -401,6 +506,17 @@ impl Volume {
 }
 
 impl State {
+    /// Chunks that compactions need, of generations with logs and of `also`, one after the other: as many as one of them takes, and by how
+    /// many the others have grown before it. Where so many are not free, they cannot be kept, and one is, for those that take no more.
+    fn kept(&self, also: Option<u64>, free: u64) -> u64 {
+        let logged = self.catalogue.generations.iter().filter(|it| !it.log.is_empty() || Some(it.id) == also);
+        let needs = logged.map(|it| self.kept.get(&it.id).copied().unwrap_or(Kept { chunks: 1, growth: 0 }));
+        let needs: Vec<Kept> = needs.collect();
+        let growth: u64 = needs.iter().map(|it| it.growth).sum();
+        let most = needs.iter().map(|it| it.chunks + growth - it.growth).max().unwrap_or(0);
+        if most <= free { most } else { most.min(1) }
+    }
+
     /// What can be given away, and how many chunks more are only held by readers.
     fn free(&self, geometry: &Geometry) -> (FreeChunks, u64) {
         let counts: Vec<u32> = geometry.members.iter().map(|member| member.chunk_count).collect();
@@ -454,6 +570,12 @@ impl Drop for LogClaim {
 pub(crate) struct RewriteClaim {
     volume: Volume,
     generation: u64,
+}
+
+impl RewriteClaim {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
 }
 
 impl Drop for RewriteClaim {

@@ -172,7 +172,18 @@ fn a_drive_that_goes_leaves_nothing_behind_and_its_place_is_taken_again() {
     assert!(opened.repairs.is_empty());
     check_rows(&opened.volume, &opened.volume.generations()[0]).unwrap();
     switch(&opened.volume, 2);
-    assert!(matches!(open(rig.drives.clone(), Access::ReadOnly), Err(OpenError::NotWarprow { .. })));
+    // It says itself where it was; to software that does not know how, it carries no store.
+    let store = opened.volume.store();
+    for drives in [rig.drives.clone(), vec![rig.drives[LAST].clone()]] {
+        match open(drives, Access::ReadOnly) {
+            Err(OpenError::RemovedMember { drive, store: from }) => {
+                assert_eq!((&*drive, from), (rig.drives[LAST].name(), store));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let found = warprow_layout::probe(&rig.drives[LAST]).unwrap();
+    assert!(found.newest().is_none() && !found.has_magic(), "{found:?}");
     // Another drive, and the first: indices stay what they were.
     let added = opened.volume.add_member(rig.drives[LAST].clone(), false).unwrap();
     assert_eq!(added.geometry().members.len(), 4);
@@ -412,4 +423,41 @@ fn the_flushes_of_removing_are_needed() {
     }
     // The tails are needed when a start is lost besides, which is not tried here; that the drive is wiped is a courtesy.
     assert_eq!(idle, [6, 7, 8, 9]);
+}
+
+/// The first commit behind a drive that joined, killed after each of its writes: the slot of the new drive that was never written is
+/// one that the commit did not come to.
+#[test]
+fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
+    let rig = Rig::new(&shapes());
+    let joined = loaded(&rig).add_member(rig.drives[LAST].clone(), false).unwrap();
+    let base = rig.images();
+    rig.take_log();
+    let commit = |volume: &Volume| {
+        let table = TableSpec::new("more", 1, 4000, DType::U8);
+        let spec = GenerationSpec { stripe_unit: Some(4096), ..GenerationSpec::new("more", vec![table]) };
+        volume.begin(&spec).unwrap().commit().unwrap();
+    };
+    commit(&joined);
+    let (mut durable, mut pending, mut unfinished) = (base, Vec::new(), 0);
+    for op in &rig.take_log() {
+        apply(&shapes(), op, &mut durable, &mut pending);
+        let rig = Rig::with_images(&shapes(), survive(&durable, &pending, Fate::AllKept));
+        let volume = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let mends = volume.damaged_metadata().unwrap();
+        assert!(mends.iter().all(|mend| mend.unfinished), "{mends:?}");
+        unfinished += mends.iter().filter(|mend| usize::from(mend.member) == LAST).count();
+    }
+    assert!(unfinished >= 2, "{unfinished}");
+    // Two commits later both slots of the drive were written: zeros are damage, whoever else is behind.
+    commit(&joined);
+    let tail = shapes()[LAST].units() - 2;
+    for unit in [tail + joined.epoch() % 2, joined.epoch() % 2] {
+        let whole = rig.drives[LAST].unit(unit);
+        rig.drives[LAST].set_unit(unit, &[0; 4096]);
+        let mends = joined.damaged_metadata().unwrap();
+        assert!(mends.len() == 1 && !mends[0].unfinished, "{mends:?}");
+        rig.drives[LAST].set_unit(unit, &whole);
+    }
+    assert!(joined.damaged_metadata().unwrap().is_empty());
 }

@@ -2,7 +2,7 @@
 //! part of the caches kept, lost or torn, kills, drives that fail a step. `docs/layout.md`, "The model", says which step of it is which
 //! function.
 //!
-//! A store of two drives, with one table of one row. A drive is its superblocks, catalogue extents, and three chunks of two units. The
+//! A store of two drives, with one table of one row. A drive is its superblocks, catalogue extents, and three chunks of three units. The
 //! row's value is the number of the update that it had last. What was asked for and not acknowledged may come about or not; what was
 //! acknowledged, or shown after opening, stays.
 
@@ -12,8 +12,8 @@ use stateright::{Checker, Model, Property};
 
 const DRIVES: u8 = 2;
 const CHUNKS: u8 = 3;
-/// Units of a chunk: the log has one update in each, rows take the first.
-const UNITS: u8 = 2;
+/// Units of a chunk: the log has one update in each but the last, which is for the end unit; rows take the first.
+const UNITS: u8 = 3;
 
 /// Where a block lies on a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,12 +43,28 @@ enum Block {
         upto: u8,
         value: u8,
     },
-    /// An update, in the chunk that this commit allotted.
+    /// An update, in the chunk that this commit allotted, of which so many units were durable.
     Update {
         allotted: u8,
+        durable: u8,
         sequence: u8,
         value: u8,
     },
+    /// The end of a log: all units before it are durable.
+    End {
+        allotted: u8,
+        durable: u8,
+    },
+}
+
+impl Block {
+    /// Of a log's unit: the commit that allotted its chunk, and how many units were durable.
+    fn logged(&self) -> Option<(u8, u8)> {
+        match self {
+            Self::Update { allotted, durable, .. } | Self::End { allotted, durable } => Some((*allotted, *durable)),
+            _ => None,
+        }
+    }
 }
 
 type At = (u8, u8);
@@ -116,6 +132,8 @@ struct Process {
     /// Of the log of generation 0: units that count in its last chunk, whether that may be appended to, and the last number.
     units: u8,
     fresh: bool,
+    /// The last unit that a torn batch left behind them, to be cleared before anything is appended.
+    behind: Option<u8>,
     doubt: bool,
     sequence: u8,
     value: u8,
@@ -190,7 +208,8 @@ enum Flaw {
     SuperblockBeforeCatalogue,
     CommitBeforeData,
     CompactInPlace,
-    AppendAfterOpening,
+    NoClearing,
+    NoFlushOfClearing,
     AppendAfterFailure,
     AllotmentsAlike,
     GiveStandbyAway,
@@ -301,12 +320,20 @@ impl Protocol {
                 state.values += count;
                 let mut ops = Vec::new();
                 let mut now = process.clone();
-                if !now.fresh || now.units + count > UNITS {
+                if let (Some(behind), Some(entry)) = (now.behind.take(), first.log.last()) {
+                    if !self.is(Flaw::NoClearing) {
+                        let clear =
+                            |unit| Op::Write(entry.chunk.0, Place::Unit { chunk: entry.chunk.1, unit }, Block::Empty);
+                        ops.extend((now.units..=behind).map(clear));
+                        ops.extend((!self.is(Flaw::NoFlushOfClearing)).then_some(Op::Flush(entry.chunk.0)));
+                    }
+                    now.fresh = true;
+                }
+                if !now.fresh || now.units + count >= UNITS {
                     let chunk = self.free(&now.catalogue, None)?;
                     let last = now.units;
                     let sequence = now.sequence;
-                    let allotted;
-                    (ops, allotted) = self.commit(state, &now, Vec::new(), |catalogue, _, commit| {
+                    let (commit, allotted) = self.commit(state, &now, Vec::new(), |catalogue, _, commit| {
                         let log = &mut catalogue.generations[0].log;
                         if let Some(entry) = log.last_mut() {
                             entry.units = Some(last);
@@ -315,12 +342,14 @@ impl Protocol {
                         log.push(LogChunk { chunk, units: None, commit, first: sequence + 1 });
                     });
                     now = Process { units: 0, fresh: true, doubt: false, ..allotted };
+                    ops.extend(commit);
                     ops.push(Op::Allotted(now.clone()));
                 }
                 let entry = now.catalogue.generations[0].log.last()?.clone();
+                let (allotted, durable) = (entry.commit, now.units);
                 for value in values.clone() {
                     now.sequence += 1;
-                    let block = Block::Update { allotted: entry.commit, sequence: now.sequence, value };
+                    let block = Block::Update { allotted, durable, sequence: now.sequence, value };
                     let place = Place::Unit { chunk: entry.chunk.1, unit: now.units };
                     ops.push(Op::Write(entry.chunk.0, place, block));
                     (now.units, now.value) = (now.units + 1, value);
@@ -328,6 +357,8 @@ impl Protocol {
                 if !self.is(Flaw::NoFlushOfBatch) {
                     ops.push(Op::Flush(entry.chunk.0));
                 }
+                let end = Block::End { allotted, durable: now.units };
+                ops.push(Op::Write(entry.chunk.0, Place::Unit { chunk: entry.chunk.1, unit: now.units }, end));
                 ops.push(Op::Done(now));
                 // A crash may bring the first of them.
                 let change = |value| -> Change { Box::new(move |seen| Seen { value, ..seen }) };
@@ -350,7 +381,7 @@ impl Protocol {
                     (generation.chunk, generation.base) = (chunk, upto);
                     generation.log.clear();
                 });
-                ops.push(Op::Done(Process { units: 0, fresh: false, doubt: false, ..to }));
+                ops.push(Op::Done(Process { units: 0, fresh: false, behind: None, doubt: false, ..to }));
                 // It ends what was in doubt.
                 Some((ops, vec![Box::new(move |seen| Seen { value, ..seen })]))
             }
@@ -456,7 +487,7 @@ impl Protocol {
             phase(writes);
         }
         let first = catalogue.generations.first().ok_or("no generation")?;
-        let (sequence, value, units) = self.replay(drives, first)?;
+        let (sequence, value, units, behind) = self.replay(drives, first)?;
         let last = first.log.last();
         if let Some(open) = last.filter(|last| last.units.is_none() && units > 0 && !self.is(Flaw::NoFlushWhenOpened)) {
             ops.push(Op::Flush(open.chunk.0));
@@ -468,38 +499,50 @@ impl Protocol {
                 _ => return Err("a row is not what was written"),
             }
         }
-        let fresh = self.is(Flaw::AppendAfterOpening) && last.is_some_and(|last| last.units.is_none());
-        ops.push(Op::Done(Process { epoch, commit, catalogue, units, fresh, doubt: false, sequence, value }));
+        let is_open = last.is_some_and(|last| last.units.is_none());
+        let (fresh, behind) = (is_open && behind.is_none(), behind.filter(|_| is_open));
+        ops.push(Op::Done(Process { epoch, commit, catalogue, units, fresh, behind, doubt: false, sequence, value }));
         Ok(ops)
     }
 
-    /// `Volume::replay`: the last number, the row's value, and the units that count in the last chunk.
-    fn replay(&self, drives: &[Drive], generation: &Generation) -> Result<(u8, u8, u8), &'static str> {
+    /// `Volume::replay`: the last number, the row's value, the units that count in the last chunk, and the last one behind them that
+    /// its allotment wrote.
+    fn replay(&self, drives: &[Drive], generation: &Generation) -> Result<(u8, u8, u8, Option<u8>), &'static str> {
         let mut value =
             match drives[usize::from(generation.chunk.0)].read(Place::Unit { chunk: generation.chunk.1, unit: 0 }) {
                 Block::Row { value, .. } => *value,
                 _ => return Err("a row is not what was written"),
             };
-        let (mut sequence, mut counting) = (generation.base, 0);
+        let (mut sequence, mut counting, mut behind) = (generation.base, 0, None);
         for log in &generation.log {
             if log.first != sequence + 1 {
                 return Err("LogDamaged: a gap");
             }
-            counting = 0;
+            (counting, behind) = (0, None);
+            let mut torn = false;
             for unit in 0..log.units.unwrap_or(UNITS) {
-                match drives[usize::from(log.chunk.0)].read(Place::Unit { chunk: log.chunk.1, unit }) {
-                    Block::Update { allotted, sequence: number, value: new } if *allotted == log.commit => {
+                let block = drives[usize::from(log.chunk.0)].read(Place::Unit { chunk: log.chunk.1, unit });
+                let logged = block.logged().filter(|logged| logged.0 == log.commit);
+                match block {
+                    Block::Update { sequence: number, value: new, .. } if logged.is_some() && !torn => {
                         if *number != sequence + 1 {
                             return Err("LogDamaged: out of sequence");
                         }
                         (sequence, value, counting) = (*number, *new, unit + 1);
                     }
                     _ if log.units.is_some() => return Err("LogDamaged: a unit that counts is not intact"),
-                    _ => break,
+                    Block::End { .. } if logged.is_some() && !torn => torn = true,
+                    _ => {
+                        if logged.is_some_and(|(_, durable)| durable > counting) {
+                            return Err("LogDamaged: later ones are intact");
+                        }
+                        torn = true;
+                        behind = logged.map(|_| unit).or(behind);
+                    }
                 }
             }
         }
-        Ok((sequence, value, counting))
+        Ok((sequence, value, counting, behind))
     }
 
     fn cut(drive: &mut Drive, code: &mut u32) {
@@ -530,7 +573,7 @@ fn after_failure(flaw: Flaw, state: &State) -> Option<Process> {
         return None;
     }
     // A batch: nothing is appended behind it.
-    Some(Process { fresh: flaw == Flaw::AppendAfterFailure, doubt: true, ..process })
+    Some(Process { fresh: flaw == Flaw::AppendAfterFailure, behind: None, doubt: true, ..process })
 }
 
 impl Model for Protocol {
@@ -549,8 +592,17 @@ impl Model for Protocol {
             drive.durable.insert(Place::Catalogue { extent: 1 }, block);
         }
         drives[0].durable.insert(Place::Unit { chunk: 0, unit: 0 }, Block::Row { generation: 0, upto: 0, value: 0 });
-        let process =
-            Process { epoch: 1, commit: 0, catalogue, units: 0, fresh: false, doubt: false, sequence: 0, value: 0 };
+        let process = Process {
+            epoch: 1,
+            commit: 0,
+            catalogue,
+            units: 0,
+            fresh: false,
+            behind: None,
+            doubt: false,
+            sequence: 0,
+            value: 0,
+        };
         vec![State {
             drives,
             sure: seen(&process),
@@ -622,7 +674,8 @@ impl Model for Protocol {
                 Op::Allotted(process) => {
                     // What was in doubt has ended.
                     state.before.clear();
-                    let count = state.left.iter().filter(|op| matches!(op, Op::Write(..))).count() as u8;
+                    let is_update = |op: &&Op| matches!(op, Op::Write(_, _, Block::Update { .. }));
+                    let count = state.left.iter().filter(is_update).count() as u8;
                     let values = state.values + 1 - count..=state.values;
                     state.maybe = values.map(|value| Seen { value, ..state.sure }).collect();
                     state.process = Some(process);
@@ -756,7 +809,8 @@ fn every_flaw_is_found() {
         (Flaw::SuperblockBeforeCatalogue, shown, (1, 1, 0)),
         (Flaw::CommitBeforeData, shown, (2, 1, 0)),
         (Flaw::CompactInPlace, shown, (2, 1, 0)),
-        (Flaw::AppendAfterOpening, shown, (3, 3, 0)),
+        (Flaw::NoClearing, shown, (2, 2, 0)),
+        (Flaw::NoFlushOfClearing, shown, (2, 2, 0)),
         (Flaw::AppendAfterFailure, shown, (3, 1, 1)),
         (Flaw::AllotmentsAlike, shown, (4, 1, 0)),
         (Flaw::GiveStandbyAway, shown, (3, 1, 0)),

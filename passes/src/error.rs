@@ -74,6 +74,35 @@ pub enum PassError {
         /// The first of them, ten at most.
         first: Vec<String>,
     },
+    /// Rows in a file that are not those of this table in this store, or do not say whose they are.
+    #[error("{path} {what}; {remedy}")]
+    Foreign {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Rows in a file that were staged from rows which have changed since.
+    #[error("{path} is stale: {what}; begin the pass anew, or allow stale rows to overwrite what came since")]
+    Stale {
+        /// The file.
+        path: String,
+        /// What changed.
+        what: String,
+    },
+    /// Keys that updates created have no rank before a compaction.
+    #[error(
+        "table {table:?} has keys that updates created, which lie beside its rows until a compaction: compact first"
+    )]
+    Uncompacted {
+        /// The table.
+        table: String,
+    },
+    /// Somebody asked to stop.
+    #[error("stopped; nothing was changed")]
+    Stopped,
     /// Keys that cannot be made rows of.
     #[error("key {key} cannot become a row of table {table:?}: {reason}")]
     Uncreatable {

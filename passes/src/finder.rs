@@ -44,11 +44,26 @@ pub(crate) struct Found {
     pub listed: Option<Listed>,
 }
 
+/// The rows of a keyset in its order, each once.
+#[derive(Debug, Default)]
+pub(crate) struct InOrder {
+    pub keys: Vec<u64>,
+    pub ranks: Vec<u32>,
+    /// Keys that came before, and where the first of them stands.
+    pub duplicates: u64,
+    pub duplicate: Option<usize>,
+    /// Keys that the table does not have, and the first of them.
+    pub unknown: u64,
+    pub first_unknown: Vec<u64>,
+}
+
 /// The slots of a pass's rows, ascending, and their keys.
 pub(crate) type Listed = (Vec<u32>, Vec<u64>);
 
 /// Keys looked for at once.
 const BLOCK: usize = 1024;
+/// Unknown keys that an error names.
+const SHOWN: usize = 10;
 /// Keys that a thread more is worth.
 const ALONE: usize = 1 << 15;
 
@@ -143,6 +158,37 @@ impl Finder {
         }
         others.iter().for_each(|it| found.ranks.unite(&it.ranks));
         found.duplicates = (keyset.len() - found.ranks.len() - found.new.len()) as u64;
+        found
+    }
+
+    /// The rank of each key in the order of the keyset, or why that cannot be said.
+    pub(crate) fn find_in_order(&self, keyset: &Keyset) -> InOrder {
+        let (mut seen, mut slots) = (Bits::new(self.rows() as usize), [0; BLOCK]);
+        let mut found = InOrder { keys: Vec::with_capacity(keyset.len()), ..InOrder::default() };
+        found.ranks.reserve_exact(keyset.len());
+        for (first, keys) in (0..).step_by(BLOCK).zip(keyset.keys().chunks(BLOCK)) {
+            if let Known::Keys { index, .. } = &self.known {
+                index.slots(keys, slots.get_mut(..keys.len()).unwrap_or_default());
+            }
+            for (at, (&key, &slot)) in (first..).zip(keys.iter().zip(&slots)) {
+                match self.rank(key, slot, keyset.is_signed()) {
+                    Some(rank) if seen.insert(rank) => {
+                        found.ranks.push(rank);
+                        found.keys.push(key);
+                    }
+                    Some(_) => {
+                        found.duplicates += 1;
+                        found.duplicate.get_or_insert(at);
+                    }
+                    None => {
+                        found.unknown += 1;
+                        if found.first_unknown.len() < SHOWN && !found.first_unknown.contains(&key) {
+                            found.first_unknown.push(key);
+                        }
+                    }
+                }
+            }
+        }
         found
     }
 

@@ -45,6 +45,26 @@ impl Passes {
     /// Writes the rows that were changed since the mark to `rows`, `.safetensors` or `.npy`, and whose they are, in the same order, to
     /// `keys`, `.npy`; without that, into `rows` too, which is a `.safetensors` file then, as a tensor called as the table and `.keys`. Everything that was
     /// finished is made durable before. Each file appears when it is whole; first the keys. Existing files are refused, unless `force`.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_passes::*;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut passes = Passes::open(&store, "user", PassOptions::staged(64 << 10))?;
+    /// let pass = passes.stage(&Keyset::new(vec![5, 6]))?;
+    /// passes.finish(pass, &[1; 32])?;
+    /// let written = passes.incremental(&dir.path().join("delta.safetensors"), None, Part::Vector, false)?;
+    /// assert_eq!((written.rows, written.dim), (2, 4));
+    /// passes.mark()?;                                          // the next one is of what changes from now on
+    /// assert_eq!(passes.touched(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn incremental(
         &mut self,
         rows: &Path,

@@ -6,9 +6,11 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use warprow_formats::{NewFile, directory, refuse_special};
+use warprow_formats::{Held, NewFile, directory, refuse_special};
 
 use crate::PassError;
+use crate::bits::Bits;
+use crate::finder::Finder;
 
 const MAGIC: [u8; 8] = *b"\x89WRPASS\n";
 const VERSION: u32 = 2;
@@ -25,6 +27,8 @@ const KEYS: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
+    /// Nobody is to write over it meanwhile.
+    _held: Held,
     path: String,
     /// Where the last whole record ends.
     end: u64,
@@ -50,6 +54,23 @@ impl Record {
 }
 
 impl Journal {
+    /// Opens the journal of a table whose rows `finder` finds, or makes it: which rows it has, and how many of its keys the table does not
+    /// have.
+    pub(crate) fn of_table(path: &Path, table: &str, finder: &Finder) -> Result<(Self, Bits, usize), PassError> {
+        let (mut journal, records) = Self::open(path, table)?;
+        let find = |records: &[Record]| {
+            let keys = records.iter().flat_map(|it| it.keys.iter().copied()).collect();
+            finder.find(&finder.keyset(keys), 1)
+        };
+        let found = find(&records);
+        let dropped = found.new.len();
+        let touched = match found.new.is_empty() {
+            true => found.ranks,
+            false => find(&journal.without(records, &found.new.into_iter().collect())?).ranks,
+        };
+        Ok((journal, touched, dropped))
+    }
+
     /// Opens it, or makes it, with what it has. What a power cut tore at its end is cut off: the commit that it was for did
     /// not come about. Damage before that is an error: the keys there are wanted.
     pub(crate) fn open(path: &Path, table: &str) -> Result<(Self, Vec<Record>), PassError> {
@@ -68,6 +89,11 @@ impl Journal {
         }
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let mut file = opened.map_err(failed("cannot be opened"))?;
+        // What has come in its place since may have no end.
+        if !file.metadata().map_err(failed("cannot be looked at"))?.is_file() {
+            return Err(unused("it is no regular file".into()));
+        }
+        let held = Held::new(&file);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("cannot be read"))?;
         let (mut records, mut valid, mark);
@@ -103,7 +129,7 @@ impl Journal {
         };
         settle().map_err(failed("cannot be written"))?;
         let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
-        Ok((Self { file, path: name, end: valid as u64, longer: false, mark, last }, records))
+        Ok((Self { file, _held: held, path: name, end: valid as u64, longer: false, mark, last }, records))
     }
 
     /// Leaves out what was noted for commits that did not come about, by the keys that the table does not have: `absent`. A pass created them,

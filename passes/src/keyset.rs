@@ -6,6 +6,17 @@ use std::sync::Arc;
 use warprow_traces::{FormatError, Trace, TraceSpec};
 
 /// The keys of a pass, in any order. One that comes twice counts once. A clone shares them, costs nothing, and is known to be equal at once.
+///
+/// ```
+/// use warprow_passes::Keyset;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("day0.u64");
+/// std::fs::write(&path, [7u64, 1 << 40].map(u64::to_le_bytes).concat())?;
+/// let keyset = Keyset::read(&path.display().to_string().parse()?)?;
+/// assert_eq!(keyset.keys(), [7, 1 << 40]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyset {
     keys: Arc<Vec<u64>>,

@@ -35,6 +35,7 @@ mod arena;
 mod bits;
 mod cache;
 mod error;
+mod files;
 mod finder;
 mod gpu;
 mod grow;
@@ -46,6 +47,7 @@ mod pass;
 mod passes;
 
 pub use error::PassError;
+pub use files::{Begun, CommitOptions, Committed, Origin, Progress, Watch, begin, commit};
 pub use incremental::{Incremental, Part};
 pub use keyset::Keyset;
 pub use options::{CacheOptions, Mode, NewKeys, NewRow, PassOptions};

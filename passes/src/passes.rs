@@ -11,12 +11,32 @@ use crate::arena::Arena;
 use crate::bits::Bits;
 use crate::cache::{Cache, Planned};
 use crate::finder::{Finder, Found, Listed};
-use crate::journal::{Journal, Record};
+use crate::journal::Journal;
 use crate::options::{CacheOptions, Mode, NewKeys, PassOptions};
 use crate::pass::{Pass, StageReport};
 use crate::{Keyset, PassError};
 
 /// Passes over one table of a store. Nobody else changes the table meanwhile.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_passes::*;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// let mut passes = Passes::open(&store, "user", PassOptions::staged(64 << 10))?;
+/// let pass = passes.stage(&Keyset::new(vec![5, 6]))?;
+/// let mut rows = vec![0; pass.bytes()];
+/// pass.read(&mut rows)?;
+/// assert_eq!(rows[..4], 20.0f32.to_le_bytes());
+/// rows.fill(0);
+/// passes.finish(pass, &rows)?;                             // all of the pass is durable, or nothing of it
+/// assert_eq!((passes.finished(), passes.touched()), (1, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Passes {
     pub(crate) store: Store,
@@ -141,22 +161,11 @@ impl Passes {
                 (cache, room.min(most))
             }
         };
-        let journal = options.journal.as_deref().map(|path| Journal::open(path, &table.name)).transpose()?;
-        let (mut touched, mut dropped) = (Bits::new(rows), 0);
-        let journal = match journal {
-            None => None,
-            Some((mut journal, records)) => {
-                let find = |records: &[Record]| {
-                    let keys = records.iter().flat_map(|it| it.keys.iter().copied()).collect();
-                    finder.find(&finder.keyset(keys), 1)
-                };
-                let found = find(&records);
-                dropped = found.new.len();
-                touched = match found.new.is_empty() {
-                    true => found.ranks,
-                    false => find(&journal.without(records, &found.new.into_iter().collect())?).ranks,
-                };
-                Some(journal)
+        let (journal, touched, dropped) = match options.journal.as_deref() {
+            None => (None, Bits::new(rows), 0),
+            Some(path) => {
+                let (journal, touched, dropped) = Journal::of_table(path, &table.name, &finder)?;
+                (Some(journal), touched, dropped)
             }
         };
         let finished = journal.as_ref().map_or(0, Journal::last);

@@ -1,24 +1,34 @@
 //! How well the past would have been foreseen.
 //!
 //! What is learnt from part of a trace and tested on the next tells of one such step. The steps before it are there to be tested
-//! as well, while the ids are counted: the rows that would have been in memory are noted, and looked for in what comes next.
+//! as well, while the ids are counted: the rows that would have been in memory are noted, and looked for in what comes next, and in
+//! what comes later. So each step tells what is lost at once, and by how much more as time goes by.
 
 use crate::budget::{Heat, allocate};
 use crate::frequent::Frequent;
 use crate::order::{Class, Counts};
+use crate::plan::{COVERAGE, Interval, MEASURED};
 use crate::planner::Planner;
 use crate::replay::{Sample, ratio};
 use crate::trace::Bags;
 
-/// Steps before the last, at most.
-const STEPS: u64 = 4;
-/// How likely it may be that a change of what is hot is larger than stated.
-const UNLIKELY: f64 = 0.01;
+/// Steps, at most.
+const STEPS: u64 = 5;
+/// How likely it may be that a change of what is hot is larger than its part of the interval.
+const UNLIKELY: f64 = 0.05;
 /// Standard errors for that.
-const ERRORS: f64 = 2.58;
+const ERRORS: f64 = 1.645;
+/// By so much the 95% quantile of Student's distribution with 1, 2 and 3 degrees of freedom is larger than that with 3: steps that are fewer
+/// tell less of how much they differ. With 3 and 4 is how the widths below were calibrated.
+const FEW_STEPS: [f64; 3] = [2.683, 1.241, 1.0];
+/// How far an interval reaches below and above its middle, in units of what the steps tell, so that of unseen traces [`COVERAGE`] and more lie
+/// inside: further below, for what is hot changes at once, and becomes known slowly. Measured by `plan/tests/coverage.rs`, for stretches as long
+/// as the part held out, and for one as long as the trace.
+const WIDTH: (f64, f64) = (1.6, 1.2);
+const WIDTH_TRACE: (f64, f64) = (1.5, 1.1);
 
 /// What becomes of the share of ids in memory.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hit {
     /// As it is to be expected.
     pub rate: f64,
@@ -26,6 +36,8 @@ pub(crate) struct Hit {
     pub error: f64,
     /// Of that, by how much because what is looked up changes.
     pub drift: f64,
+    /// Where it will be, of the next stretches.
+    pub intervals: Vec<Interval>,
 }
 
 /// Steps tested while ids are counted.
@@ -33,24 +45,27 @@ pub(crate) struct Backtest<'p> {
     planner: &'p Planner<'p>,
     /// Where steps begin, and the last ends.
     bounds: Vec<u64>,
-    /// The step under way: what is in memory.
-    memory: Option<Vec<Memory>>,
-    step: Step,
-    done: Vec<Step>,
+    /// Queries of a step.
+    each: u64,
+    /// The steps so far.
+    steps: Vec<Step>,
 }
 
-/// What was expected of a step, and what happened.
-#[derive(Debug, Clone, Copy, Default)]
+/// What was learnt before a step, and what happened in it and later.
 struct Step {
+    /// What is in memory.
+    memory: Vec<Memory>,
+    /// The share of ids that was expected there.
     foresight: f64,
-    ids: u64,
-    hits: f64,
+    /// Ids, and those in memory, of this step and of each later one.
+    found: Vec<(u64, f64)>,
 }
 
 impl Step {
-    /// The share of ids that was expected in memory, and was not there.
-    fn lost(&self) -> f64 {
-        self.foresight - self.hits / self.ids.max(1) as f64
+    /// The share of ids that was expected in memory, and was not there: in this step, and in each later one.
+    fn lost(&self) -> impl Iterator<Item = f64> + '_ {
+        let found = self.found.iter().filter(|(ids, _)| *ids > 0);
+        found.map(|&(ids, hits)| self.foresight - hits / ids as f64)
     }
 }
 
@@ -60,12 +75,12 @@ impl<'p> Backtest<'p> {
         // What is learnt before the first has to be as long as a step.
         let steps = (end / each.max(1)).saturating_sub(1).min(STEPS);
         let bounds = (0..=steps).rev().map(|step| end - step * each).collect();
-        Self { planner, bounds, memory: None, step: Step::default(), done: Vec::new() }
+        Self { planner, bounds, each, steps: Vec::new() }
     }
 
     /// No step.
     pub(crate) fn none(planner: &'p Planner<'p>) -> Self {
-        Self { planner, bounds: Vec::new(), memory: None, step: Step::default(), done: Vec::new() }
+        Self { planner, bounds: Vec::new(), each: 0, steps: Vec::new() }
     }
 
     /// Queries to be counted at a time: `most`, or as few as a step needs to begin about where it should.
@@ -78,48 +93,68 @@ impl<'p> Backtest<'p> {
     pub(crate) fn look(&mut self, first: u64, counts: &[Counts], bags: &[Bags]) {
         if self.bounds.first().is_some_and(|&bound| first >= bound) && self.bounds.len() > 1 {
             self.bounds.remove(0);
-            self.end();
             let classes: Vec<Vec<Class>> = counts.iter().map(Counts::classes).collect();
             let heats = classes.iter().zip(self.planner.shapes).zip(&self.planner.in_memory);
             let heats: Vec<Heat<'_>> =
                 heats.map(|((classes, shape), &row_bytes)| Heat { classes, rows: shape.rows, row_bytes }).collect();
-            self.step.foresight = self.planner.foresight(&heats);
+            let foresight = self.planner.foresight(&heats);
             let hot = allocate(&heats, self.planner.budgets).hot;
             let memory = counts.iter().zip(&heats).zip(hot).map(|((counts, heat), hot)| Memory::new(counts, heat, hot));
-            self.memory = Some(memory.collect());
+            self.steps.push(Step { memory: memory.collect(), foresight, found: Vec::new() });
+            self.steps.iter_mut().for_each(|step| step.found.push((0, 0.0)));
         }
-        for (memory, bags) in self.memory.iter().flatten().zip(bags) {
-            for &id in &bags.ids {
-                if let Some(share) = memory.share(id) {
-                    self.step.ids += 1;
-                    self.step.hits += share;
+        for Step { memory, found, .. } in &mut self.steps {
+            let Some(found) = found.last_mut() else { continue };
+            for (memory, bags) in memory.iter().zip(bags) {
+                for &id in &bags.ids {
+                    if let Some(share) = memory.share(id) {
+                        *found = (found.0 + 1, found.1 + share);
+                    }
                 }
             }
         }
     }
 
-    fn end(&mut self) {
-        let step = std::mem::take(&mut self.step);
-        self.done.extend((self.memory.take().is_some() && step.ids > 0).then_some(step));
-    }
-
     /// What to expect after all, of which leaving one out says `later`, where rows are as hot as `heats` say: by the steps, and by `parts` of
-    /// the last one, of which it said `foresight`.
-    pub(crate) fn judge(mut self, foresight: f64, later: f64, heats: &[Heat<'_>], parts: &[Sample]) -> Hit {
-        self.end();
+    /// the last one. The trace has `queries` queries.
+    pub(crate) fn judge(&self, later: f64, queries: u64, heats: &[Heat<'_>], parts: &[Sample]) -> Hit {
         let of_parts = parts.iter().map(|part| ((part.ids - part.ids_ssd) as f64, part.ids as f64));
-        let (last, sampling) = ratio(of_parts);
-        let lost: Vec<f64> = self.done.iter().map(Step::lost).chain([foresight - last]).collect();
-        let count = lost.len() as f64;
-        let mean = lost.iter().sum::<f64>() / count;
-        let variance = lost.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+        let sampling = ratio(of_parts).1;
+        // At once, and from one step to the next.
+        let lost: Vec<f64> = self.steps.iter().filter_map(|step| step.lost().next()).collect();
+        let more: Vec<f64> =
+            self.steps.iter().flat_map(|step| step.lost().zip(step.lost().skip(1))).map(|(a, b)| b - a).collect();
+        let mean = |of: &[f64]| of.iter().sum::<f64>() / (of.len() as f64).max(1.0);
+        let (average, slope, count) = (mean(&lost), mean(&more), lost.len() as f64);
+        // The last is the likest, all together are the surest.
+        let at_once = (average + lost.last().copied().unwrap_or(average)) / 2.0;
+        let variance = lost.iter().map(|it| (it - average).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+        let few = FEW_STEPS.get(lost.len().saturating_sub(2)).or(FEW_STEPS.last()).copied().unwrap_or(1.0);
+        let steps = match lost.len() {
+            // Nothing to compare with: what was lost may as well not be, or twice.
+            0 | 1 => few * at_once.abs(),
+            _ => few * variance.sqrt(),
+        };
         // The next step is one more of the kind.
-        let steps = 2.0 * (variance * (1.0 + 1.0 / count)).sqrt();
+        let again = 1.0 + 1.0 / count.max(1.0);
         let hot = allocate(heats, self.planner.budgets).hot;
-        let drift = steps.max(turnover(heats, &hot, mean));
-        // More to learn from does no harm.
-        let rate = (last + (later - foresight).max(0.0)).min(1.0);
-        Hit { rate, error: drift.max(2.0 * sampling), drift }
+        let interval = |ahead: u64, (below, above): (f64, f64), measured: f64| {
+            // On the average of so many steps.
+            let behind = (ahead as f64 / self.each.max(1) as f64 - 1.0).max(0.0) / 2.0;
+            let lost = at_once + slope.max(0.0) * behind;
+            let turnover = turnover(heats, &hot, lost.max(average)) / 2.0;
+            let parts = [steps * again.sqrt(), turnover, slope.abs() * behind, lost.abs() / 10.0];
+            let drift = parts.iter().map(|it| it * it).sum::<f64>();
+            let unit = (drift + sampling * sampling * again).sqrt();
+            let rate = (later - lost).clamp(0.0, 1.0);
+            let (low, high) = ((rate - below * unit).max(0.0), (rate + above * unit).min(1.0));
+            let interval = Interval { queries: ahead, coverage: COVERAGE, measured, low, high };
+            let width = (below + above) / 2.0;
+            (rate, width * unit, width * drift.sqrt(), interval)
+        };
+        let (rate, error, drift, next) = interval(self.each, WIDTH, MEASURED[0]);
+        let (.., trace) = interval(queries, WIDTH_TRACE, MEASURED[1]);
+        Hit { rate, error, drift, intervals: vec![next, trace] }
     }
 }
 

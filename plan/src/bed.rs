@@ -97,14 +97,14 @@ impl Bed {
     /// Prepares look-ups with so many bytes of rows in DRAM.
     fn slot(&self, store: &Store, dram: u64) -> Result<Slot, PlanError> {
         let host = store.attach_host(HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
-        let options = PlanOptions::default().with_max(BATCH as u32, BATCH);
+        let options = PlanOptions::default().with_max(BATCH, BATCH);
         let plan = host.plan(&[Feature::new("f", "t")], options).map_err(|error| fail(&error))?;
         plan.slot().map_err(|error| fail(&error))
     }
 
     fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, PlanError> {
         let mut out = Output::new(Rows::F32(rows), self.dim as usize);
-        slot.lookup(&Batch::new(ids, ids.len() as u32), &mut out).map_err(|error| fail(&error))
+        slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
 
     fn output(&self) -> Vec<f32> {

@@ -62,6 +62,8 @@ pub enum PlanError {
         id: i64,
         /// The number of its query, from 0.
         query: u64,
+        /// All tables of which the trace has ids past their rows, as keys are.
+        sparse: Vec<String>,
     },
     /// A trace has more keys than its table can have.
     #[error("the trace of table {table:?} has {different} different keys, the table only {rows} rows")]
@@ -140,6 +142,10 @@ impl PlanError {
             Self::Changed { .. } => "let nobody write to the trace meanwhile",
             Self::Uneven { .. } => "give traces of the same queries",
             Self::TooShort { .. } => "give a longer trace",
+            Self::IdsOutside { sparse, .. } if !sparse.is_empty() => {
+                "if these are keys, any numbers of 64 bits, plan for a table that is looked up by keys; else give the table that the \
+                 trace is of"
+            }
             Self::IdsOutside { .. } | Self::KeysOutside { .. } => {
                 "give the table that the trace is of, or allow missing ids (--allow-missing)"
             }

@@ -25,7 +25,7 @@ const WAITING: f64 = 0.4;
 
 impl Planner<'_> {
     /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
-    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: Hit) -> Expected {
+    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: &Hit) -> Expected {
         let total = replay.total();
         let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
         let share = |count: u64| count as f64 / total.ids.max(1) as f64;
@@ -63,6 +63,7 @@ impl Planner<'_> {
             ssd: 1.0 - better,
             error: memory.error,
             drift: memory.drift,
+            intervals: memory.intervals.clone(),
             ids: of(total.ids),
             rows_ssd: of(total.rows_ssd) * cold,
             commands,

@@ -4,10 +4,12 @@
 //! ids in the order of their ranks, as far as the trace spoke of them; the others follow in the order of their ids.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use warprow_formats::open_regular;
 use warprow_layout::Ranks;
 
 use crate::PlanError;
@@ -46,7 +48,13 @@ impl PlanFile {
     pub fn read(path: &Path) -> Result<Self, PlanError> {
         let name = path.display().to_string();
         let fail = |reason: String| PlanError::File { path: name.clone(), reason };
-        let bytes = std::fs::read(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
+        // A pipe would have it wait.
+        let mut file = open_regular(path).map_err(|error| match error.io_error() {
+            Some(error) => fail(format!("cannot be read: {error}")),
+            None => fail(error.what),
+        })?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| fail(format!("cannot be read: {error}")))?;
         Self::decode(&name, bytes)
     }
 

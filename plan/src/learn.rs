@@ -43,17 +43,23 @@ impl Planner<'_> {
                 for (at, &id) in missing {
                     let found = outside.get_or_insert_with(|| {
                         let query = first + bags.ends.partition_point(|&end| end as usize <= at) as u64;
-                        Outside { id, query, count: 0 }
+                        Outside { id, query, count: 0, largest: id }
                     });
                     found.count += 1;
+                    found.largest = found.largest.max(id);
                 }
             }
             told.at(first)
         })?;
         let first = outside.iter().enumerate().find_map(|(at, it)| Some((at, it.as_ref()?)));
-        if let Some((at, outside)) = first.filter(|_| !self.options.allow_missing) {
+        if let Some((at, outside_first)) = first.filter(|_| !self.options.allow_missing) {
             let (table, rows) = self.shapes.get(at).map_or((String::new(), 0), |it| (it.name.clone(), it.rows));
-            let Outside { id, query, count } = *outside;
+            let Outside { id, query, count, .. } = *outside_first;
+            let is_sparse = |(it, shape): &(&Option<Outside>, &TableShape)| {
+                it.as_ref().is_some_and(|it| u64::try_from(it.largest).is_ok_and(|largest| largest >= shape.rows))
+            };
+            let sparse =
+                outside.iter().zip(self.shapes).filter(is_sparse).map(|(_, shape)| shape.name.clone()).collect();
             return Err(PlanError::IdsOutside {
                 table,
                 rows,
@@ -61,6 +67,7 @@ impl Planner<'_> {
                 ids: ids.get(at).copied().unwrap_or(0),
                 id,
                 query,
+                sparse,
             });
         }
         for (counts, shape) in counts.iter().zip(self.shapes) {
@@ -85,6 +92,7 @@ struct Outside {
     id: i64,
     query: u64,
     count: u64,
+    largest: i64,
 }
 
 /// What counting found.

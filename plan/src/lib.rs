@@ -1,5 +1,29 @@
 //! What of each table goes to GPU memory, DRAM and drives, and what look-ups then cost: planned by a trace, and tested on the
 //! part of it that nothing was learnt from. `docs/plan.md` has the model.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use warprow_plan::trace::{Bags, Recorded, Trace};
+//! use warprow_plan::{Budgets, Options, TableShape, plan};
+//! use warprow_store::DType;
+//!
+//! // 2,000 queries of two ids each: one of the ten hottest rows, and one of all.
+//! let mut bags = Bags::default();
+//! for query in 0..2000 {
+//!     bags.ids.extend([query % 10, query * 7919 % 5000]);
+//!     bags.end_query();
+//! }
+//! let source = Box::new(Recorded::new(&bags, 0..2000));
+//! let mut trace = Trace::new(vec![(vec!["user".to_owned()], source)])?;
+//! let tables = [TableShape { name: "user".to_owned(), rows: 5000, dim: 16, dtype: DType::F32, index_bytes: None }];
+//! // Memory for 100 rows of 64 bytes.
+//! let options = Options { budgets: Budgets { hbm: 0, dram: 6400 }, batch: 64, ..Options::default() };
+//! let planned = plan(&tables, &mut trace, &options, &mut |_| ControlFlow::Continue(()))?;
+//! assert_eq!(planned.plan.tables[0].dram_rows, 100);
+//! let in_memory = planned.plan.expected.dram;
+//! assert!((0.5..0.6).contains(&in_memory), "half of the ids and a few more: {in_memory}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod backtest;
@@ -34,7 +58,9 @@ pub use group::Pairs;
 pub use lookup::{Took, Work, look_up};
 pub use options::{GroupRows, Options, TableShape};
 pub use order::{Class, Counts, Order, ranks_of};
-pub use plan::{Bound, Expected, Grouping, Plan, Planned, Point, Rate, TablePlan, TraceSummary};
+pub use plan::{
+    Bound, COVERAGE, Expected, Grouping, Interval, MEASURED, Plan, Planned, Point, Rate, TablePlan, TraceSummary,
+};
 pub use planner::plan;
 pub use progress::{Progress, Watch};
 pub use replay::{Kept, Placed, Replay, Sample};

@@ -117,11 +117,15 @@ pub struct Expected {
     pub dram: f64,
     /// On drives.
     pub ssd: f64,
-    /// By how much the share in memory may be another: by how much parts of what was held out differ, by how much what was foreseen earlier
-    /// in the trace differed from what came, and by what the hottest rows take, as far as rows cease to be hot.
+    /// Half of the first of [`intervals`](Self::intervals), before it was cut to what a share can be.
     pub error: f64,
     /// Of that, by how much because what is looked up changes.
     pub drift: f64,
+    /// Where the share in memory will be: of the queries that follow the trace, as many as were held out, and as many as the trace has. By how
+    /// much parts of what was held out differ, by how much what was foreseen earlier in the trace differed from what came at once and
+    /// later, and by what the hottest rows take, as far as rows cease to be hot.
+    #[serde(default)]
+    pub intervals: Vec<Interval>,
     /// Ids of a look-up.
     pub ids: f64,
     /// Different rows of a look-up on drives.
@@ -142,6 +146,28 @@ pub struct Expected {
     pub waited: f64,
     /// What look-ups wait for.
     pub bound: Bound,
+}
+
+/// The share of unseen traces that an [`Interval`] is made to hold.
+pub const COVERAGE: f64 = 0.9;
+
+/// The coverage that was measured, as the mean of all sources: of intervals for as many queries as were held out, and for as many as the trace
+/// has. `plan/tests/coverage.rs` measures it, `docs/plan.md` has it by source.
+pub const MEASURED: [f64; 2] = [0.946, 0.971];
+
+/// Where the share of ids in memory will be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Of so many queries that follow the trace.
+    pub queries: u64,
+    /// For this share of traces that were not seen.
+    pub coverage: f64,
+    /// For this share it was so, of the mean of the sources that it was measured on ([`MEASURED`]).
+    pub measured: f64,
+    /// The least.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
 }
 
 /// What look-ups wait for.

@@ -120,8 +120,7 @@ impl<'a> Planner<'a> {
         let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
         let batch = u64::from(options.batch).min(held_out);
 
-        let mut backtest = Backtest::new(self, learnt.end, held_out);
-        let (orders, _) = self.orders(trace, learnt.clone(), "learning", &mut backtest, watch)?;
+        let (orders, _) = self.orders(trace, learnt.clone(), "learning", &mut Backtest::none(self), watch)?;
         let allocation = self.allocate(&orders)?;
         let grouped = self.group(&orders, &allocation, trace, learnt, watch)?;
 
@@ -158,9 +157,9 @@ impl<'a> Planner<'a> {
         let applied: Vec<bool> = judged.iter().map(|it| it.is_some_and(|it| it.applied)).collect();
 
         // What is loaded is learnt from all of the trace.
-        let (all, missing) = self.orders(trace, 0..queries, "counting", &mut Backtest::none(self), watch)?;
+        let mut backtest = Backtest::new(self, queries, held_out);
+        let (all, missing) = self.orders(trace, 0..queries, "counting", &mut backtest, watch)?;
         let final_allocation = self.allocate(&all)?;
-        let foresight = self.foresight(&self.heats(&orders));
         let later = self.foresight(&self.heats(&all));
         let mut final_orders = all;
         if applied.contains(&true)
@@ -194,8 +193,8 @@ impl<'a> Planner<'a> {
         if chosen.total().ids == 0 {
             return Err(PlanError::NothingInTables);
         }
-        let hit = backtest.judge(foresight, later, &self.heats(&final_orders), chosen.parts());
-        let expected = self.expect(&chosen, &allocation.hot, hit);
+        let hit = backtest.judge(later, queries, &self.heats(&final_orders), chosen.parts());
+        let expected = self.expect(&chosen, &allocation.hot, &hit);
         let curve = self.curve(&chosen, &orders, &expected);
         let tables = (self.shapes.iter().zip(&final_orders).zip(&missing.errors).zip(judged).enumerate())
             .map(|(at, (((shape, order), &count_error), grouping))| {

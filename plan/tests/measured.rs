@@ -113,8 +113,7 @@ impl Case {
         let ids_of =
             |batch: &Range<usize>| batch.clone().flat_map(|it| self.bags.query(it)).copied().collect::<Vec<i64>>();
         let most = batches.iter().map(|batch| ids_of(batch).len()).max().unwrap();
-        let host_plan =
-            host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(most as u32, most)).unwrap();
+        let host_plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(most, most)).unwrap();
         let mut slot = host_plan.slot().unwrap();
         let (mut rows, mut did) = (vec![0f32; most * shape.dim as usize], Did::default());
         for batch in &batches {
@@ -123,7 +122,7 @@ impl Case {
             rows.fill(f32::NAN);
             let out = &mut Output::new(Rows::F32(rows), shape.dim as usize);
             let began = clock.now();
-            let report = slot.lookup(&Batch::new(&ids, ids.len() as u32), out).unwrap();
+            let report = slot.lookup(&Batch::new(&ids, ids.len()), out).unwrap();
             did.time += clock.now() - began;
             did.lookups += 1;
             let bytes: Vec<u8> = rows.iter().flat_map(|it| it.to_le_bytes()).collect();

@@ -46,6 +46,20 @@ impl BuildError {
 }
 
 /// Builds a [`SoftController`]; begun by [`SoftController::builder`].
+///
+/// ```
+/// use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
+///
+/// let drive = SoftController::builder()
+///     .name("faulty")
+///     .serial("S1")
+///     .namespace(Namespace::new(Ram::new(16 << 20)?))
+///     .build()?;
+/// // The next command that it takes is never answered.
+/// let rule = drive.faults().inject(Rule::new(Fault::Drop));
+/// assert_eq!(drive.faults().fired(rule), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Builder {
     config: Config,

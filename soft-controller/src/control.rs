@@ -111,6 +111,7 @@ impl Control {
             shard.io.namespaces.clone_from(&views);
             shard.burst = self.features.burst();
             shard.prefetch = shard.io.prefetches();
+            shard.depth = shard.io.depth();
             shard.direct = !core.config.holds_commands() && !shard.io.has_engines();
             shard.running = running;
             shard.resolve();

@@ -23,6 +23,22 @@ use crate::workers;
 use crate::write_cache::Cut;
 
 /// An NVMe controller in this process.
+///
+/// ```
+/// use warprow_dma::Function;
+/// use warprow_soft_controller::{Namespace, Ram, SoftController};
+///
+/// // Two namespaces, of which the second has LBAs of 4096 bytes.
+/// let drive = SoftController::builder()
+///     .name("example")
+///     .namespace(Namespace::new(Ram::new(16 << 20)?))
+///     .namespace(Namespace::new(Ram::new(16 << 20)?).lba(4096))
+///     .build()?;
+/// assert_eq!(drive.name(), "example");
+/// // CSTS.RDY: nobody has enabled it yet.
+/// assert_eq!(drive.read_u32(0x1c)? & 1, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SoftController {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,

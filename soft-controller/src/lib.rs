@@ -18,6 +18,7 @@ mod admin;
 mod announce;
 mod backing;
 mod builder;
+mod cold;
 mod config;
 mod control;
 mod controller;
@@ -33,6 +34,7 @@ mod parker;
 mod prp;
 mod queue;
 mod registers;
+mod regular;
 mod shard;
 mod timing;
 mod uri;
@@ -40,7 +42,9 @@ mod watch;
 mod workers;
 mod write_cache;
 
-pub use backing::{Backing, Block, Direct, Engine, File, MediaError, Null, Operation, Piece, Procedural, Ram};
+pub use backing::{
+    Backing, Block, Direct, Engine, File, MediaError, Null, Operation, Piece, Procedural, Ram, will_need,
+};
 pub use builder::{BuildError, Builder};
 pub use controller::SoftController;
 pub use core::Progress;
@@ -48,7 +52,8 @@ pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId, Switch};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};
+pub use regular::open_regular;
 pub use timing::{Placement, Profile, Rehearsal, Timing};
-pub use uri::{DriveUri, Store, UriError};
+pub use uri::{DriveUri, Held, Holder, InUse, Store, UriError, hold, in_use};
 pub use watch::Watched;
 pub use write_cache::Cut;

@@ -129,6 +129,20 @@ impl Io {
         self.namespaces.iter().flatten().any(|view| view.backing.prefetches())
     }
 
+    /// Tells the backing of a command that will be executed, for a disk to begin with it.
+    pub(crate) fn will_need(&self, sqe: &[u64; 8]) {
+        if sqe[0] as u8 == NvmOpcode::READ.0
+            && let Ok((view, offset, len)) = locate(&self.namespaces, sqe)
+        {
+            view.backing.will_need(offset, len);
+        }
+    }
+
+    /// Of how many commands at most; 0 if that helps none.
+    pub(crate) fn depth(&self) -> u32 {
+        self.namespaces.iter().flatten().map(|view| view.backing.depth()).max().unwrap_or(0)
+    }
+
     /// Adds the engine of the next namespace.
     pub(crate) fn add_engine(&mut self, engine: Option<Box<dyn Engine>>) {
         self.engines.push(engine);

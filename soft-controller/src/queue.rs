@@ -32,6 +32,8 @@ pub(crate) struct Sq {
     pub(crate) cq: usize,
     /// Commands that were fetched and whose completion was not posted.
     pub(crate) inflight: u32,
+    /// Commands from the next one on that their backing was told of.
+    announced: u32,
 }
 
 /// The value of a doorbell that its queue cannot have (NVMe Base 2.0, 5.2 "Invalid Doorbell Write Value"; NVMe 1.4,
@@ -41,7 +43,7 @@ pub(crate) struct InvalidDoorbell;
 
 impl Sq {
     pub(crate) fn new(id: u16, iova: u64, size: u32, doorbell: usize, cqid: u16) -> Self {
-        Self { id, iova, size, head: 0, tail: 0, doorbell, ring: None, cqid, cq: 0, inflight: 0 }
+        Self { id, iova, size, head: 0, tail: 0, doorbell, ring: None, cqid, cq: 0, inflight: 0, announced: 0 }
     }
 
     /// Looks the ring's memory up again after mappings have changed.
@@ -94,6 +96,20 @@ impl Sq {
         let index = self.head + ahead;
         let index = if index < self.size { index } else { index - self.size };
         Some(ring.memory.load_words::<8>(ring.offset + index as usize * SQE_BYTES).map(u64::from_le))
+    }
+
+    /// Calls `tell` with those of the next `depth` waiting commands that it has not heard of, in their order.
+    pub(crate) fn announce(&mut self, doorbells: &DmaMemory, depth: u32, mut tell: impl FnMut(&[u64; 8])) {
+        // Of an invalid doorbell whoever fetches tells.
+        let until = self.waiting(doorbells).unwrap_or(0).min(depth);
+        (self.announced..until).filter_map(|ahead| self.peek(ahead)).for_each(|sqe| tell(&sqe));
+        self.announced = self.announced.max(until);
+    }
+
+    /// Some commands were fetched since they were announced.
+    #[inline]
+    pub(crate) fn fetched(&mut self, commands: u32) {
+        self.announced = self.announced.saturating_sub(commands);
     }
 
     #[inline]

@@ -4,9 +4,10 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use warprow_spec::async_event::ErrorEvent;
-use warprow_spec::{DataTransfer, Sqe, Status, StatusCode};
+use warprow_spec::{DataTransfer, NvmOpcode, Sqe, Status, StatusCode};
 
 use crate::backing::MediaError;
+use crate::cold::Cold;
 use crate::core::{Core, Progress};
 use crate::failure::Failure;
 use crate::fault::Fault;
@@ -49,6 +50,9 @@ pub(crate) struct Shard {
     overflows: bool,
     /// Data is fetched ahead of the commands' execution.
     pub(crate) prefetch: bool,
+    /// Reads that backings are told of ahead, while they wait for disks; 0 if that helps none.
+    pub(crate) depth: u32,
+    cold: Cold,
     held: Waiting,
     /// Commands that engines work on, by token.
     engaged: Vec<Option<Held>>,
@@ -75,6 +79,8 @@ impl Shard {
             direct: false,
             overflows: false,
             prefetch: false,
+            depth: 0,
+            cold: Cold::default(),
             held: Waiting::default(),
             engaged: Vec::new(),
             ended: Vec::new(),
@@ -258,18 +264,24 @@ impl Shard {
         let fetched = write_cache::now();
         progress.fetched += ready;
         progress.posted += ready;
-        let Self { io, sqs, cqs, errors, prefetch, .. } = self;
+        let Self { io, sqs, cqs, errors, prefetch, depth, cold, .. } = self;
         let sq = &mut sqs[index];
         let cq = &mut cqs[sq.cq];
         let mut left = ready as usize;
+        let mut begun = if left > 0 && *depth > 0 { core.now() } else { Duration::ZERO };
         while left > 0 {
+            if *depth > 0 && cold.is_cold() {
+                sq.announce(&core.doorbells, *depth, |sqe| io.will_need(sqe));
+            }
             // Their data is on its way to the cache while their predecessors are executed.
             let batch = left.min(AHEAD);
             if *prefetch {
                 (0..batch).filter_map(|i| sq.peek(i as u32)).for_each(|sqe| io.prefetch(&sqe));
             }
+            let mut reads = 0;
             for _ in 0..batch {
                 let sqe = sq.fetch().ok_or(RingFault)?;
+                reads += u32::from(is_read(&sqe));
                 let (dw0, status) = match io.execute(&sqe, fetched, None) {
                     Ok(dw0) => (dw0, Status::SUCCESS),
                     Err(failure) => (0, record(errors, core, sq.id, &sqe, failure)),
@@ -278,6 +290,12 @@ impl Shard {
                 if !cq.post(Completion { dw0, sqhd: sq.head(), sqid: sq.id, cid, status }) {
                     return Err(RingFault);
                 }
+            }
+            if *depth > 0 {
+                sq.fetched(batch as u32);
+                let now = core.now();
+                cold.executed(reads, now.saturating_sub(begun));
+                begun = now;
             }
             left -= batch;
         }
@@ -291,6 +309,11 @@ impl Shard {
             return Ok(());
         }
         let (now, fetched) = (core.now(), write_cache::now());
+        if self.depth > 0 && self.cold.is_cold() {
+            // Before they are held back: for disks it is as if there were no faults, no timing and no disorder.
+            let Self { io, sqs, depth, .. } = self;
+            sqs[index].announce(&core.doorbells, *depth, |sqe| io.will_need(sqe));
+        }
         if let Some(disorder) = &core.config.disorder
             && disorder.partial_fetch
         {
@@ -303,6 +326,7 @@ impl Shard {
                 self.io.prefetch(&sqe);
             }
             let sqid = sq.id;
+            sq.fetched(1);
             sq.inflight += 1;
             self.cqs[sq.cq].reserved += 1;
             progress.fetched += 1;
@@ -342,7 +366,7 @@ impl Shard {
 
     /// Executes and completes what is due, or hands it to engines.
     fn release(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
-        let now = core.now();
+        let (now, mut reads) = (core.now(), 0);
         while let Some(held) = self.held.pop_due(now) {
             let result = match held.fault {
                 Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
@@ -370,6 +394,10 @@ impl Shard {
             };
             self.finish(core, &held, result)?;
             progress.posted += 1;
+            reads += u32::from(is_read(&held.sqe));
+        }
+        if self.depth > 0 {
+            self.cold.executed(reads, core.now().saturating_sub(now));
         }
         Ok(())
     }
@@ -458,6 +486,11 @@ impl Shard {
         }
         hit.len()
     }
+}
+
+/// Whether a command reads blocks.
+fn is_read(sqe: &[u64; 8]) -> bool {
+    sqe[0] as u8 == NvmOpcode::READ.0
 }
 
 /// Notes a failed command in the error log; the result is its status, with More set as the log has it.

@@ -4,14 +4,14 @@ mod common;
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use common::{Host, pattern};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use warprow_dma::PAGE;
-use warprow_soft_controller::{Procedural, SoftController, UriError};
+use warprow_soft_controller::{DriveUri, Procedural, SoftController, UriError, in_use};
 use warprow_spec::admin::FormatCdw10;
 use warprow_spec::identify::{IdentifyController, IdentifyNamespace};
 use warprow_spec::{AdminOpcode, FromBytes, NvmOpcode, Sqe, StatusCode};
@@ -91,7 +91,7 @@ fn a_format_cut_short_is_finished_when_the_drive_is_opened() {
     let path = path(&folder);
     // A file that can be sealed: nothing is written to it from then on, and nothing is erased.
     let image = memfd_create(c"drive", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", image.as_raw_fd()), &path).unwrap();
+    symlink(format!("/proc/self/fd/{}", image.as_raw_fd()), &path).unwrap();
     let sidecar = || fs::read_to_string(format!("{path}.nvme.toml")).unwrap();
     let mut host = open(&format!("emulated:{path}?size=1M&serial=KEPT"));
     let page = host.buffer(PAGE);
@@ -148,14 +148,102 @@ fn a_drive_is_opened_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = path(&folder);
     let first = open(&format!("emulated:{path}?size=1M"));
-    assert!(SoftController::is_open(Path::new(&path)).unwrap());
+    let found = in_use(Path::new(&path)).unwrap().unwrap();
+    assert_eq!(found.path, fs::canonicalize(&path).unwrap());
+    // Where locks are listed, whoever has it is known.
+    let listed = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&std::process::id().to_string()));
+    assert_eq!(found.holder.as_ref().map(|it| it.pid), listed.then(std::process::id), "{found:?}");
     for direct in [0, 1] {
         let error = SoftController::open(&format!("emulated:{path}?direct={direct}")).unwrap_err();
-        assert!(matches!(error, UriError::InUse { .. }), "{error}");
+        assert!(matches!(&error, UriError::InUse(by) if by.holder == found.holder), "{error}");
     }
     drop(first);
-    assert!(!SoftController::is_open(Path::new(&path)).unwrap());
+    assert_eq!(in_use(Path::new(&path)).unwrap(), None);
     drop(open(&format!("emulated:{path}")));
+}
+
+/// By its own name, through links, and before it is there.
+#[test]
+fn every_file_that_a_drive_in_use_depends_on_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for folder in ["kept", "other"] {
+        fs::create_dir(at(folder)).unwrap();
+    }
+    drop(open(&format!("emulated:{}?size=1M", at("drive").display())));
+    // A sidecar that is a link depends on what it leads to.
+    fs::rename(at("drive.nvme.toml"), at("kept/toml")).unwrap();
+    symlink("kept/toml", at("drive.nvme.toml")).unwrap();
+    symlink("../drive", at("other/link")).unwrap();
+    symlink("../drive.nvme.toml", at("other/toml")).unwrap();
+    fs::write(at("other/file"), "").unwrap();
+    fs::write(at("drive.nvme.tom"), "").unwrap();
+    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let depends = ["drive", "drive.nvme.toml", "drive.nvme.toml.new", "kept/toml", "other/link", "other/toml"];
+    let free = ["other/file", "drive.nvme.tom", "pipe", "absent", "absent.nvme.toml", "kept", "drive.nvme.toml.old"];
+    let uri: DriveUri = format!("emulated:{}", at("drive").display()).parse().unwrap();
+    let drive = uri.open().unwrap();
+    assert_eq!(uri.files(), ["drive", "drive.nvme.toml.new", "drive.nvme.toml"].map(at));
+    for name in depends.iter().chain(&free) {
+        let found = in_use(&at(name)).unwrap();
+        assert_eq!(found.is_some(), depends.contains(name), "{name}: {found:?}");
+    }
+    // A sidecar that is replaced stays one.
+    drive.record(true).unwrap();
+    assert!(at("drive.nvme.toml").symlink_metadata().unwrap().is_file());
+    assert!(in_use(&at("drive.nvme.toml")).unwrap().is_some());
+    drop(drive);
+    for name in depends {
+        assert_eq!(in_use(&at(name)).unwrap(), None, "{name}");
+    }
+}
+
+/// A FIFO would have whoever opens it wait for a writer.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let fifo = |name: &str| nix::unistd::mkfifo(&at(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let uri = format!("emulated:{}", at("drive").display());
+    drop(open(&format!("{uri}?size=1M&lba=4096")));
+    let kept = fs::read(at("drive.nvme.toml")).unwrap();
+    fs::remove_file(at("drive.nvme.toml")).unwrap();
+    let refused = |make: &dyn Fn()| {
+        make();
+        let error = SoftController::open(&uri).unwrap_err();
+        assert!(matches!(&error, UriError::Sidecar { .. }), "{error}");
+        assert!(error.to_string().contains("remove that file"), "{error}");
+        let _ = fs::remove_file(at("drive.nvme.toml"));
+    };
+    refused(&|| fifo("drive.nvme.toml"));
+    refused(&|| symlink("/dev/zero", at("drive.nvme.toml")).unwrap());
+    refused(&|| fs::write(at("drive.nvme.toml"), [0xff, 0xfe]).unwrap());
+    refused(&|| fs::write(at("drive.nvme.toml"), vec![b'#'; 1 << 20]).unwrap());
+    refused(&|| fs::create_dir(at("drive.nvme.toml")).unwrap());
+    fs::remove_dir(at("drive.nvme.toml")).unwrap();
+    // What the sidecar is replaced from: a FIFO there is put away, as what a kill left is.
+    fs::write(at("drive.nvme.toml"), kept).unwrap();
+    fifo("drive.nvme.toml.new");
+    let drive = SoftController::open(&uri).unwrap();
+    drive.record(true).unwrap();
+    assert!(!at("drive.nvme.toml.new").exists());
+    drop(drive);
+    fifo("pipe");
+    let error = SoftController::open(&format!("emulated:{}", at("pipe").display())).unwrap_err();
+    assert!(matches!(&error, UriError::Properties { .. }), "{error}");
+}
+
+#[test]
+fn a_new_drive_is_for_its_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    drop(open(&format!("emulated:{}?size=1M", at("drive").display())));
+    assert_eq!((mode("drive"), mode("drive.nvme.toml")), (0o600, 0o600));
+    // Whom a drive was opened to may read what lies beside it too, also when that is replaced.
+    fs::set_permissions(at("drive"), fs::Permissions::from_mode(0o660)).unwrap();
+    SoftController::open(&format!("emulated:{}", at("drive").display())).unwrap().record(true).unwrap();
+    assert_eq!((mode("drive"), mode("drive.nvme.toml")), (0o660, 0o660));
 }
 
 #[test]
@@ -189,7 +277,7 @@ fn a_link_has_the_sidecar_of_what_it_leads_to() {
     drop(open(&format!("emulated:{path}?size=1M&lba=4096&serial=REAL")));
     let elsewhere = tempfile::tempdir().unwrap();
     let link = elsewhere.path().join("link").display().to_string();
-    std::os::unix::fs::symlink(&path, &link).unwrap();
+    symlink(&path, &link).unwrap();
     let mut host = open(&format!("emulated:{link}"));
     assert_eq!((identity(&mut host).0.as_str(), identity(&mut host).2), ("REAL", 4096));
     // A format through the link is known under the drive's own name.

@@ -67,6 +67,25 @@ macro_rules! ids_from {
 ids_from!(i32 => I32, i64 => I64, u32 => U32, u64 => U64);
 
 /// One batch over all features of a plan.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// let features = [Feature::new("clicks", "user").pooling(Pooling::Sum).weighted()];
+/// let plan = host.plan(&features, PlanOptions::default())?;
+/// // Two bags: ids 1 and 2, and id 3; each id with a weight.
+/// let batch = Batch::new(&[1i64, 2, 3], 2).with_offsets(&[0i64, 2]).with_weights(&[1.0, 0.5, 2.0]);
+/// let mut sums = [0.0f32; 8];
+/// plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut sums), plan.width()))?;
+/// assert_eq!(sums, [8.0, 9.5, 11.0, 12.5, 24.0, 26.0, 28.0, 30.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// The ids of all bags, one after another: feature 0's bags 0 to B-1, then feature 1's, and so on.
@@ -77,12 +96,12 @@ pub struct Batch<'a> {
     /// One weight an id, read for weighted features. Given if and only if a feature of the plan is weighted.
     pub weights: Option<&'a [f32]>,
     /// B: bags of each feature. 0 is valid, without ids.
-    pub batch: u32,
+    pub batch: usize,
 }
 
 impl<'a> Batch<'a> {
     /// `batch` bags a feature, all of the same length, without weights.
-    pub fn new(ids: impl Into<Ids<'a>>, batch: u32) -> Self {
+    pub fn new(ids: impl Into<Ids<'a>>, batch: usize) -> Self {
         Self { ids: ids.into(), offsets: None, weights: None, batch }
     }
 
@@ -170,6 +189,25 @@ impl Rows<'_> {
 }
 
 /// Where a look-up's result goes.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// // Rows of 4 elements, each in 6: what lies between is left as it is.
+/// let (mut rows, mut found) = ([-1.0f32; 12], [0u8; 2]);
+/// let mut out = Output::new(Rows::F32(&mut rows), 6).with_mask(&mut found);
+/// plan.slot()?.lookup(&Batch::new(&[1i64, 1000], 2), &mut out)?;
+/// assert_eq!(rows, [4.0, 5.0, 6.0, 7.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, -1.0, -1.0]);
+/// assert_eq!(found, [1, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Output<'a> {
     /// Pooled: row b holds bag b of every feature side by side, `[B, row_stride]`. Unpooled: row i is the row of id i,

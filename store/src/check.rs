@@ -26,7 +26,7 @@ pub(crate) fn check_batch(plan: &Prepared, batch: &Batch<'_>, bags: &mut [u32]) 
         return Err(InvalidBatch::Ids { given: ids, max: plan.options.max_ids });
     }
     // The plan has checked that this is below 2³² and that `bags` has room.
-    let count = features * batch.batch as usize;
+    let count = features * batch.batch;
     let bags = &mut bags[..=count];
     let uneven = || InvalidBatch::Uneven { ids, bags: count as u64 };
     match batch.offsets {
@@ -65,14 +65,18 @@ pub(crate) fn check_batch(plan: &Prepared, batch: &Batch<'_>, bags: &mut [u32]) 
 }
 
 /// The same of the output alone, for that many ids and bags of a feature.
-pub(crate) fn check_output(plan: &Prepared, (ids, batch): (usize, u32), out: &Output<'_>) -> Result<(), InvalidBatch> {
+pub(crate) fn check_output(
+    plan: &Prepared,
+    (ids, batch): (usize, usize),
+    out: &Output<'_>,
+) -> Result<(), InvalidBatch> {
     if out.rows.dtype() != plan.options.out {
         return Err(InvalidBatch::OutputType { given: out.rows.dtype(), planned: plan.options.out });
     }
     if out.row_stride < plan.width {
         return Err(InvalidBatch::Stride { given: out.row_stride, width: plan.width });
     }
-    let rows = if plan.pooled { batch as usize } else { ids };
+    let rows = if plan.pooled { batch } else { ids };
     let needed = match rows.checked_sub(1) {
         Some(before) => before.saturating_mul(out.row_stride).saturating_add(plan.width),
         None => 0,

@@ -10,6 +10,17 @@ const MAX_POINTS: usize = 64;
 /// A drive's read curve: what a read command of so many bytes costs while many are in flight, which is the time between two completions.
 /// A drive takes so many commands a second, and so many bytes; between its points a curve is linear. Shorter commands cost as much as
 /// the shortest that is known, longer ones as much a byte as the longest.
+///
+/// ```
+/// use warprow_store::ReadCurve;
+///
+/// // An Optane drive reads short blocks more often; of flash that costs a page each time.
+/// let optane = ReadCurve::new(&[(512, 5e6), (4096, 1.5e6), (8192, 7.2e9 / 8192.0)])?;
+/// let flash = ReadCurve::of_limits(3.3e6, 14e9)?;
+/// assert!((optane.reads_per_second(512) / optane.reads_per_second(4096) - 5.0 / 1.5).abs() < 1e-3);
+/// assert_eq!(flash.reads_per_second(512), flash.reads_per_second(4096));
+/// # Ok::<(), warprow_store::CurveError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadCurve {
     /// Bytes, ascending, and picoseconds, never descending. One at least.

@@ -9,12 +9,24 @@ use warprow_soft_controller::{DriveUri, UriError};
 use warprow_vfio::{PciAddress, VfioFunction};
 use warprow_vfio_user::VfioUserFunction;
 
-use crate::StoreError;
 use crate::member::Device;
+use crate::{AttachedFile, StoreError};
 
 /// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace,
-/// `emulated:PATH?size=64G&lba=512` for a drive in a file, or `vfio-user:PATH` for one that another process serves on a socket
-/// (`vfio-user:PATH?namespace=2` for its second namespace).
+/// `emulated:PATH?size=64G&lba=512` for a drive in a file, `vfio-user:PATH` for one that another process serves on a socket
+/// (`vfio-user:PATH?namespace=2` for its second namespace), or `attached:PATH,tensor=GLOB` for a file of tables that stay where they
+/// are ([`AttachedFile`]).
+///
+/// ```
+/// # use warprow_store::*;
+/// let address: DriveAddress = "0000:41:00.0/2".parse()?;
+/// assert!(matches!(address, DriveAddress::Pci { namespace: 2, .. }));
+/// let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
+/// let device = Device::open(&address, Create::IfMissing)?;
+/// assert!(device.is_emulated());
+/// assert!("/dev/nvme0n1".parse::<DriveAddress>().is_err());
+/// # Ok::<(), StoreError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriveAddress {
     /// An NVMe controller that is bound to `vfio-pci`.
@@ -33,6 +45,8 @@ pub enum DriveAddress {
         /// The namespace, counted from 1.
         namespace: u32,
     },
+    /// A file of tables, to be read where they are.
+    Attached(AttachedFile),
 }
 
 impl FromStr for DriveAddress {
@@ -41,6 +55,9 @@ impl FromStr for DriveAddress {
     fn from_str(text: &str) -> Result<Self, StoreError> {
         if text.starts_with("emulated:") {
             return Ok(Self::Emulated(text.parse()?));
+        }
+        if AttachedFile::is_address(text) {
+            return Ok(Self::Attached(text.parse()?));
         }
         let refuse = |reason: String| StoreError::Address { address: text.to_owned(), reason };
         let number = |namespace: &str| match namespace.parse() {
@@ -55,7 +72,7 @@ impl FromStr for DriveAddress {
             return Ok(Self::VfioUser { path: path.into(), namespace: number(namespace)? });
         }
         let (address, namespace) = text.split_once('/').unwrap_or((text, "1"));
-        let neither = "it is neither a PCI address nor begins with emulated: or vfio-user:";
+        let neither = "it is neither a PCI address nor begins with emulated:, vfio-user: or attached:";
         let address = address.parse().map_err(|_| refuse(neither.into()))?;
         Ok(Self::Pci { address, namespace: number(namespace)? })
     }
@@ -67,6 +84,7 @@ impl fmt::Display for DriveAddress {
             Self::Pci { address, namespace: 1 } => write!(f, "{address}"),
             Self::Pci { address, namespace } => write!(f, "{address}/{namespace}"),
             Self::Emulated(uri) => write!(f, "{uri}"),
+            Self::Attached(file) => write!(f, "{file}"),
             Self::VfioUser { path, namespace: 1 } => write!(f, "vfio-user:{}", path.display()),
             Self::VfioUser { path, namespace } => write!(f, "vfio-user:{}?namespace={namespace}", path.display()),
         }
@@ -90,7 +108,7 @@ impl Device {
         let shareable = match address {
             DriveAddress::Pci { address, namespace } => Some((address.to_string(), namespace)),
             DriveAddress::VfioUser { path, namespace } => Some((format!("vfio-user:{}", path.display()), namespace)),
-            DriveAddress::Emulated(_) => None,
+            DriveAddress::Emulated(_) | DriveAddress::Attached(_) => None,
         };
         if let Some((name, namespace)) = shareable
             && let Some(same) = opened.iter().find(|device| device.function().name() == name)
@@ -110,13 +128,14 @@ impl Device {
         })
     }
 
-    /// Opens the drive at `address`, for this process alone.
+    /// Opens the drive at `address`, for this process alone; a file of tables for reading, whoever else reads it.
     pub fn open(address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
         match address {
             DriveAddress::Pci { address, namespace } => {
                 Ok(Self::new(VfioFunction::open(&address.to_string())?, *namespace))
             }
             DriveAddress::VfioUser { path, namespace } => Ok(Self::new(VfioUserFunction::open(path)?, *namespace)),
+            DriveAddress::Attached(file) => file.open(),
             DriveAddress::Emulated(uri) => {
                 let is_file = uri.backing == warprow_soft_controller::Store::File;
                 if create == Create::Never && is_file && !uri.path.exists() {
@@ -152,6 +171,8 @@ mod tests {
             "emulated:x,size=4K",
             "vfio-user:/run/a b.sock",
             "vfio-user:x?namespace=3",
+            "attached:/data/a b,c.safetensors",
+            "attached:m,tensor=emb.*,tensor=user=u?",
         ] {
             assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
         }
@@ -179,6 +200,8 @@ mod tests {
             ("0000:41:00.9", "neither"),
             ("emulated:", "path"),
             ("vfio-user:", "path"),
+            ("attached:", "names no file"),
+            ("attached:,tensor=x", "names no file"),
             ("vfio-user:x?namespace=0", "namespace"),
             ("emulated:/a?sise=1", "sise"),
         ] {

@@ -12,7 +12,9 @@ use crate::{NamespaceChanged, Report};
 #[non_exhaustive]
 pub enum StoreError {
     /// A drive's address makes no sense.
-    #[error("{address:?} is no drive: {reason}; give a PCI address (0000:41:00.0) or emulated:PATH")]
+    #[error(
+        "{address:?} is no drive: {reason}; give a PCI address (0000:41:00.0), emulated:PATH, vfio-user:SOCKET or attached:FILE"
+    )]
     Address {
         /// What was given.
         address: String,
@@ -28,6 +30,9 @@ pub enum StoreError {
     /// The controller behind a socket cannot be opened.
     #[error(transparent)]
     VfioUser(#[from] warprow_vfio_user::OpenError),
+    /// A file of tables cannot be a drive.
+    #[error(transparent)]
+    Attached(#[from] crate::AttachError),
     /// The same namespace twice.
     #[error("drive {drive} is given twice: give it once")]
     OpenedTwice {
@@ -176,6 +181,22 @@ pub enum StoreError {
          chunks of {chunk_size} bytes are needed, {free} are free"
     )]
     NoRoomToGrow {
+        /// The generation.
+        generation: u64,
+        /// Chunks needed.
+        needed: u64,
+        /// Chunks free.
+        free: u64,
+        /// Bytes of a chunk.
+        chunk_size: u64,
+    },
+    /// Keys cannot be created: the generation could not be written anew with them, and compaction would never bring them into their
+    /// tables. Nothing was changed.
+    #[error(
+        "with these keys, generation {generation} could not be compacted: that takes {needed} free chunks of {chunk_size} bytes, and \
+         {free} are free"
+    )]
+    NoRoomToCreate {
         /// The generation.
         generation: u64,
         /// Chunks needed.
@@ -427,9 +448,9 @@ pub enum InvalidBatch {
     #[error("batch of {given} bags, the plan allows {max}: plan with a larger max_batch")]
     Batch {
         /// Bags given.
-        given: u32,
+        given: usize,
         /// Bags allowed.
-        max: u32,
+        max: usize,
     },
     /// More ids than planned.
     #[error("{given} ids, the plan allows {max}: plan with a larger max_ids")]
@@ -441,14 +462,14 @@ pub enum InvalidBatch {
     },
     /// Offsets of the wrong number.
     #[error("{given} offsets: {features} features × {batch} bags need {} or {}",
-        u64::from(*features) * u64::from(*batch), u64::from(*features) * u64::from(*batch) + 1)]
+        *features as usize * batch, *features as usize * batch + 1)]
     OffsetCount {
         /// Offsets given.
         given: usize,
         /// F.
         features: u32,
         /// B.
-        batch: u32,
+        batch: usize,
     },
     /// An offset that is not 0 at first, smaller than the one before, beyond the ids, or not their number at last.
     #[error("offsets[{index}] is {value}: {rule}")]

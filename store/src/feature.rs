@@ -52,6 +52,29 @@ pub struct MissingId {
 }
 
 /// A column of the output: ids into one table, and how to pool them. Several features may share a table.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// let features = [
+///     Feature::new("history", "user").pooling(Pooling::Mean).padding(0).missing(Missing::Skip),
+///     Feature::new("current", "user").pooling(Pooling::Sum),
+/// ];
+/// let plan = host.plan(&features, PlanOptions::default())?;
+/// // One bag of each: ids 0 and 9999 stand for nothing in the first, where 0 is padding and 9999 is not there.
+/// let batch = Batch::new(&[0i64, 2, 9999, 1], 1).with_offsets(&[0i64, 3]);
+/// let mut row = [0.0f32; 8];
+/// let report = plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut row), plan.width()))?;
+/// assert_eq!(row, [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]);
+/// assert_eq!((report.padding, report.missing), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feature {
@@ -118,11 +141,31 @@ impl Feature {
 }
 
 /// How large look-ups of a plan may be, and what they yield.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// let options = PlanOptions::default().with_max(2, 2).with_out(DType::F16).with_missing(Missing::Error);
+/// let plan = host.plan(&[Feature::new("f", "user")], options)?;
+/// let mut rows = vec![half::f16::ZERO; 8];
+/// let mut slot = plan.slot()?;
+/// slot.lookup(&Batch::new(&[1i64, 2], 2), &mut Output::new(Rows::F16(&mut rows), 4))?;
+/// assert_eq!(rows[4].to_f32(), 8.0);
+/// let refused = slot.lookup(&Batch::new(&[1i64, 1000], 2), &mut Output::new(Rows::F16(&mut rows), 4));
+/// assert!(matches!(refused, Err(LookupError::MissingIds { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanOptions {
     /// Most bags of a feature in one batch.
-    pub max_batch: u32,
+    pub max_batch: usize,
     /// Most ids in one batch, over all features.
     pub max_ids: usize,
     /// Type of the output's elements.
@@ -164,7 +207,7 @@ impl Default for PlanOptions {
 impl PlanOptions {
     /// With at most `max_batch` bags a feature and `max_ids` ids in all.
     #[must_use]
-    pub fn with_max(self, max_batch: u32, max_ids: usize) -> Self {
+    pub fn with_max(self, max_batch: usize, max_ids: usize) -> Self {
         Self { max_batch, max_ids, ..self }
     }
 

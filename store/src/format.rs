@@ -10,9 +10,10 @@ use warprow_soft_controller::UriError;
 use warprow_spec::admin::SecureErase;
 
 use crate::driven::{self, Driven};
+use crate::measure::{DEPTH, measure_empty};
 use crate::member::{Device, Member};
 use crate::store::latest_tables;
-use crate::{OpenOptions, Store, StoreError};
+use crate::{OpenOptions, ReadCurve, Store, StoreError};
 
 /// Which LBA size a drive is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -236,6 +237,21 @@ impl std::fmt::Display for Bound {
 }
 
 /// A look at drives that are to be formatted. Nothing has changed yet.
+///
+/// ```
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// let settings = FormatSettings::default().with_lba(LbaChoice::ForRows(4096));
+/// let plan = FormatPlan::new(&[device.clone()], settings.clone())?;
+/// assert_eq!((plan.drives()[0].content, plan.drives()[0].new_lba_bytes), (Content::Blank, 4096));
+/// drop(plan.run(&Consent::None, &mut |_, _| {})?);         // a blank emulated drive is nobody's loss
+/// // Now there is a store, which goes only if somebody agrees to just that.
+/// let plan = FormatPlan::new(&[device.clone()], settings.clone())?;
+/// let token = plan.token().to_owned();
+/// assert!(matches!(plan.run(&Consent::None, &mut |_, _| {}), Err(StoreError::Refused { .. })));
+/// FormatPlan::new(&[device], settings)?.run(&Consent::Token(token), &mut |_, _| {})?;
+/// # Ok::<(), StoreError>(())
+/// ```
 pub struct FormatPlan {
     devices: Vec<Device>,
     /// In the order of `devices`.
@@ -284,6 +300,19 @@ impl FormatPlan {
     /// them now, a store by its last commit; and to the settings.
     pub fn token(&self) -> &str {
         &self.token
+    }
+
+    /// What reads cost each drive as it is now, in the order given: measured within 100 ms a drive, by reads all over it. `None`: it
+    /// was too slow to tell, failed, or has blocks that cannot be read as they are. Nothing is written.
+    pub fn measure_reads(&self) -> Vec<Option<ReadCurve>> {
+        let open = &self.settings.open;
+        let of_drive = |(device, driven): (&Device, &Arc<Driven>)| {
+            let member = Member::on(device, driven.clone(), &open.driving()).ok()?;
+            measure_empty(&member, (DEPTH, open.timeout), &*open.clock)
+                .inspect_err(|error| tracing::warn!("{}: its reads could not be measured: {error}", device.name()))
+                .ok()?
+        };
+        self.devices.iter().zip(&self.driven).map(of_drive).collect()
     }
 
     /// Formats the drives, makes a store on them, and opens it. `progress` is told of drives that take long.
@@ -341,7 +370,7 @@ impl FormatPlan {
 
 /// Writes beside the file of an emulated drive what the drive is, unless that is known; and before a format in any case: it
 /// would fail where that cannot be written, and say less.
-fn record(device: &Device, formats: bool) -> Result<(), UriError> {
+pub(crate) fn record(device: &Device, formats: bool) -> Result<(), UriError> {
     let Some(emulated) = device.as_emulated() else { return Ok(()) };
     let failed = |source| UriError::Io { what: "write", path: emulated.uri.sidecar(), source };
     emulated.controller.record(formats).map_err(failed)

@@ -56,6 +56,27 @@ impl Store {
     /// that names them, unless `allow_vanishing`.
     ///
     /// Hosts go on with what they read; see [`Host::prepare`](crate::Host::prepare).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// // The next version of the model, loaded beside the one that is looked up.
+    /// let newer = vec![9u8; rows.len()];
+    /// let source = &newer[..];
+    /// let load = TableLoad::new(&spec, &source);
+    /// store.load("m", &[load], &LoadOptions::default().with_beside(), &mut |_| ControlFlow::Continue(()))?;
+    /// let [before, beside] = &store.generations()[..] else { panic!() };
+    /// assert!(before.found == ["user"] && beside.found.is_empty());
+    /// store.switch(beside.id, false)?;
+    /// store.drop_generation(before.id)?;
+    /// assert_eq!(store.table("user").ok_or("gone")?.generation, beside.id);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<(), StoreError> {
         self.shared.watch()?;
         self.shared.volume.switch(id, allow_vanishing)?;
@@ -70,6 +91,15 @@ impl Store {
             VolumeError::Shown { id, tables } => StoreError::Shown { id, tables },
             error => error.into(),
         })?;
+        self.forget_updates(id);
+        Ok(())
+    }
+
+    /// Drops a generation, also one whose tables are found by name. Their names mean those of the generation that was shown before
+    /// it, if one has them; else they vanish.
+    pub fn drop_shown_generation(&self, id: u64) -> Result<(), StoreError> {
+        self.shared.watch()?;
+        self.shared.volume.drop_generation(id)?;
         self.forget_updates(id);
         Ok(())
     }

@@ -8,7 +8,7 @@ use warprow_layout::{Drive, Ranks, Table};
 
 use crate::feature::{Feature, PlanOptions};
 use crate::hosting::Hosting;
-use crate::measure::measure;
+use crate::measure;
 use crate::memory::Memory;
 use crate::merging::Merging;
 use crate::overlay::Overlay;
@@ -18,6 +18,26 @@ use crate::store::{Located, Shared};
 use crate::{ReadCurve, Store, StoreError};
 
 /// How look-ups run on the host.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// // Memory for 10 rows, every row from drives checked, and rows of neighbouring LBAs read by one command.
+/// let options = HostOptions::default().with_dram_bytes(160).with_merging(Merging::Neighbours);
+/// let host = store.attach_host(options)?;
+/// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// let ids: Vec<i64> = (0..100).collect();
+/// let mut rows = vec![0.0f32; 400];
+/// let report = plan.slot()?.lookup(&Batch::new(&ids, 100), &mut Output::new(Rows::F32(&mut rows), 4))?;
+/// assert!(rows.iter().enumerate().all(|(at, &x)| x == at as f32));
+/// assert_eq!((report.rows_dram, report.rows_ssd, report.commands), (10, 90, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostOptions {
@@ -96,6 +116,24 @@ impl HostOptions {
 
 /// The host executor on a store, as its tables were when it was attached, or as it last [adopted](Host::adopt) them. It pins
 /// them: replaced tables stay readable until the last host, plan and look-up that use them are gone.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// // 100 rows of 16 bytes stay in memory.
+/// let host = store.attach_host(HostOptions::default().with_dram_bytes(1600))?;
+/// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// let mut rows = [0.0f32; 8];
+/// let report = plan.slot()?.lookup(&Batch::new(&[3i64, 999], 2), &mut Output::new(Rows::F32(&mut rows), 4))?;
+/// assert_eq!(rows, [12.0, 13.0, 14.0, 15.0, 3996.0, 3997.0, 3998.0, 3999.0]);
+/// assert_eq!((report.rows_dram, report.rows_ssd), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Host {
     pub(crate) inner: Arc<Hosting>,
@@ -202,11 +240,29 @@ impl Store {
         Ok(Host { inner: Arc::new(Hosting::new(attached)) })
     }
 
+    /// What reads cost each drive, in the order of members: measured within 50 ms a drive, on LBAs that hold rows, or 100 ms, all over a
+    /// drive where the store has none. `None`: a drive is missing, failed, or was too slow to tell.
+    pub fn measure_reads(&self) -> Result<Vec<Option<ReadCurve>>, StoreError> {
+        self.shared.watch()?;
+        let (located, driving) = (self.located(), &self.shared.driving);
+        let mut curves = vec![None; self.shared.members.len()];
+        self.measure(&located, (measure::DEPTH, driving.timeout), &mut curves);
+        if located.is_empty() {
+            for (member, curve) in self.shared.members.iter().zip(&mut curves) {
+                let Some(member) = member else { continue };
+                *curve = measure::measure_empty(member, (measure::DEPTH, driving.timeout), &*driving.clock)
+                    .inspect_err(|error| tracing::warn!("{}: its reads could not be measured: {error}", member.name()))
+                    .unwrap_or_default();
+            }
+        }
+        Ok(curves)
+    }
+
     /// Measures all drives, one after another, with so many commands in flight and that limit for a read.
     pub(crate) fn measure(&self, located: &[Located], how: (u32, Duration), curves: &mut [Option<ReadCurve>]) {
         for ((drive, member), curve) in (0u16..).zip(&self.shared.members).zip(curves) {
             let Some(member) = member else { continue };
-            match measure((drive, member), located, how, &*self.shared.driving.clock) {
+            match measure::measure((drive, member), located, how, &*self.shared.driving.clock) {
                 Ok(measured) => *curve = measured,
                 // Look-ups will meet it too, and bring the drive back.
                 Err(error) => tracing::warn!("{}: its read curve could not be measured: {error}", member.name()),
@@ -274,14 +330,18 @@ impl Store {
         }
         let hot = dram.get_mut(table.dram_byte as usize..).unwrap_or_default();
         let crcs = row_crcs(&self.shared, &table.located, options)?;
-        let mut damaged = None;
+        let (mut damaged, mut overridden) = (None, None);
+        let mut is_overridden = |rank: u64| {
+            let find = || self.shared.overridden(&table.located).unwrap_or_default();
+            overridden.get_or_insert_with(find).contains(&rank)
+        };
         self.scan_located(&table.located, 0..table.hot_rows, &mut |rank, row| {
             read(row.len());
             if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
                 place.copy_from_slice(row);
             }
             let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
-            match stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) {
+            match stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) && !is_overridden(rank) {
                 false => ControlFlow::Continue(()),
                 true => {
                     damaged = Some(rank);

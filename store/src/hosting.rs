@@ -100,6 +100,27 @@ impl Host {
     /// Prepares other tables beside those that look-ups read, which go on: fills a DRAM tier of its own, reads orders, resolves
     /// the plans of this host. [`StoreError::Unfit`] if the slots of one have no room for it, [`StoreError::NoSuchTable`] if one
     /// of its tables is not there. Then [`Store::switch`], and [`adopt`](Self::adopt).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let host = store.attach_host(HostOptions::default())?;
+    /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+    /// store.update("user", &[0], &[0; 16])?;
+    /// store.compact(store.generations()[0].id)?;
+    /// // Look-ups go on meanwhile, and read the new chunks from `adopt` on.
+    /// let upcoming = host.prepare(&PrepareOptions::default())?;
+    /// assert!(host.adopt(upcoming, std::time::Duration::from_secs(1))?);
+    /// let mut row = [1.0f32; 4];
+    /// plan.slot()?.lookup(&Batch::new(&[0i64], 1), &mut Output::new(Rows::F32(&mut row), 4))?;
+    /// assert_eq!(row, [0.0; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(&self, options: &PrepareOptions) -> Result<Upcoming, StoreError> {
         let before = self.inner.current();
         let store = Store { shared: before.store.clone() };

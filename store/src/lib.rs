@@ -28,6 +28,7 @@
 // Denied by the workspace; `gpu/launch.rs` and the signatures of `GpuSlot::lookup` and what takes addresses as it does are the exceptions.
 
 mod attach;
+mod attached_file;
 mod batch;
 mod bulk;
 mod check;
@@ -65,7 +66,8 @@ mod sweep;
 mod update;
 mod verify;
 
-pub use attach::AttachedTable;
+pub use attach::{AttachOptions, AttachedTable};
+pub use attached_file::{AttachError, AttachedFile, SkippedTensor};
 pub use batch::{Batch, Ids, Output, Rows};
 pub use curve::{CurveError, ReadCurve};
 pub use drive::{Create, DriveAddress};
@@ -90,8 +92,11 @@ pub use report::{Metrics, Report, Stage};
 pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
 pub use slot::Slot;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
-pub use update::{Compacted, Compactor, CompactorOptions, FillRow, TakeRow, UpdateOptions};
-pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata};
+pub use update::{
+    CheckRows, Compacted, CompactionNeeds, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates, TakeRow,
+    UpdateOptions,
+};
+pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata, Verifier};
 pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};

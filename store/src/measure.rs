@@ -14,12 +14,14 @@ use crate::store::Located;
 /// How long one drive is measured, all lengths together; what is under way then is waited for.
 const TIME: Duration = Duration::from_millis(50);
 /// Commands in flight at most, and bytes: what is under way in the end has to be waited for.
-const DEPTH: u32 = 1023;
+pub(crate) const DEPTH: u32 = 1023;
 const BYTES: u64 = 8 << 20;
 /// Bytes of the longest reads that are measured.
 const LONGEST: u64 = 32 << 10;
 /// Places that are read, in turn.
 const PLACES: usize = 4096;
+/// Places that are read of a drive without rows: a file's holes that are read may take memory from then on.
+const EMPTY_PLACES: u64 = 256;
 /// Turns between two looks for commands that are overdue.
 const TURNS: u32 = 64;
 /// Fewer completions tell of nothing.
@@ -35,10 +37,34 @@ pub(crate) fn measure(
     (depth, timeout): (u32, Duration),
     clock: &dyn Clock,
 ) -> Result<Option<ReadCurve>, DriverError> {
-    let lba_bytes = u64::from(member.namespace().lba_bytes());
     let stripe = tables.iter().map(|table| table.generation.placement.stripe_lbas()).min().unwrap_or(0);
+    measure_at(member, places(drive, tables), stripe, (depth, timeout), clock)
+}
+
+/// As [`measure`], of a drive that holds no rows yet: all over its namespace, whatever lies there. Nothing is written.
+pub(crate) fn measure_empty(
+    member: &Arc<Member>,
+    (depth, timeout): (u32, Duration),
+    clock: &dyn Clock,
+) -> Result<Option<ReadCurve>, DriverError> {
+    let stripe = LONGEST / u64::from(member.namespace().lba_bytes());
+    let units = member.namespace().lba_count() / stripe.max(1);
+    let places: Vec<u64> = (0..EMPTY_PLACES.min(units)).map(|draw| spread(draw, 0, units) * stripe).collect();
+    // The first reads of places that nobody has read may cost more than any later ones, and would be taken for what short reads cost.
+    let first = measure_at(member, places.clone(), stripe, (depth, timeout), clock)?;
+    Ok(measure_at(member, places, stripe, (depth, timeout), clock)?.or(first))
+}
+
+/// Measures reads within the `stripe` LBAs from each of `places` on.
+fn measure_at(
+    member: &Arc<Member>,
+    places: Vec<u64>,
+    stripe: u64,
+    (depth, timeout): (u32, Duration),
+    clock: &dyn Clock,
+) -> Result<Option<ReadCurve>, DriverError> {
+    let lba_bytes = u64::from(member.namespace().lba_bytes());
     let longest = (LONGEST.min(member.transfer_limit()) / lba_bytes).min(stripe);
-    let places = places(drive, tables);
     let lengths: Vec<u64> = (0..16).map(|shift| 1 << shift).take_while(|&lbas| lbas <= longest).collect();
     let (Some(&longest), false) = (lengths.last(), places.is_empty()) else { return Ok(None) };
 

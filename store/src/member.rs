@@ -9,9 +9,9 @@ use warprow_driver::{Blame, BlockIo, Controller, DriverError, Namespace, PushErr
 use warprow_layout::{Drive, DriveError};
 use warprow_soft_controller::{DriveUri, SoftController, UriError};
 
-use crate::StoreError;
 use crate::driven::{Driven, MetadataIo};
 use crate::events::{DriveEvents, NamespaceChanged, describe};
+use crate::{SkippedTensor, StoreError};
 
 /// Most bytes that one command moves, MDTS permitting. Larger ones gain nothing, and cost room for their PRP lists.
 const MAX_TRANSFER: u64 = 1 << 20;
@@ -24,6 +24,8 @@ pub struct Device {
     function: Arc<dyn Function>,
     namespace: u32,
     emulated: Option<Arc<Emulated>>,
+    /// What a file that is attached holds besides.
+    skipped: Arc<[SkippedTensor]>,
 }
 
 /// What is known of an emulated drive besides.
@@ -36,7 +38,7 @@ pub(crate) struct Emulated {
 impl Device {
     /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
     pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
-        Self { function, namespace, emulated: None }
+        Self { function, namespace, emulated: None, skipped: Arc::default() }
     }
 
     /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
@@ -60,7 +62,7 @@ impl Device {
     pub(crate) fn emulated(uri: &DriveUri) -> Result<Self, UriError> {
         let controller = uri.open()?;
         let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone() }));
-        Ok(Self { function: controller, namespace: 1, emulated })
+        Ok(Self { emulated, ..Self::new(controller, 1) })
     }
 
     /// Whether it was opened as an emulated drive.
@@ -70,6 +72,15 @@ impl Device {
 
     pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
         self.emulated.as_deref()
+    }
+
+    pub(crate) fn with_skipped(self, skipped: Vec<SkippedTensor>) -> Self {
+        Self { skipped: skipped.into(), ..self }
+    }
+
+    /// Of a file of tables that is attached: the tensors that are left out, and why. Of any other drive: none.
+    pub fn skipped(&self) -> &[SkippedTensor] {
+        &self.skipped
     }
 
     /// What errors call it: the function's name, and the namespace if it is not the first.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use warprow_layout::{Drive, Volume};
 
+use crate::format::record;
 use crate::member::{Device, Member};
 use crate::report::Totals;
 use crate::store::{Shared, open_members};
@@ -49,6 +50,8 @@ impl Store {
                 let member = open_members(std::slice::from_ref(device), &options.driving())?.remove(0);
                 // What is refused closes nothing.
                 self.shared.volume.may_join(&member, overwrite)?;
+                // Without it, the drive would be opened with other LBAs than those that it gets now.
+                record(device, false)?;
                 self.shared.updates.close();
                 let volume = self.shared.volume.add_member(member.clone(), overwrite)?;
                 self.succeeded_by(volume, Some(member), options)
@@ -73,6 +76,7 @@ impl Store {
             drive: drive.to_owned(),
             known: self.shared.members.iter().flatten().map(|member| member.name().to_owned()).collect(),
         })?;
+        self.shared.know_kept_room();
         self.shared.volume.may_leave(index as u16)?;
         self.shared.updates.close();
         let volume = self.shared.volume.remove_member(index as u16, progress)?;

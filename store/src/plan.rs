@@ -19,6 +19,24 @@ use crate::stage::{MAX_ROWS, NONE, RouteTable, SparseIds};
 const MAX_FEATURES: usize = 1 << 16;
 
 /// Look-ups of a list of features, prepared. Clones share its slots.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// // Two features over one table, each summed over its bags: their columns lie side by side.
+/// let features = ["seen", "bought"].map(|name| Feature::new(name, "user").pooling(Pooling::Sum));
+/// let plan = host.plan(&features, PlanOptions::default().with_max(64, 1000).with_slots(2))?;
+/// assert_eq!(plan.width(), 8);
+/// let (_one, _other) = (plan.slot()?, plan.slot()?);       // one for each thread that looks up
+/// assert!(matches!(plan.slot(), Err(StoreError::QueueBusy { slots: 2 })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) inner: Arc<Planned>,
@@ -121,7 +139,7 @@ pub(crate) fn resolve<'a>(
     if options.max_ids >= NONE as usize {
         return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
     }
-    if (options.max_batch as usize).checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
+    if options.max_batch.checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
         return out_of_range(format!("{} features × max_batch of {} are too many", features.len(), options.max_batch));
     }
     if options.slots == 0 || options.slots > 1 << 16 {

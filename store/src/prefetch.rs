@@ -36,7 +36,7 @@ struct Ahead {
     /// What it reads, which its look-up reads too.
     plan: Arc<Prepared>,
     snapshots: Vec<Option<Snapshot>>,
-    batch: u32,
+    batch: usize,
     report: Report,
     sorted: Sorted,
     done: Done,
@@ -205,6 +205,25 @@ impl Slot {
     ///
     /// The batch is looked up as the tables are now: with the updates made before this, and of the generation adopted before this,
     /// whatever comes until [`lookup_prefetched`](Self::lookup_prefetched). That pins them.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// # let host = store.attach_host(HostOptions::default())?;
+    /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default().with_prefetch())?;
+    /// let mut slot = plan.slot()?;
+    /// slot.prefetch(&Batch::new(&[2i64, 1], 2))?;
+    /// // Something else is done while drives read.
+    /// let mut rows = [0.0f32; 8];
+    /// slot.lookup_prefetched(&mut Output::new(Rows::F32(&mut rows), 4))?;
+    /// assert_eq!(rows, [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup) for a batch that does not fit, and for missing ids that are errors;

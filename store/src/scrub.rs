@@ -121,6 +121,19 @@ impl Store {
     ///
     /// `progress` is told after every step, and often in between, and may stop it: then [`next`](Scrubbed::next) says where to go
     /// on. Metadata and logs are read in every run.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let scrubbed = store.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// assert!(scrubbed.bad.is_empty() && scrubbed.next.is_none(), "all of it was read, and is whole");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn scrub(
         &self,
         options: &ScrubOptions,

@@ -32,6 +32,25 @@ use crate::stage::{
 const MAX_LANDING: usize = 8 << 20;
 
 /// The right to one look-up at a time: a queue pair on every drive, and the buffers. Dropping it gives it back to its plan.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// # let host = store.attach_host(HostOptions::default())?;
+/// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// let mut slot = plan.slot()?;
+/// let (mut rows, mut mask) = ([7.0f32; 8], [9u8; 2]);
+/// let mut out = Output::new(Rows::F32(&mut rows), 4).with_mask(&mut mask);
+/// let report = slot.lookup(&Batch::new(&[1i64, 5000], 2), &mut out)?;
+/// assert_eq!(rows, [4.0, 5.0, 6.0, 7.0, 0.0, 0.0, 0.0, 0.0], "the table has no row 5000");
+/// assert_eq!((mask, report.missing), ([1, 0], 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Slot {
     pub(crate) plan: Arc<Planned>,
@@ -77,7 +96,7 @@ impl State {
     pub(crate) fn new(plan: &Prepared, room: Room, made: u32) -> Result<Self, StoreError> {
         let store = &plan.host.store;
         let ids = plan.options.max_ids;
-        let bags = plan.options.max_batch as usize * plan.features.len();
+        let bags = plan.options.max_batch * plan.features.len();
         let Room { row_bytes, cold } = room;
         let staged_bytes = row_bytes.next_multiple_of(64);
         let prefetch = plan.options.prefetch;
@@ -287,7 +306,7 @@ impl State {
     ) -> Result<Report, LookupError> {
         let ids = batch.ids.len();
         let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
-        let per_feature = batch.batch as usize;
+        let per_feature = batch.batch;
         let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
         let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
@@ -338,7 +357,7 @@ impl State {
         &mut self,
         plan: &Prepared,
         snapshots: &[Option<Snapshot>],
-        batch: u32,
+        batch: usize,
         report: &mut Report,
         watch: &mut Watch<'_>,
     ) -> Sorted {
@@ -352,7 +371,7 @@ impl State {
             hot_count: 0,
         };
         for (number, feature) in plan.features.iter().enumerate() {
-            let range = ids_of(&self.bags, batch as usize, number);
+            let range = ids_of(&self.bags, batch, number);
             let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
             let (overlay, index) = plan.table(feature.table).overlay;
             if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
@@ -392,7 +411,7 @@ impl State {
     /// 1 for each id that its table has and that is no padding.
     pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
         for (number, feature) in plan.features.iter().enumerate() {
-            let range = ids_of(&self.bags, batch.batch as usize, number);
+            let range = ids_of(&self.bags, batch.batch, number);
             let (out, keys) = (&mut out[range.clone()], &self.keys[range.clone()]);
             with_ids!(batch.ids, ids => match plan.sparse[usize::from(feature.table)] {
                 None => mask(&ids[range], plan.table(feature.table).rows, feature.padding, out),
@@ -406,10 +425,9 @@ impl State {
         &'a mut self,
         plan: &'a Prepared,
         snapshots: &'a [Option<Snapshot>],
-        batch: u32,
+        batch: usize,
         sorted: &Sorted,
     ) -> (Routed<'a>, Buffers<'a>) {
-        let batch = batch as usize;
         let bags = &self.bags[..=plan.features.len() * batch];
         let ids = bags.last().map_or(0, |&end| end as usize);
         let (inverse, inverse_scratch) = self.inverse[..ids].split_at_mut(sorted.cold_ids);

@@ -100,6 +100,30 @@ impl OpenOptions {
 }
 
 /// An open store: its drives, held by this process alone, and the tables on them. Clones are the same store.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// // `store` has a table "user" of 1000 rows of 4 `f32`, which count from 0.
+/// let user = store.table("user").ok_or("no such table")?;
+/// assert_eq!((user.rows, user.dim, user.dtype), (1000, 4, DType::F32));
+/// let mut sum = 0.0;
+/// store.scan("user", 10..12, &mut |_rank, row| {
+///     sum += row.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).sum::<f32>();
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(sum, (40..48).sum::<u32>() as f32);
+/// // The same store, opened again as another process would.
+/// drop(store);
+/// let store = Store::open(&[device], &OpenOptions::default().with_read_only())?;
+/// assert_eq!(store.tables().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
@@ -243,7 +267,8 @@ impl Store {
 
     /// Every table that look-ups do not find: of generations on standby, and those that later ones of the same name hide.
     pub fn hidden_tables(&self) -> Vec<TableInfo> {
-        let found: Vec<(u64, usize)> = self.located().iter().map(|it| (it.generation.id, it.index)).collect();
+        let found: std::collections::HashSet<(u64, usize)> =
+            self.located().iter().map(|it| (it.generation.id, it.index)).collect();
         let all = self.shared.volume.generations().into_iter().flat_map(|generation| {
             (0..generation.tables.len()).map(move |index| Located { generation: generation.clone(), index })
         });

@@ -2,20 +2,23 @@
 
 mod compactor;
 mod grown;
+mod pending;
 mod together;
 
 pub use compactor::{Compacted, Compactor, CompactorOptions};
-pub use together::{FillRow, TakeRow};
+pub use pending::{CompactionNeeds, PendingTable, PendingUpdates};
+pub use together::{CheckRows, FillRow, TakeRow};
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use warprow_keys::KeyIndex;
-use warprow_layout::{Generation, Log, Patch, Table, Update, VolumeError};
+use warprow_layout::{
+    Generation, Log, LogUsage, Patch, Rebuilt, Rewriting, Rewritten, Table, Update, Volume, VolumeError,
+};
 
-use self::compactor::DeskPlace;
-use self::grown::Grown;
+use self::compactor::{DeskPlace, LOG_OF_MEMORY};
 use crate::member::lock;
 use crate::overlay::{CREATED, Entry, Overlay, Snapshot};
 use crate::stage::SparseIds;
@@ -61,6 +64,10 @@ struct Writer {
     older: Vec<Older>,
     /// Sequence numbers of compactions that gave tables other keys.
     grown: Vec<u64>,
+    /// Keys that were created since the last compaction, by table.
+    created: HashMap<u32, u64>,
+    /// Free chunks that are known to be kept for writing the generation anew with them.
+    kept: u64,
 }
 
 #[derive(Debug)]
@@ -230,6 +237,49 @@ impl Writer {
         older.and(self.current.publish(placed, rows)).map_err(|why| StoreError::GpuBehind { why })
     }
 
+    /// Keeps room for the compaction that brings created keys into their tables, `new` more of table number `index` among them; else
+    /// [`StoreError::NoRoomToCreate`].
+    fn keep_room_to_grow(
+        &mut self,
+        volume: &Volume,
+        generation: &Generation,
+        index: u32,
+        new: u64,
+    ) -> Result<(), StoreError> {
+        let mut created = self.created.clone();
+        *created.entry(index).or_default() += new;
+        let needed = volume.chunks_to_write(&grown::spec_grown(generation, &created))?.0;
+        if needed > self.kept {
+            let free = volume.free_chunks().iter().sum();
+            if needed > free {
+                let chunk_size = volume.geometry().chunk_size();
+                return Err(StoreError::NoRoomToCreate { generation: generation.id, needed, free, chunk_size });
+            }
+            let chunks = generation.placement.map().len() as u64;
+            volume.keep_for_compaction(generation.id, needed, needed.saturating_sub(chunks));
+            self.kept = needed;
+        }
+        Ok(())
+    }
+
+    /// Counts the keys that the current overlay says were created, and says how much room their compaction needs.
+    fn count_created(&mut self, volume: &Volume, generation: &Generation) -> Result<(), StoreError> {
+        self.created.clear();
+        self.kept = 0;
+        if let Some(snapshot) = self.current.snapshot().filter(Snapshot::creates) {
+            let tables = 0..generation.tables.len() as u32;
+            let counted = tables.map(|table| (table, snapshot.rows(table | CREATED).count() as u64));
+            self.created = counted.filter(|it| it.1 > 0).collect();
+        }
+        let (mut chunks, mut growth) = (1, 0);
+        if !self.created.is_empty() {
+            chunks = volume.chunks_to_write(&grown::spec_grown(generation, &self.created))?.0;
+            growth = chunks.saturating_sub(generation.placement.map().len() as u64);
+        }
+        volume.keep_for_compaction(generation.id, chunks, growth);
+        Ok(())
+    }
+
     /// The generation has all updates up to `sequence` in its chunks now; tables in `grown` have other keys.
     fn compacted(&mut self, sequence: u64, grown: HashMap<u32, SparseIds>) {
         let mut keyed = self.keyed.clone();
@@ -324,6 +374,26 @@ impl Shared {
         }
     }
 
+    /// Replays the logs of which it cannot be told otherwise how much room their compactions need: those of tables in which keys may
+    /// have been created. One that is damaged can be dropped, and needs none.
+    pub(crate) fn know_kept_room(&self) {
+        for generation in self.volume.generations() {
+            if !generation.log.is_empty() && generation.tables.iter().any(|table| table.keys.is_some()) {
+                let _ = self.updating(generation.id);
+            }
+        }
+    }
+
+    /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
+    pub(crate) fn overridden(&self, located: &Located) -> Result<HashSet<u64>, StoreError> {
+        let Some(snapshot) = self.overlay_of(&located.generation)?.and_then(|overlay| overlay.snapshot()) else {
+            return Ok(HashSet::new());
+        };
+        let ranks = self.volume.read_ranks(&located.generation, located.index)?;
+        let rank_of = |id: u64| ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
+        Ok(snapshot.rows(located.index as u32).filter_map(|(id, _)| rank_of(id)).collect())
+    }
+
     fn replay(&self, generation: u64) -> Result<Writer, StoreError> {
         let volume = &self.volume;
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
@@ -358,7 +428,9 @@ impl Shared {
             Some(error) => Err(error),
             None => {
                 let (current, older, grown) = (Arc::new(overlay), Vec::new(), Vec::new());
-                Ok(Writer { log, current, keyed, older, grown })
+                let mut writer = Writer { log, current, keyed, older, grown, created: HashMap::new(), kept: 0 };
+                writer.count_created(volume, &found)?;
+                Ok(writer)
             }
         }
     }
@@ -400,6 +472,24 @@ impl Store {
     /// executor on a GPU is attached without [`overlay_bytes`](crate::GpuOptions::overlay_bytes) of its own; with them its look-ups see updates
     /// as those of the host do, captured ones too. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let plan = store.attach_host(HostOptions::default())?.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+    /// let new: Vec<u8> = [-1.0f32; 8].iter().flat_map(|x| x.to_le_bytes()).collect();
+    /// store.update("user", &[7, 999], &new)?;                  // two rows, durable now
+    /// let mut found = [0.0f32; 8];
+    /// plan.slot()?.lookup(&Batch::new(&[8i64, 999], 2), &mut Output::new(Rows::F32(&mut found), 4))?;
+    /// assert_eq!(found, [32.0, 33.0, 34.0, 35.0, -1.0, -1.0, -1.0, -1.0]);
+    /// assert!(matches!(store.update("user", &[1000], &new[..16]), Err(StoreError::NoSuchRow { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn update(&self, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         self.update_with(table, ids, rows, &UpdateOptions::default())
     }
@@ -407,6 +497,31 @@ impl Store {
     /// The same, of another generation, or creating keys. A key that was created is as any other from then on: look-ups give its row, not
     /// that of a key whose fingerprint is the same; [`compact`](Self::compact) brings it into the table. Until then it takes memory of the
     /// overlay as an updated row does. Tables of ids do not grow.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// // A table that is looked up by keys.
+    /// let (keys, rows) = (&[1u64 << 40, 7, 99][..], &[1u8, 2, 3][..]);
+    /// let index = KeyIndex::build(keys, &Default::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let keyed = Keyed::new(index.into(), &keys, RowOrder::Given, true)?;
+    /// let spec = TableSpec::new("sparse", 3, 1, DType::U8).keyed(&keyed);
+    /// let load = TableLoad::new(&spec, &rows).with_keys(&keyed);
+    /// store.load("k", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    ///
+    /// assert!(matches!(store.update("sparse", &[7, 8], &[20, 80]), Err(StoreError::NoSuchKey { .. })));
+    /// store.update_with("sparse", &[7, 8], &[20, 80], &UpdateOptions::default().with_created_keys())?;
+    /// assert_eq!(store.created("sparse")?, [(8, vec![80])]);
+    /// let generation = store.table("sparse").ok_or("gone")?.generation;
+    /// store.compact(generation)?;                              // from now on it is a key as any other
+    /// assert_eq!(store.table("sparse").ok_or("gone")?.rows, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn update_with(
         &self,
         table: &str,
@@ -481,6 +596,7 @@ impl Store {
             return Err(StoreError::Unfollowing { table: table.name.clone() });
         }
         self.shared.watch()?;
+        self.shared.know_kept_room();
         let updating = self.shared.updating(located.generation.id)?;
         let mut writer = lock(&updating.0);
         let bound = self.shared.updates.bound;
@@ -490,10 +606,13 @@ impl Store {
             let full = |bytes| StoreError::OverlayFull { generation: located.generation.id, bytes, bound };
             writer.make_room(ids.len(), rows.len(), bound).map_err(full)?;
             writer.make_followers_room(index, ids.len())?;
+            if placed.new > 0 {
+                writer.keep_room_to_grow(&self.shared.volume, &located.generation, index, placed.new)?;
+            }
             Ok(placed)
         });
-        let places = match placed {
-            Ok(placed) => placed.places,
+        let Placed { places, new } = match placed {
+            Ok(placed) => placed,
             Err(error) => {
                 writer.log = Some(log);
                 return Err(error);
@@ -501,9 +620,17 @@ impl Store {
         };
         let updates: Vec<Update<'_>> =
             ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
+        let chunks = || self.shared.volume.generation(located.generation.id).map_or(0, |it| it.log.len());
+        let before = chunks();
         let appended = log.append(&updates);
+        let desk = lock(&self.shared.updates.desk).upgrade();
+        // It is counted over all chunks of the store: not for each update.
+        let usage = desk.as_ref().filter(|_| chunks() != before).and_then(|_| log.usage().ok());
         writer.log = Some(log);
         let last = appended?;
+        if new > 0 {
+            *writer.created.entry(index).or_default() += new;
+        }
         let entry = |(position, (table, key)): (usize, (u32, u64))| Entry {
             table,
             key,
@@ -515,9 +642,9 @@ impl Store {
         let logged = ids.iter().map(|&key| (index, key)).enumerate().map(entry);
         let logged: Vec<Entry> = if writer.older.is_empty() { Vec::new() } else { logged.collect() };
         let published = writer.publish(&placed, &logged, &rows.into());
-        if let Some(desk) = lock(&self.shared.updates.desk).upgrade() {
+        if let Some(desk) = desk {
             // What a compaction would bring into chunks; what older overlays keep is for those to let go who read them.
-            desk.note(located.generation.id, writer.current.least_with(0, 0));
+            desk.note(located.generation.id, writer.current.least_with(0, 0), usage);
         }
         published.map(|()| last)
     }
@@ -553,44 +680,94 @@ impl Store {
     /// Where keys were created since, they come into their tables, behind the last rank: the whole generation is written anew for it, into as
     /// many free chunks as it takes, with other indexes for these tables, under its id. It reads and writes all of it, and a table that is put
     /// in order and has more than 256 MiB of rows twice; so create many at a time.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// store.update("user", &[5], &[0; 16])?;
+    /// let id = store.generations()[0].id;
+    /// let needs = store.compaction_needs(id)?;
+    /// assert!(needs.has_room() && !needs.rewrites);
+    /// assert_eq!(store.compact(id)? as u64, needs.chunks);
+    /// assert_eq!(store.pending_updates(id)?, None);
+    /// store.scan("user", 5..6, &mut |_, row| {
+    ///     assert_eq!(row, [0; 16]);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compact(&self, generation: u64) -> Result<usize, StoreError> {
         self.shared.watch()?;
-        let volume = &self.shared.volume;
-        // Before anything is sealed: the next update would need another chunk for nothing.
-        if volume.is_rewriting(generation) {
-            return Err(VolumeError::Rewriting { generation }.into());
-        }
+        // Before anything is sealed, and until it is committed: nobody else changes what the updates are brought into.
+        let rewriting = self.shared.volume.rewriting(generation)?;
         let updating = self.shared.updating(generation)?;
         let (sequence, snapshot, keyed) = {
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared, generation)?;
             let snapshot = writer.current.snapshot();
-            let room = self.check_compaction(generation, snapshot.as_ref());
-            let sequence = if room.is_ok() { log.seal() } else { 0 };
+            let room = self.make_room_to_compact(&rewriting, &mut log, snapshot.as_ref(), &writer.created);
+            let sequence = if room.is_ok() && snapshot.is_some() { log.seal() } else { 0 };
             writer.log = Some(log);
             room?;
             (sequence, snapshot, writer.keyed.clone())
         };
         let Some(snapshot) = snapshot else { return Ok(0) };
-        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        if has_created(&snapshot, &found) {
-            let Grown { rebuilt, chunks, tables } = self.write_anew(&found, &snapshot, &keyed)?;
-            self.shared.watch()?;
-            let mut writer = lock(&updating.0);
-            let mut log = writer.take_log(&self.shared, generation)?;
-            let replaced = log.replace(sequence, rebuilt);
-            writer.log = Some(log);
-            replaced?;
-            writer.compacted(sequence, tables);
-            return Ok(chunks);
+        let compacted = self.compact_up_to(&updating, &rewriting, sequence, &snapshot, &keyed);
+        if compacted.is_err() {
+            updating.unseal(sequence);
         }
+        compacted
+    }
+
+    /// Brings the updates of a snapshot, which are those up to `sequence`, into chunks.
+    fn compact_up_to(
+        &self,
+        updating: &Updating,
+        rewriting: &Rewriting,
+        sequence: u64,
+        snapshot: &Snapshot,
+        keyed: &KeyedTables,
+    ) -> Result<usize, StoreError> {
+        let (volume, generation) = (&self.shared.volume, rewriting.generation());
+        let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
+        let (chunks, written, grown) = if has_created(snapshot, &found) {
+            let anew = self.write_anew(&found, snapshot, keyed, rewriting)?;
+            (anew.chunks, Written::Anew(anew.rebuilt), anew.tables)
+        } else {
+            let patches = self.patches(&found, snapshot)?;
+            // Its chunks are free when they are replaced, and nobody reads it.
+            drop(found);
+            let rewritten = volume.rewrite_in_steps(rewriting, &patches)?;
+            (rewritten.chunks(), Written::Copied(rewritten), HashMap::new())
+        };
+        self.shared.watch()?;
+        let mut writer = lock(&updating.0);
+        let mut log = writer.take_log(&self.shared, generation)?;
+        let compacted = match written {
+            Written::Anew(rebuilt) => log.replace(sequence, rebuilt),
+            Written::Copied(rewritten) => log.compact(sequence, rewritten),
+        };
+        writer.log = Some(log);
+        let compacted = compacted?;
+        writer.compacted(sequence, grown);
+        writer.count_created(volume, &compacted)?;
+        Ok(chunks)
+    }
+
+    /// The latest row of each id that a snapshot has, by ranks.
+    fn patches<'a>(&self, found: &Generation, snapshot: &'a Snapshot) -> Result<Vec<Patch<'a>>, StoreError> {
         let mut patches = Vec::new();
         for (index, table) in (0u32..).zip(&found.tables) {
             let mut rows = snapshot.rows(index).peekable();
             if rows.peek().is_none() {
                 continue;
             }
-            let ranks = volume.read_ranks(&found, index as usize)?;
+            let ranks = self.shared.volume.read_ranks(found, index as usize)?;
             for (id, row) in rows {
                 let rank = ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
                 let rank = rank.ok_or_else(|| StoreError::NoSuchRow {
@@ -601,44 +778,85 @@ impl Store {
                 patches.push(Patch { table: index, rank, row });
             }
         }
-        let rewritten = volume.rewrite(generation, &patches)?;
-        // Keys came into a table since: these ranks are those of before.
-        if rewritten.generation().tables != found.tables {
-            return Err(VolumeError::Rewriting { generation }.into());
-        }
-        let chunks = rewritten.chunks();
-        self.shared.watch()?;
-        let mut writer = lock(&updating.0);
-        let mut log = writer.take_log(&self.shared, generation)?;
-        let compacted = log.compact(sequence, rewritten);
-        writer.log = Some(log);
-        compacted?;
-        writer.compacted(sequence, HashMap::new());
-        Ok(chunks)
+        Ok(patches)
     }
 
-    /// Refuses a compaction for which there is certainly no room: behind one that has begun, the next update needs another chunk.
-    fn check_compaction(&self, generation: u64, snapshot: Option<&Snapshot>) -> Result<(), StoreError> {
+    /// Refuses a compaction for which there is certainly no room, and makes some where the log can take less.
+    fn make_room_to_compact(
+        &self,
+        rewriting: &Rewriting,
+        log: &mut Log,
+        snapshot: Option<&Snapshot>,
+        created: &HashMap<u32, u64>,
+    ) -> Result<(), StoreError> {
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        let refused = match self.check_compaction(rewriting.generation(), snapshot, created) {
+            Err(refused @ (StoreError::NoRoomToGrow { .. } | StoreError::Volume(VolumeError::NoSpace { .. }))) => {
+                refused
+            }
+            other => return other,
+        };
+        match log.repack(rewriting)? {
+            0 => Err(refused),
+            _ => self.check_compaction(rewriting.generation(), snapshot, created),
+        }
+    }
+
+    fn check_compaction(
+        &self,
+        generation: u64,
+        snapshot: &Snapshot,
+        created: &HashMap<u32, u64>,
+    ) -> Result<(), StoreError> {
         let volume = &self.shared.volume;
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        let Some(snapshot) = snapshot else { return Ok(()) };
-        let grows = has_created(snapshot, &found);
-        if !grows && volume.free_chunks().iter().any(|&free| free > 0) {
-            return Ok(());
+        if has_created(snapshot, &found) {
+            let checked = volume.check_anew(&grown::spec_grown(&found, created), &[generation]);
+            return checked.map_err(|error| grown::no_room(generation, error));
         }
-        volume.check(&grown::spec_anew(&found), &[generation]).map_err(|error| match error {
-            error if grows => grown::no_room(generation, error),
-            // It copies at least one.
-            VolumeError::NoSpace { free, pinned, chunk_size, .. } => {
-                VolumeError::NoSpace { needed: 1, free, pinned, chunk_size }.into()
-            }
-            error => error.into(),
-        })
+        match volume.free_chunks().iter().any(|&free| free > 0) {
+            true => Ok(()),
+            false => Err(volume.no_space(1).into()),
+        }
+    }
+
+    /// Whether the log of a generation is several times as long as what memory keeps of its updates may be: opening the store reads all
+    /// of it, and a compaction would win much.
+    pub fn is_log_long(&self, generation: u64) -> Result<bool, StoreError> {
+        let usage = self.log_usage(generation)?;
+        Ok(usage.bytes >= self.shared.updates.bound.saturating_mul(LOG_OF_MEMORY))
+    }
+
+    /// How much of its chunks the log of a generation has used.
+    pub fn log_usage(&self, generation: u64) -> Result<LogUsage, StoreError> {
+        let updating = self.shared.updating(generation)?;
+        let mut writer = lock(&updating.0);
+        let log = writer.take_log(&self.shared, generation)?;
+        let usage = log.usage();
+        writer.log = Some(log);
+        Ok(usage?)
     }
 
     /// Forgets the updates of a generation that is gone.
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
+    }
+}
+
+/// Chunks that a compaction wrote and has not committed.
+enum Written {
+    /// Those that held updated rows.
+    Copied(Rewritten),
+    /// All of a generation.
+    Anew(Rebuilt),
+}
+
+impl Updating {
+    /// Goes on with the log where a compaction sealed it, which did not come about.
+    fn unseal(&self, sequence: u64) {
+        if let Some(log) = &mut lock(&self.0).log {
+            log.unseal(sequence);
+        }
     }
 }
 

@@ -120,22 +120,40 @@ impl Store {
     /// Reads all rows of a table, its permutation and its keys, at the drives' bandwidth, and checks them against their checksums
     /// as far as there are any. Damage is no error, but in the result; so is what a drive cannot read.
     /// `progress` is told the number of rows read, and may stop it ([`StoreError::Interrupted`]).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let verified = store.verify("user", &mut |_rows| ControlFlow::Continue(()))?;
+    /// assert!(verified.is_sound() && verified.rows == 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn verify(
         &self,
         table: &str,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Verified, StoreError> {
-        self.verify_located(&self.locate(table)?, progress)
+        self.verifier().located(&self.locate(table)?, progress)
     }
 
-    /// The same, of a table of generation `generation`, which may stand by.
+    /// As [`verify`](Self::verify), of a table of generation `generation`, which may stand by.
     pub fn verify_in(
         &self,
         generation: u64,
         table: &str,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Verified, StoreError> {
-        self.verify_located(&self.locate_in(generation, table)?, progress)
+        self.verifier().verify_in(generation, table, progress)
+    }
+
+    /// Verifies several tables, one after another, with the same queues.
+    pub fn verifier(&self) -> Verifier<'_> {
+        Verifier { store: self, sweep: None }
     }
 
     /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, and the logs of updated rows: what
@@ -193,36 +211,78 @@ impl Store {
             }
         }
     }
+}
 
-    fn verify_located(
-        &self,
+/// Verifies tables of a store, one after another. To make queues on every drive takes longer than to read a small table, so they
+/// are kept from one to the next.
+pub struct Verifier<'a> {
+    store: &'a Store,
+    /// For extents of so many bytes at least.
+    sweep: Option<(usize, Sweep)>,
+}
+
+impl std::fmt::Debug for Verifier<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier").field("store", self.store).finish_non_exhaustive()
+    }
+}
+
+impl Verifier<'_> {
+    /// See [`Store::verify_in`].
+    pub fn verify_in(
+        &mut self,
+        generation: u64,
+        table: &str,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Verified, StoreError> {
+        let located = self.store.locate_in(generation, table)?;
+        self.located(&located, progress)
+    }
+
+    fn located(
+        &mut self,
         located: &Located,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Verified, StoreError> {
-        self.shared.watch()?;
+        let shared = &self.store.shared;
+        shared.watch()?;
         let stripe = located.generation.placement.stripe_bytes() as usize;
-        let mut sweep = Sweep::new(&self.shared.members, stripe, None, None, &self.shared.driving)?;
-        let checking = Checking::new(&self.shared, located);
-        let (mut verified, ranks, keys) = checking.arrays(&mut sweep, &mut || progress(0))?;
-        if let (Some((index, keys)), None) = (keys, &verified.damaged_ranks) {
-            match keys_lead_home(located, ranks.as_ref(), &index, &keys) {
-                Ok(count) => verified.checked_keys = count,
-                Err(what) => verified.damaged_keys = Some(what),
-            }
-        }
-        let rows = located.table().rows;
-        let mut done = 0;
-        while done < rows {
-            let window = done..rows.min(done.saturating_add(checking.window(u64::MAX)));
-            done = window.end;
-            let before = verified.rows;
-            let part = checking.rows(&mut sweep, window, &mut |rows| progress(before + rows))?;
-            part.add_to(&mut verified);
-        }
-        verified.first_damaged.sort_unstable();
-        verified.bad.sort_by(|a, b| (&a.drive, a.lba).cmp(&(&b.drive, b.lba)));
+        // After a failure it is good for nothing more, so it comes back only from a success.
+        let (least, mut sweep) = match self.sweep.take().filter(|(least, _)| *least == stripe) {
+            Some(kept) => kept,
+            None => (stripe, Sweep::new(&shared.members, stripe, None, None, &shared.driving)?),
+        };
+        let verified = verify(&Checking::new(shared, located), located, &mut sweep, progress)?;
+        self.sweep = Some((least, sweep));
         Ok(verified)
     }
+}
+
+fn verify(
+    checking: &Checking<'_>,
+    located: &Located,
+    sweep: &mut Sweep,
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Verified, StoreError> {
+    let (mut verified, ranks, keys) = checking.arrays(sweep, &mut || progress(0))?;
+    if let (Some((index, keys)), None) = (keys, &verified.damaged_ranks) {
+        match keys_lead_home(located, ranks.as_ref(), &index, &keys) {
+            Ok(count) => verified.checked_keys = count,
+            Err(what) => verified.damaged_keys = Some(what),
+        }
+    }
+    let rows = located.table().rows;
+    let mut done = 0;
+    while done < rows {
+        let window = done..rows.min(done.saturating_add(checking.window(u64::MAX)));
+        done = window.end;
+        let before = verified.rows;
+        let part = checking.rows(sweep, window, &mut |rows| progress(before + rows))?;
+        part.add_to(&mut verified);
+    }
+    verified.first_damaged.sort_unstable();
+    verified.bad.sort_by(|a, b| (&a.drive, a.lba).cmp(&(&b.drive, b.lba)));
+    Ok(verified)
 }
 
 /// Whether every stored key leads to the rank that it has: how many there are, or what is wrong.

@@ -114,6 +114,28 @@ fn rows_of(table: &Table) -> BTreeMap<u64, Vec<u8>> {
     (0..table.spec.rows).map(|position| (table.id(position) as u64, table.row(position).to_vec())).collect()
 }
 
+/// What is said to be pending, against the rows that are found; and what a compaction would copy, against the chunks that there are.
+fn check_pending(store: &Store, generation: u64, tables: &[Table]) {
+    let Some(pending) = store.pending_updates(generation).unwrap() else {
+        return assert!(tables.iter().all(|it| store.created(&it.spec.name).unwrap().is_empty()));
+    };
+    let all: u64 = pending.tables.iter().map(|it| it.rows + it.created).sum();
+    assert!(pending.updates >= all, "{pending:?}");
+    for table in tables {
+        let of_table = pending.tables.iter().find(|it| it.table == table.spec.name);
+        let created = store.created(&table.spec.name).unwrap().len() as u64;
+        assert_eq!(of_table.map_or(0, |it| it.created), created, "{pending:?}");
+        assert!(of_table.is_none_or(|it| it.rows <= table.spec.rows && it.rows + it.created > 0), "{pending:?}");
+    }
+    let stored = store.inspect().0.generations[0].chunks.iter().sum::<u64>();
+    let (log, needs) = (pending.log.len() as u64, pending.compaction);
+    assert!(pending.log.iter().all(|it| it.bytes == u64::from(it.units) * 4096 && it.drive.is_some()), "{pending:?}");
+    assert_eq!(needs, store.compaction_needs(generation).unwrap());
+    assert_eq!(needs.rewrites, pending.tables.iter().any(|it| it.created > 0));
+    assert_eq!(needs.frees, log + if needs.rewrites { stored } else { needs.chunks });
+    assert!(needs.rewrites || needs.chunks <= stored, "{needs:?}");
+}
+
 /// Updates, creations, compactions, and openings in any order, under hosts that are as old as they like, against a map.
 fn created_at_random(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -147,7 +169,12 @@ fn created_at_random(seed: u64) {
         }
         match random.u32(..6) {
             0..2 => {
-                store.compact(generation).unwrap();
+                check_pending(&store, generation, &tables);
+                let needs = store.compaction_needs(generation).unwrap();
+                let (free, copied) = (store.free_bytes() >> 20, store.compact(generation).unwrap() as u64);
+                assert_eq!((copied, free), (needs.chunks, needs.free), "seed {seed}, step {step}: {needs:?}");
+                assert!(needs.has_room() && needs.needs <= needs.chunks, "{needs:?}");
+                assert_eq!(store.pending_updates(generation).unwrap(), None);
                 for table in &tables {
                     let verified = store.verify(&table.spec.name, &mut |_| ControlFlow::Continue(())).unwrap();
                     assert!(verified.is_sound() && store.created(&table.spec.name).unwrap().is_empty(), "{verified:?}");
@@ -159,6 +186,7 @@ fn created_at_random(seed: u64) {
                 hosts.clear();
                 drop(store);
                 let read_only = open(&drives, &OpenOptions::default().with_read_only());
+                check_pending(&read_only, generation, &tables);
                 look_up(&attach(&read_only, &mut random), &tables, &mut random);
                 drop(read_only);
                 store = open(&drives, &OpenOptions::default());

@@ -297,7 +297,7 @@ fn a_bag_with_a_failed_row_is_zeros() {
     world.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
     let (mut rows, mut mask) = (vec![7.0; bags * DIM], vec![7; ids.len()]);
     let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
-    let result = slot.lookup(&Batch::new(&ids, bags as u32), &mut out);
+    let result = slot.lookup(&Batch::new(&ids, bags), &mut out);
     let Err(LookupError::RowsFailed { positions, report, .. }) = result else { panic!("{result:?}") };
     assert!(!positions.is_empty() && positions.is_sorted());
     assert_eq!(report.failed, positions.len() as u64);

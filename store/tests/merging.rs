@@ -9,8 +9,9 @@ use warprow_driver::DriverError;
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Batch, DType, Feature, HostOptions, LoadOptions, LookupError, Merging, Output, PlanOptions, Pooling, ReadCurve,
-    Report, RowError, Rows, Slot, Store, StoreError, TableSpec,
+    Batch, Consent, Content, DType, Feature, FormatPlan, FormatSettings, HostOptions, LbaChoice, LoadOptions,
+    LookupError, Merging, Output, PlanOptions, Pooling, ReadCurve, Report, RowError, Rows, Slot, Store, StoreError,
+    TableSpec,
 };
 
 const ROWS: u64 = 4000;
@@ -279,4 +280,39 @@ fn a_measured_curve_reads_rows_and_nothing_else() {
         host.plan(&[Feature::new("f", "t128")], PlanOptions::default().with_max(64, 256)).unwrap().slot().unwrap();
     let (_, failed, _) = world.look(0, &mut slot, &sparse(3), false);
     assert!(failed.is_empty());
+}
+
+/// A drive's reads can be measured before there is a store on it, and then; nothing is written for it.
+#[test]
+fn reads_are_measured_with_and_without_a_store() {
+    let drives = [common::drive("a", 16 << 20, 512), common::drive("b", 16 << 20, 4096)];
+    let check = |curves: &[Option<ReadCurve>]| {
+        assert_eq!(curves.len(), 2);
+        for (curve, lba) in curves.iter().zip([512, 4096]) {
+            // On a machine that is too busy there is none.
+            let Some(curve) = curve else { continue };
+            let points: Vec<_> = curve.points().collect();
+            assert!(points.len() >= 2 && points[0].0 == lba, "{curve}");
+        }
+    };
+    let devices = common::devices(&drives);
+    let plan = FormatPlan::new(&devices, FormatSettings::default()).unwrap();
+    for drive in &drives {
+        drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::WRITE).always());
+    }
+    check(&plan.measure_reads());
+    drives.iter().for_each(|drive| drive.faults().clear());
+    let seen = FormatPlan::new(&devices, FormatSettings::default()).unwrap();
+    assert!(seen.drives().iter().all(|drive| drive.content == Content::Blank));
+    drop(plan);
+    let settings = FormatSettings::default().with_lba(LbaChoice::Bytes(4096));
+    let one = FormatPlan::new(&devices[1..], settings).unwrap();
+    let token = one.token().to_owned();
+    let store = one.run(&Consent::Token(token), &mut |_, _| {}).unwrap();
+    let check_store = |store: &Store| check(&[vec![None], store.measure_reads().unwrap()].concat());
+    check_store(&store);
+    let table =
+        Table { spec: TableSpec::new("t", 1000, 128, DType::F32), rows: vec![7; 1000 * 512], ranks: None, keys: None };
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    check_store(&store);
 }

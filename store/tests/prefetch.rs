@@ -130,7 +130,7 @@ fn wanted(table: &Table, ids: &[i64], pooling: Pooling) -> Vec<f32> {
 fn prefetch(slot: &mut Slot, ids: &[i64]) {
     // The caller's memory is its own again.
     let mut given = ids.to_vec();
-    slot.prefetch(&Batch::new(&given, ids.len() as u32 / 2)).unwrap();
+    slot.prefetch(&Batch::new(&given, ids.len() / 2)).unwrap();
     given.fill(-1);
 }
 
@@ -163,7 +163,7 @@ fn rows_are_read_before_they_are_looked_up() {
         let wanted = wanted(&table, &ids, pooling);
         assert_eq!(look(&mut slot, wanted.len()).unwrap(), wanted);
         let mut rows = vec![7.0; wanted.len()];
-        let failed = slot.lookup(&Batch::new(&ids, ids.len() as u32 / 2), &mut Output::new(Rows::F32(&mut rows), DIM));
+        let failed = slot.lookup(&Batch::new(&ids, ids.len() / 2), &mut Output::new(Rows::F32(&mut rows), DIM));
         assert!(matches!(failed, Err(LookupError::RowsFailed { .. })), "{failed:?}");
         drives.iter().for_each(|drive| drive.faults().clear());
     }

@@ -4,6 +4,7 @@
 mod clock;
 mod drive;
 pub mod simulation;
+pub mod storm;
 pub mod versions;
 
 pub use clock::VirtualClock;

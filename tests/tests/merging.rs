@@ -41,7 +41,7 @@ impl World {
     fn slot(&self, merging: Merging) -> (Slot, Option<ReadCurve>) {
         let host = self.store.attach_host(HostOptions::default().with_merging(merging)).unwrap();
         let plan = host
-            .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(BATCH as u32, BATCH).with_out(DType::U8))
+            .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(BATCH, BATCH).with_out(DType::U8))
             .unwrap();
         (plan.slot().unwrap(), host.read_curves().remove(0).1)
     }
@@ -53,7 +53,7 @@ impl World {
         let mut out = vec![0xa5; BATCH * self.row_bytes];
         let began = self.clock.now();
         let report =
-            slot.lookup(&Batch::new(&ids, BATCH as u32), &mut Output::new(Rows::U8(&mut out), self.row_bytes)).unwrap();
+            slot.lookup(&Batch::new(&ids, BATCH), &mut Output::new(Rows::U8(&mut out), self.row_bytes)).unwrap();
         let took = self.clock.now() - began;
         let mut wanted = vec![0; self.row_bytes];
         for (&id, row) in ids.iter().zip(out.chunks(self.row_bytes)) {

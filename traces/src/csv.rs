@@ -55,7 +55,19 @@ const MAX_CELL: usize = 64;
 /// The longest line.
 const MAX_LINE: usize = 16 << 20;
 
-pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+/// A file whose header line was read.
+struct Header {
+    reader: Reader<Lines>,
+    len: u64,
+    names: Vec<String>,
+}
+
+/// The names of all columns.
+pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
+    Ok(header(spec)?.names)
+}
+
+fn header(spec: &TraceSpec) -> Result<Header, FormatError> {
     let path = &spec.path;
     let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
     refuse_special(path)?;
@@ -67,8 +79,14 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
         ReaderBuilder::new().delimiter(separator).trim(Trim::All).buffer_capacity(1 << 18).from_reader(lines);
     let header = reader.byte_headers().map_err(|error| wrong(spec, &error))?;
     // Tables written by other programs may begin with a byte order mark.
-    let names: Vec<String> =
+    let names =
         header.iter().map(|name| String::from_utf8_lossy(name).trim_start_matches('\u{feff}').to_owned()).collect();
+    Ok(Header { reader, len, names })
+}
+
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+    let path = &spec.path;
+    let Header { reader, len, names } = header(spec)?;
     let refuse = |what: String, remedy: &str| FormatError::new(Kind::Unclear, path, what, remedy);
     let find = |wanted: &str| {
         names.iter().position(|name| name == wanted).ok_or_else(|| {

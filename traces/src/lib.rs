@@ -2,20 +2,25 @@
 //! *slot* (a feature, a table). What others write is never believed before it was checked, and memory is bounded whatever
 //! a file says.
 //!
-//! ```no_run
+//! ```
 //! use warprow_traces::{Block, Trace, TraceSpec};
 //!
-//! let spec: TraceSpec = "norm:train/file_list.txt:i64".parse()?;
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("clicks.csv");
+//! std::fs::write(&path, "query,user,item\nq1,7,100\nq1,7,101\nq2,8,100\n")?;
+//! // Two columns are slots; lines of one query are one sample.
+//! let spec: TraceSpec = format!("csv:{}:user,item,query=query", path.display()).parse()?;
 //! let mut trace = Trace::open(&spec)?;
-//! let mut counts = vec![0u64; trace.slots().len()];
+//! let mut keys = vec![Vec::new(); trace.slots().len()];
 //! let mut block = Block::default();
 //! while trace.next_block(&mut block)? {          // whole samples, about 65,536 keys at a time
 //!     for sample in block.samples() {
-//!         for (slot, keys) in sample.slots().enumerate() {
-//!             counts[slot] += keys.len() as u64;
+//!         for (slot, of_slot) in sample.slots().enumerate() {
+//!             keys[slot].push(of_slot.to_vec());
 //!         }
 //!     }
 //! }
+//! assert_eq!(keys[1], [vec![100, 101], vec![100]]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -3,9 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use warprow_formats::KeyType;
+use warprow_formats::{FormatError, KeyType};
 
 /// What a trace is, and how it is to be read.
+///
+/// ```
+/// use warprow_traces::{Query, TraceFormat, TraceSpec};
+///
+/// let spec: TraceSpec = "csv:ratings.csv:movieId,query=userId".parse()?;
+/// assert_eq!((spec.format, &*spec.columns), (Some(TraceFormat::Csv), &["movieId".to_owned()][..]));
+/// assert_eq!(spec.query, Some(Query::Column("userId".to_owned())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceSpec {
     /// A file, a file list or a folder.
@@ -79,6 +88,16 @@ pub(crate) fn key_type(name: &str) -> Option<KeyType> {
 }
 
 impl TraceFormat {
+    /// Whether its slots are columns with names, of which some can be chosen ([`TraceSpec::columns`]).
+    pub const fn has_columns(self) -> bool {
+        matches!(self, Self::Csv | Self::Parquet)
+    }
+
+    /// What a trace is that is named so: as the name says, or as the path's ending or the first bytes do.
+    pub fn of(spec: &TraceSpec) -> Result<Self, FormatError> {
+        crate::trace::format_of(spec)
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "ids" | "keyset" => Self::Ids,

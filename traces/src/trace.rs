@@ -70,6 +70,18 @@ impl Trace {
         Ok(Self { spec: spec.clone(), format, slots, source, sizes, all, only, samples: 0, ended: false })
     }
 
+    /// The names of the slots that a trace can have: the columns that `spec` names; of text without any, all columns, of which
+    /// [`open`](Self::open) wants a choice; else the slots that `open` finds.
+    pub fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
+        match format_of(spec)? {
+            TraceFormat::Csv if spec.columns.is_empty() && spec.slot.is_none() => {
+                refuse_settings(spec, TraceFormat::Csv)?;
+                csv::columns(spec)
+            }
+            _ => Ok(Self::open(spec)?.slots.into_iter().map(|slot| slot.name).collect()),
+        }
+    }
+
     /// What it was read as.
     pub fn format(&self) -> TraceFormat {
         self.format
@@ -175,7 +187,7 @@ fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FormatErr
     Ok(prefixes)
 }
 
-fn format_of(spec: &TraceSpec) -> Result<TraceFormat, FormatError> {
+pub(crate) fn format_of(spec: &TraceSpec) -> Result<TraceFormat, FormatError> {
     if let Some(format) = spec.format {
         return Ok(format);
     }

@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
-use warprow_traces::{Block, KeyType, Kind, MAX_SAMPLE_KEYS, Scores, Trace, TraceSpec};
+use warprow_traces::{Block, KeyType, Kind, MAX_SAMPLE_KEYS, Scores, Trace, TraceFormat, TraceSpec};
 
 /// Samples of slots of keys.
 type Samples = Vec<Vec<Vec<u64>>>;
@@ -268,6 +268,13 @@ fn text_is_read_by_columns_and_queries() {
     assert_eq!(read(&format!("{}:item,user,query=user", path("t.csv"))).unwrap(), both);
     let (kind, what) = fails(&path("t.csv"));
     assert!(kind == Kind::Unclear && what.contains("user, item, time"), "{what}");
+    // Which there are is known without a choice.
+    let columns = |spec: String| Trace::columns(&spec.parse().unwrap());
+    assert_eq!(columns(path("t.csv")).unwrap(), ["user", "item", "time"]);
+    assert_eq!(columns(format!("{}:time,user", path("t.csv"))).unwrap(), ["time", "user"]);
+    assert!(columns(path("absent.csv")).is_err() && columns(format!("{}:i64", path("t.csv"))).is_err());
+    let is_text = |spec: String| TraceFormat::of(&spec.parse().unwrap()).unwrap() == TraceFormat::Csv;
+    assert!(is_text(path("t.csv")) && TraceFormat::Csv.has_columns() && !TraceFormat::Norm.has_columns());
     assert!(fails(&format!("{}:price", path("t.csv"))).1.contains("no column \"price\""));
     fs::write(path("t.csv"), "5\n6\n").unwrap();
     assert!(fails(&path("t.csv")).1.contains("no header line"));

@@ -202,7 +202,7 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
     let bed = Bed { drives, media: Media::Computed, disorder: true, ..Bed::default() };
     let store = bed.store(&[BedTable::new("table", content)], None)?;
     let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
-    let options = PlanOptions::default().with_max(ids as u32, ids as usize).with_slots(2).with_prefetch();
+    let options = PlanOptions::default().with_max(ids as usize, ids as usize).with_slots(2).with_prefetch();
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;
     let request = || {
         let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, seed)?;

@@ -45,7 +45,7 @@ trait Worker: Send {
 
 impl Worker for Slot {
     fn look_up(&mut self, ids: &[i64], rows: &mut [f32], dim: usize) -> anyhow::Result<u64> {
-        let batch = Batch::new(ids, u32::try_from(ids.len())?);
+        let batch = Batch::new(ids, ids.len());
         Ok(self.lookup(&batch, &mut Output::new(Rows::F32(rows), dim))?.commands)
     }
 }
@@ -71,7 +71,7 @@ impl Crew<'_> {
                 let options = HostOptions::default();
                 let merging = merging.cloned().unwrap_or(options.merging.clone());
                 let host = store.attach_host(options.with_merging(merging))?;
-                let options = PlanOptions::default().with_max(u32::try_from(share)?, share).with_slots(threads);
+                let options = PlanOptions::default().with_max(share, share).with_slots(threads);
                 let plan = host.plan(&[Feature::new("f", table)], options)?;
                 (0..threads).map(|_| Ok(Box::new(plan.slot()?) as Box<dyn Worker>)).collect()
             }

@@ -76,6 +76,7 @@ impl Rig {
         let equal = plain.clone().with_dram(hot_rows)?;
         Ok(vec![
             Box::new(PerId::pread(plain.clone())?),
+            Box::new(PerId::mapped(plain.clone())?),
             Box::new(PerId::uring(plain, depth)?),
             Box::new(Equal::pread(equal.clone(), MAX_IDS)?),
             Box::new(Equal::uring(equal, MAX_IDS, depth)?),

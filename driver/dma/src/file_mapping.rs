@@ -106,6 +106,17 @@ impl FileMapping {
         }
         if self.guarded.is_lost() { Err(MappingLost) } else { Ok(()) }
     }
+
+    /// Copies the bytes at `offset` to `out`, as `memcpy` does, from and to any address. Panics outside the mapping. Otherwise as
+    /// [`copy_to`](Self::copy_to); what somebody writes to the file meanwhile may come in parts of any size.
+    #[inline]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), MappingLost> {
+        assert!(offset.checked_add(out.len()).is_some_and(|end| end <= self.len), "outside the mapping");
+        // SAFETY: in bounds (checked), and `out` is no part of the mapping, to which there are no references. Every byte is
+        // initialised, whatever it is; the copy is made by the C library, for which one that is written meanwhile is some byte.
+        unsafe { libc::memcpy(out.as_mut_ptr().cast(), self.base.as_ptr().add(offset).cast(), out.len()) };
+        if self.guarded.is_lost() { Err(MappingLost) } else { Ok(()) }
+    }
 }
 
 impl Drop for FileMapping {
@@ -141,6 +152,11 @@ mod tests {
             memory.read(target, &mut got);
             assert_eq!(got, data);
         }
+        for (offset, len) in [(4096, 600), (4099, 7), (4100, 0), (8192, 0)] {
+            let mut got = vec![0; len];
+            map.read(offset, &mut got).unwrap();
+            assert_eq!(got, data[..].get(offset - 4096..).unwrap_or_default().get(..len).unwrap_or_default());
+        }
     }
 
     #[test]
@@ -170,6 +186,7 @@ mod tests {
             }
         });
         assert_eq!(maps[1].copy_to(0, &memory, 0, 4096), Err(MappingLost));
+        assert_eq!(maps[1].read(0, &mut [0; 8]), Err(MappingLost));
         for map in [&maps[0], &maps[2]] {
             map.copy_to(0, &memory, 0, 1 << 20).unwrap();
             assert_eq!(memory.load_u64(8184), 0x0707_0707_0707_0707);

@@ -6,7 +6,7 @@ use warprow_dma::FunctionError;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Nobody answers there.
-    #[error("cannot connect to {}: {source}; start the server first, as with: warprow serve --socket {0}", .path.display())]
+    #[error("cannot connect to {}: {source}", .path.display())]
     Connect {
         /// The socket.
         path: PathBuf,

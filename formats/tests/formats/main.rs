@@ -3,6 +3,7 @@
 mod build;
 mod fbgemm;
 mod hostile;
+mod links;
 #[cfg(feature = "parquet")]
 mod pages;
 mod public;

@@ -68,6 +68,10 @@ pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<Done, Failure
                 of_drive(&machine, found, args.no_probe)
             }
             address @ (DriveAddress::Emulated(_) | DriveAddress::VfioUser { .. }) => software(&address)?,
+            DriveAddress::Attached(_) => {
+                let what = format!("{text} is a file of tables, and no device");
+                return Err(Failure::usage(text, what).remedy("look at it with `warprow inspect -d`"));
+            }
         });
     }
     let mut text = match shown.is_empty() {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::{TableWriter, directory, followed, widen};
+use warprow_formats::{FormatError, TableWriter, directory, followed, widen};
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{OpenOptions, Store, TableInfo};
 
-use super::{Context, Done};
+use super::{Context, Done, export_all};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
@@ -21,7 +21,10 @@ use crate::units;
 /// Bytes of consecutive rows that are written at once.
 const RUN: usize = 1 << 20;
 
-/// Write a table to a safetensors or .npy file, in the order of its ids
+/// Write a table to a safetensors or .npy file, in the order of its ids; or all tables to one safetensors file
+///
+/// With --all, each table is a tensor of its name, and the keys of a table that stores some are the list NAME.keys beside it: `load --all`
+/// and `torch` read such a file as they do a model's.
 ///
 /// The rows of a table that has keys are written in the order of their ranks, and the keys in the same order to another file; those
 /// of keys that were created since it was loaded or compacted come last.
@@ -31,90 +34,146 @@ const RUN: usize = 1 << 20;
 /// match ends the export. The file appears under its name when it is whole, or not at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Example:
-  warprow export -d emulated:a.drive --table items --out items.safetensors")]
+Examples:
+  warprow export -d emulated:a.drive --table items --out items.safetensors
+  warprow export -d emulated:a.drive --all --out model.safetensors")]
 pub struct ExportArgs {
     #[command(flatten)]
     drives: DriveArgs,
     /// The table
-    #[arg(long, value_name = "TABLE")]
-    table: String,
+    #[arg(long, value_name = "TABLE", required_unless_present = "all", conflicts_with = "all")]
+    table: Option<String>,
+    /// All tables that look-ups find, to one .safetensors file
+    #[arg(long, conflicts_with = "keys_out")]
+    pub(super) all: bool,
     /// The file to write, .safetensors or .npy
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     /// The file to write the keys to, .npy, of a table that has keys
     #[arg(long, value_name = "FILE")]
     keys_out: Option<PathBuf>,
     /// Replace the files if they exist
     #[arg(long)]
-    force: bool,
+    pub(super) force: bool,
 }
+
+/// A table that is written to a file.
+pub(super) struct Exported<'a> {
+    store: &'a Store,
+    pub(super) table: TableInfo,
+    /// Keys that were created since it was loaded or compacted, with their rows.
+    created: Vec<(u64, Vec<u8>)>,
+    /// Type of the elements in the file.
+    pub(super) dtype: DType,
+}
+
+impl<'a> Exported<'a> {
+    pub(super) fn new(store: &'a Store, table: TableInfo) -> Result<Self, Failure> {
+        // Files have no types with a scale for each row.
+        let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
+        let created = if table.keys.is_some() { store.created(&table.name)? } else { Vec::new() };
+        Ok(Self { store, table, created, dtype })
+    }
+
+    /// Its rows, created ones among them.
+    pub(super) fn rows(&self) -> u64 {
+        self.table.rows + self.created.len() as u64
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.rows() * u64::from(self.dtype.row_bytes(self.table.dim).unwrap_or(0))
+    }
+
+    /// What the order of its rows in the file is.
+    pub(super) fn order(&self) -> &'static str {
+        if self.table.keys.is_some() { "rank" } else { "id" }
+    }
+
+    /// Its keys, in the order of the rows in the file; it stores some.
+    pub(super) fn keys(&self) -> Result<Vec<u64>, Failure> {
+        let mut keys = self.store.keys(&self.table.name)?.unwrap_or_default();
+        keys.extend(self.created.iter().map(|(key, _)| key));
+        Ok(keys)
+    }
+
+    /// Hands all rows to `write`, runs of them with the number of the first. Returns whether they were compared with their checksums.
+    pub(super) fn write(&self, write: &Writing<'_>, context: &Context) -> Result<bool, Failure> {
+        let Self { store, table, created, dtype } = self;
+        let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
+        let ids = match table.keys {
+            None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
+            Some(_) => None,
+        };
+        let crcs = store.row_crcs(&table.name)?;
+        let bar = context.screen.bar(format!("exporting {}", table.name), self.rows(), Unit::Things);
+        let mut run = Run { write, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
+        let (mut rows, mut failed) = (0u64, None);
+        let mut export = |rank: u64, row: &[u8]| {
+            let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
+            rows += 1;
+            let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            let checked = match stored.is_none_or(|&stored| stored == row_crc(rank, row)) {
+                true => Ok(()),
+                false => Err(damaged(store, &table.name, rank)),
+            };
+            let written = checked
+                .and_then(|()| {
+                    if *dtype == table.dtype {
+                        return run.push(id, row);
+                    }
+                    widen(table.dtype, row, &mut wide);
+                    widened.clear();
+                    widened.extend(wide.iter().flat_map(|value| value.to_le_bytes()));
+                    run.push(id, &widened)
+                })
+                .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
+            bar.set_position(rows);
+            match written {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(failure) => {
+                    failed = Some(failure);
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        let scanned = store.scan(&table.name, 0..u64::MAX, &mut export);
+        if scanned.is_ok() {
+            // They have no checksums: the log's units have.
+            let _ = (table.rows..).zip(created).try_for_each(|(rank, (_, row))| export(rank, row));
+        }
+        bar.finish_and_clear();
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        scanned.map_err(Failure::from)?;
+        run.flush()?;
+        Ok(crcs.is_some())
+    }
+}
+
+/// Takes rows of consecutive numbers, and that of the first.
+type Writing<'a> = dyn Fn(u64, &[u8]) -> Result<(), FormatError> + 'a;
 
 pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
-    let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    if args.all {
+        return export_all::run(args, &store, context);
+    }
+    let name = args.table.as_deref().unwrap_or_default();
+    let table = store.table(name).ok_or_else(|| drives::no_such_table(&store, name))?;
     refuse_same_file(args)?;
-    let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
-    let created = if table.keys.is_some() { store.created(&table.name)? } else { Vec::new() };
-    let all = table.rows + created.len() as u64;
-    let writer = file::create(&args.out, args.force, &table.name, all, table.dim, dtype)?;
-    let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
-    let keys = export_keys(args, &store, &table, &created)?;
-    let ids = match table.keys {
-        None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
-        Some(_) => None,
-    };
-    let crcs = store.row_crcs(&table.name)?;
-    let bar = context.screen.bar(format!("exporting {}", table.name), all, Unit::Things);
-    let mut run = Run { writer: &writer, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
-    let (mut rows, mut failed) = (0u64, None);
-    let mut export = |rank: u64, row: &[u8]| {
-        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
-        rows += 1;
-        let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
-        let checked = match stored.is_none_or(|&stored| stored == row_crc(rank, row)) {
-            true => Ok(()),
-            false => Err(damaged(&store, &table.name, rank)),
-        };
-        let written = checked
-            .and_then(|()| {
-                if dtype == table.dtype {
-                    return run.push(id, row);
-                }
-                widen(table.dtype, row, &mut wide);
-                widened.clear();
-                widened.extend(wide.iter().flat_map(|value| value.to_le_bytes()));
-                run.push(id, &widened)
-            })
-            .and_then(|()| if rows.is_multiple_of(1 << 12) { context.interrupt.check() } else { Ok(()) });
-        bar.set_position(rows);
-        match written {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(failure) => {
-                failed = Some(failure);
-                ControlFlow::Break(())
-            }
-        }
-    };
-    let scanned = store.scan(&table.name, 0..u64::MAX, &mut export);
-    if scanned.is_ok() {
-        // They have no checksums: the log's units have.
-        let _ = (table.rows..).zip(&created).try_for_each(|(rank, (_, row))| export(rank, row));
-    }
-    bar.finish_and_clear();
-    if let Some(failure) = failed {
-        return Err(failure);
-    }
-    scanned.map_err(Failure::from)?;
-    run.flush()?;
+    let exported = Exported::new(&store, table)?;
+    let (table, dtype, rows) = (&exported.table, exported.dtype, exported.rows());
+    let writer = file::create(&args.out, args.force, &table.name, rows, table.dim, dtype)?;
+    let keys = export_keys(args, &exported)?;
+    let checked = exported.write(&|first, rows| writer.write(first, rows), context)?;
     // Who sees the rows under their name may take it that the keys are there.
     if let Some(keys) = keys {
         keys.finish()?;
     }
     writer.finish()?;
     let keys_out = args.keys_out.as_ref().map(|path| path.display().to_string());
-    let (path, bytes) = (args.out.display().to_string(), rows * u64::from(dtype.row_bytes(table.dim).unwrap_or(0)));
-    let order = if table.keys.is_some() { "rank" } else { "id" };
+    let (path, bytes, order) = (args.out.display().to_string(), exported.bytes(), exported.order());
     let text = format!(
         "Wrote {} of table {:?}, {}, to {path}, {}",
         units::plural(rows, "row"),
@@ -127,7 +186,7 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
     );
     let object = json!({
         "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": dtype.name(), "bytes": bytes,
-        "keys_out": keys_out, "order": order, "checked": crcs.is_some(),
+        "keys_out": keys_out, "order": order, "checked": checked,
     });
     Done::new(text, object)
 }
@@ -147,12 +206,8 @@ fn refuse_same_file(args: &ExportArgs) -> Result<(), Failure> {
 }
 
 /// The file of keys, written but not there yet; `None`: there are none.
-fn export_keys(
-    args: &ExportArgs,
-    store: &Store,
-    table: &TableInfo,
-    created: &[(u64, Vec<u8>)],
-) -> Result<Option<TableWriter>, Failure> {
+fn export_keys(args: &ExportArgs, exported: &Exported<'_>) -> Result<Option<TableWriter>, Failure> {
+    let table = &exported.table;
     let (path, spec) = match (&args.keys_out, table.keys) {
         (None, None) => return Ok(None),
         (None, Some(spec)) if !spec.stored => return Ok(None),
@@ -172,9 +227,8 @@ fn export_keys(
             return Err(Failure::usage("--keys-out", what).remedy("leave it out"));
         }
     };
-    let writer = file::create_keys(path, args.force, table.rows + created.len() as u64, spec.kind)?;
-    let mut keys = store.keys(&table.name)?.unwrap_or_default();
-    keys.extend(created.iter().map(|(key, _)| key));
+    let writer = file::create_keys(path, args.force, exported.rows(), spec.kind)?;
+    let keys = exported.keys()?;
     for (first, keys) in (0..).step_by(RUN / 8).zip(keys.chunks(RUN / 8)) {
         writer.write(first, keys.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<_>>().as_slice())?;
     }
@@ -192,7 +246,7 @@ fn damaged(store: &Store, table: &str, rank: u64) -> Failure {
 
 /// Rows of consecutive ids on their way to the file.
 struct Run<'a> {
-    writer: &'a TableWriter,
+    write: &'a Writing<'a>,
     first: u64,
     /// The id that would continue the run.
     next: u64,
@@ -212,7 +266,7 @@ impl Run<'_> {
 
     fn flush(&mut self) -> Result<(), Failure> {
         if !self.rows.is_empty() {
-            self.writer.write(self.first, &self.rows)?;
+            (self.write)(self.first, &self.rows)?;
             self.rows.clear();
         }
         Ok(())

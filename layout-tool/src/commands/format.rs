@@ -15,7 +15,7 @@ use super::{Context, Done};
 use crate::drives::{DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
 use crate::lba::{self, Choice};
-use crate::report::table;
+use crate::report::{printable, table};
 use crate::units::{self, parse_bytes};
 
 /// Make an empty store on drives; everything on them is lost
@@ -39,7 +39,8 @@ pub struct FormatArgs {
     /// Choose the LBA size for rows of so many bytes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     row_bytes: Option<u32>,
-    /// Set this LBA size; auto computes what look-ups of --row-bytes, or of the tables in --sized-for, cost with either, and says why
+    /// Set this LBA size; auto measures the drives' reads (0.1 s a drive), computes what look-ups of --row-bytes, or of the tables in
+    /// --sized-for, cost with either size, and says why
     #[arg(long, value_name = "512|4096|auto", value_parser = parse_lba)]
     lba: Option<Lba>,
     /// A file or folder with tables that the store is to hold, for --lba auto; may be repeated
@@ -145,7 +146,9 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     let choice = match args.lba {
         Some(Lba::Auto) => {
             let seen = FormatPlan::new(&devices, FormatSettings::default())?;
-            Choice::new(&rows_of(args)?, &offers(seen.drives())).map(Some).ok_or_else(|| {
+            // What only a dry run would make is not there to be measured.
+            let curves: Vec<_> = seen.measure_reads().into_iter().flatten().collect();
+            Choice::new(&rows_of(args)?, &offers(seen.drives()), &curves).map(Some).ok_or_else(|| {
                 Failure::input("--lba", "the drives have no LBA size in common that a store can have").remedy(
                     "look at what they offer with `warprow devices`, and format each store on drives that agree",
                 )
@@ -179,7 +182,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     let spinner = context.screen.spinner("formatting");
     let store = plan.run(&consent, &mut |drive, progress| {
         let percent = progress.percent.map(|percent| format!(", {percent}%")).unwrap_or_default();
-        spinner.set_message(format!("formatting {}{percent}", drive.drive));
+        spinner.set_message(printable(&format!("formatting {}{percent}", drive.drive)));
     });
     spinner.finish_and_clear();
     let store = store.map_err(|error| {

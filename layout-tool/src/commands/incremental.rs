@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warprow_passes::{CacheOptions, Part, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, Part, PassOptions, Passes};
 use warprow_store::OpenOptions;
 
 use super::{Context, Done};
@@ -56,26 +56,6 @@ pub struct IncrementalArgs {
     force: bool,
 }
 
-impl From<PassError> for Failure {
-    fn from(error: PassError) -> Self {
-        let message = error.to_string();
-        match error {
-            PassError::Store(error) => error.into(),
-            PassError::File(error) => (*error).into(),
-            PassError::Journal { path, .. } => Self::input(path, message),
-            PassError::Options { .. } => Self::usage("", message),
-            PassError::Changed { table, .. } => Self::new(Class::Refused, table, message),
-            PassError::NewKeys { table, .. } | PassError::Uncreatable { table, .. } => Self::input(table, message),
-            PassError::NotDurable { .. } => Self::new(Class::Drive, "", message),
-            PassError::TooLarge { .. }
-            | PassError::GpuRoom { .. }
-            | PassError::Thread(_)
-            | PassError::Allocate { .. } => Self::new(Class::Resources, "", message),
-            _ => Self::new(Class::Bug, "", message),
-        }
-    }
-}
-
 pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> {
     if args.keys_out.as_ref() == Some(&args.out) {
         let what = format!("{} is where the rows are written to", args.out.display());
@@ -86,7 +66,8 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> 
         return Err(Failure::input(subject, "there is no such journal").remedy("name the file that the passes kept"));
     }
     for path in [Some(&args.out), args.keys_out.as_ref()].into_iter().flatten() {
-        file::refuse_drive(path, args.force)?;
+        file::refuse_in_use(path)?;
+        file::refuse_own(path, &args.drives.addresses())?;
     }
     // It is not to be replaced by what is read by it.
     let journal = fs::canonicalize(&args.journal).ok();

@@ -5,19 +5,23 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::NewFile;
 use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
-use warprow_store::{FormatPlan, FormatSettings, OpenOptions, Store, StoreError};
+use warprow_store::{Device, FormatPlan, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError};
 
 use super::format::{describe, drive_json};
 use super::{Context, Done, picture};
+use crate::attached;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
-use crate::report::table;
+use crate::missing;
+use crate::pending::{self, Pending};
+use crate::report::{printable, table};
 use crate::units;
 
 /// Show what lies on the drives, without changing anything
+///
+/// Updates that only a generation's log has are shown, with the chunks and drives of the log, and what `compact` would do with them.
 ///
 /// Nothing is written, rolled forward or repaired. If drives of the store are missing, or do not answer, everything that is known
 /// is printed all the same, with the reason, and exit code 6. A blank drive is no error: "store" is null then.
@@ -26,6 +30,7 @@ use crate::units;
 Examples:
   warprow inspect -d emulated:a.drive
   warprow inspect -d emulated:a.drive -d emulated:b.drive --svg store.svg
+  warprow inspect -d attached:model.safetensors
   warprow inspect -d 0000:41:00.0 -d 0000:42:00.0 --json | jq .store.generations
 
 Exit codes: 0 shown, a blank drive too; 3 a file is wrong; 4 a drive is in use, or the picture exists; 6 drives of the store are
@@ -47,12 +52,16 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
     let options = OpenOptions::default().with_degraded();
     let store = match Store::open(&devices, &options) {
         Ok(store) => store,
-        Err(StoreError::Open(error @ OpenError::NotWarprow { .. })) => {
-            let blank = |device| {
-                let alone = Store::open(std::slice::from_ref(device), &options);
-                matches!(alone, Err(StoreError::Open(OpenError::NotWarprow { .. })))
+        Err(StoreError::Open(error @ (OpenError::NotWarprow { .. } | OpenError::RemovedMember { .. }))) => {
+            let mut removed = Vec::new();
+            let mut blank = |device| match Store::open(std::slice::from_ref(device), &options) {
+                Err(StoreError::Open(OpenError::RemovedMember { drive, store })) => {
+                    removed.push((drive, store));
+                    true
+                }
+                alone => matches!(alone, Err(StoreError::Open(OpenError::NotWarprow { .. }))),
             };
-            if !devices.iter().all(blank) {
+            if !devices.iter().all(&mut blank) {
                 return Err(StoreError::from(error).into());
             }
             if let Some(path) = &args.svg {
@@ -62,13 +71,21 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
                 );
             }
             let plan = FormatPlan::new(&devices, FormatSettings::default())?;
-            let text = format!("No Warprow store here. `warprow format` makes one.\n{}", describe(plan.drives()));
+            let from = |(drive, store)| format!("{drive} was removed from store {store}, which goes on without it.\n");
+            let text = format!(
+                "No Warprow store here. `warprow format` makes one.\n{}{}",
+                removed.iter().map(|(drive, store)| from((printable(drive), store))).collect::<String>(),
+                describe(plan.drives())
+            );
             let seen: Vec<_> = plan.drives().iter().map(drive_json).collect();
-            return Done::new(text, json!({ "drives": names, "store": null, "seen": seen }));
+            let removed: Vec<_> =
+                removed.iter().map(|(drive, store)| json!({ "drive": drive, "from": store })).collect();
+            return Done::new(text, json!({ "drives": names, "store": null, "seen": seen, "removed": removed }));
         }
         Err(error) => return Err(error.into()),
     };
     let (inspection, repairs) = store.inspect();
+    let skipped: Vec<&SkippedTensor> = devices.iter().flat_map(Device::skipped).collect();
     let (map, tables) = store.map();
     if let Some(path) = &args.svg {
         save(path, args.force, &picture::draw(&inspection, &map, &tables))?;
@@ -79,6 +96,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
     };
     let failed = store.drive_states().into_iter().filter_map(|it| Some((it.drive, it.failure?.to_string())));
     let failed: Vec<(String, String)> = unopened.into_iter().chain(failed).collect();
+    let pending = pending::of_store(&store, &store.generations());
     let object = json!({
         "drives": names,
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
@@ -86,24 +104,34 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         "failed": failed.iter().map(|(drive, why)| json!({"drive": drive, "why": why})).collect::<Vec<_>>(),
         "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
+        "skipped": skipped.iter().map(|it| json!({"name": it.name, "reason": it.reason})).collect::<Vec<_>>(),
+        "pending": pending.iter().map(Pending::json).collect::<Vec<_>>(),
         "store": inspection,
         "map": map,
         "tables": tables,
         "svg": args.svg.as_ref().map(|path| path.display().to_string()),
     });
-    let mut text = describe_store(&inspection, repairs, store.free_bytes(), missing.is_empty());
+    let mut text = describe_store(&inspection, repairs, free(&args.drives, &store), missing.is_empty());
+    if !skipped.is_empty() {
+        text += "\n\nNot attached:\n";
+        text += &table(["tensor", "why"], skipped.iter().map(|it| [it.name.clone(), it.reason.clone()]));
+    }
+    if !pending.is_empty() {
+        text += "\n\nUpdates that only logs have:";
+        pending.iter().for_each(|it| text += &format!("\n{}", it.describe()));
+    }
     failed.iter().for_each(|(drive, why)| text += &format!("\nFAILED {drive}: {why}"));
     if let Some(path) = &args.svg {
         text += &format!("\n\nDrew it in {}", path.display());
     }
     let mut done = Done::new(text, object)?;
+    done.failure = pending.iter().find_map(Pending::failure).cloned();
     if !missing.is_empty() {
-        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        let what = format!("the store lacks {}", missing.join(", "));
-        done.failure = Some(
-            Failure::new(Class::Store, inspection.store.to_string(), what)
-                .remedy("give these drives too; without them rows are missing and nothing can be written"),
-        );
+        let what =
+            format!("the store lacks {}", missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+        let failure = Failure::new(Class::Store, inspection.store.to_string(), what)
+            .remedy("give these drives too; without them rows are missing and nothing can be written");
+        done.failure = Some(missing::placed(failure, &missing, &args.drives.parse()?));
     }
     Ok(done)
 }
@@ -112,9 +140,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
 fn save(path: &Path, force: bool, picture: &str) -> Result<(), Failure> {
     let subject = || path.display().to_string();
     let failed = |error: std::io::Error| Failure::io(subject(), "cannot be written", &error);
-    file::refuse_drive(path, force)?;
-    file::refuse_special(path)?;
-    let new = NewFile::create(path).map_err(failed)?;
+    let new = file::replacing(path)?;
     new.file().write_all(picture.as_bytes()).and_then(|()| new.file().sync_all()).map_err(failed)?;
     match new.persist(force) {
         Ok(()) => Ok(()),
@@ -125,32 +151,31 @@ fn save(path: &Path, force: bool, picture: &str) -> Result<(), Failure> {
     }
 }
 
-fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bool) -> String {
+/// Bytes that tables may be put into; `None`: in an attached file there is no such thing.
+fn free(drives: &DriveArgs, store: &Store) -> Option<u64> {
+    let is_attached = drives.addresses().iter().any(|address| attached::is(address));
+    (!is_attached).then(|| store.free_bytes())
+}
+
+fn describe_store(store: &Inspection, repairs: &[Repair], free: Option<u64>, healthy: bool) -> String {
     let total: u64 = store.members.iter().map(|member| u64::from(member.chunks) * store.chunk_size).sum();
-    let mut text = format!(
-        "Store {}: {}, format {}, epoch {}\n{} free of {}, in chunks of {} and LBAs of {} B; catalogue {} of {}\n\n",
-        store.store,
-        if healthy { "healthy" } else { "DEGRADED" },
-        store.format_version,
-        store.epoch,
-        units::bytes(free),
-        units::bytes(total),
-        units::bytes(store.chunk_size),
-        store.lba_size,
-        units::bytes(store.catalogue_bytes),
-        units::bytes(store.catalogue_capacity),
-    );
-    text += &table(
-        ["drive", "serial", ">size", ">free"],
-        store.members.iter().map(|member| {
-            [
-                member.drive.clone().unwrap_or_else(|| if member.chunks == 0 { "removed" } else { "MISSING" }.into()),
-                member.serial.clone(),
-                units::bytes(member.bytes),
-                units::bytes(member.free_chunks * store.chunk_size),
-            ]
-        }),
-    );
+    let mut text = match free {
+        None => "Tables that stay in their file, to be read there; nothing is put beside them.".to_owned(),
+        Some(free) => format!(
+            "Store {}: {}, format {}, epoch {}\n{} free of {}, in chunks of {} and LBAs of {} B; catalogue {} of {}\n\n{}",
+            store.store,
+            if healthy { "healthy" } else { "DEGRADED" },
+            store.format_version,
+            store.epoch,
+            units::bytes(free),
+            units::bytes(total),
+            units::bytes(store.chunk_size),
+            store.lba_size,
+            units::bytes(store.catalogue_bytes),
+            units::bytes(store.catalogue_capacity),
+            drives_of(store),
+        ),
+    };
     for repair in repairs {
         text += &format!("\n{}: {}; mended when the store is next opened for writing", repair.drive, words(repair));
     }
@@ -205,6 +230,20 @@ fn describe_store(store: &Inspection, repairs: &[Repair], free: u64, healthy: bo
         }),
     );
     text
+}
+
+fn drives_of(store: &Inspection) -> String {
+    table(
+        ["drive", "serial", ">size", ">free"],
+        store.members.iter().map(|member| {
+            [
+                member.drive.clone().unwrap_or_else(|| if member.chunks == 0 { "removed" } else { "MISSING" }.into()),
+                member.serial.clone(),
+                units::bytes(member.bytes),
+                units::bytes(member.free_chunks * store.chunk_size),
+            ]
+        }),
+    )
 }
 
 fn words(repair: &Repair) -> &'static str {

@@ -8,13 +8,17 @@ use warprow_formats::{Converted, FileRows, FormatError, Lost, TableFile, npy, re
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind, KeySource};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, Ranks, RowOrder, RowSource, TableSpec};
 use warprow_plan::{PlanFile, ranks_of};
-use warprow_store::{LoadOptions, OpenOptions, Store, StoreError, TableInfo, TableLoad};
+use warprow_store::{LoadOptions, OpenOptions, ReadCurve, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
+use super::ordering::{Indexed, count, followed, index, inherit, refuse_strangers, refuse_two};
 use super::{Context, Done};
+use crate::columns::Log;
 use crate::drives::{self, DriveArgs};
-use crate::failure::{Class, Failure};
-use crate::hotness::{self, HotnessFile, Rows, Share, Source};
+use crate::failure::Failure;
+use crate::file;
+use crate::hotness::{Hot, Hotness, HotnessFile, Rows, Share};
+use crate::inherited::Inherited;
 use crate::keyed::{FileKeys, Index, Whose, of_keys};
 use crate::lba::{self, Choice};
 use crate::reading::ReadingArgs;
@@ -35,8 +39,9 @@ use crate::units;
 /// order, become ids; any other 64-bit keys get an index, by which they are looked up (--key-index). Each key comes once.
 ///
 /// Which rows are hot decides how fast look-ups are: the hottest are kept in memory. Tell with --hotness, by a count for
-/// each row, by recorded look-ups to be counted (several add up), or by the scores of a HugeCTR dump. Without it, the first rows
-/// count as the hottest.
+/// each row, by recorded look-ups to be counted (several add up), or by the scores of a HugeCTR dump. A click log is for all tables
+/// that its columns are called like: column `user_id` for `user_id` or `embeddings.user_id.weight`. Without it, --replace and --beside
+/// keep the order of the table that they follow, and else the first rows count as the hottest.
 ///
 /// Nothing is visible before everything is written, and an interrupted load leaves the store as it was.
 #[derive(Debug, Args)]
@@ -46,6 +51,7 @@ Examples:
   warprow load -d emulated:a.drive model.safetensors --tensor 'emb.*' --strip-prefix emb.
   warprow load -d emulated:a.drive model.safetensors --tensor item=emb.items.weight \\
       --hotness trace:clicks.csv:item
+  warprow load -d emulated:a.drive model.safetensors --tensor 'embeddings.*' --hotness trace:clicks.parquet
   warprow load -d emulated:a.drive users/ --hotness norm:train/file_list.txt:i64,slot=3
   warprow load -d emulated:a.drive users.npz --tensor vectors --keys ids
   warprow load -d emulated:a.drive model.safetensors --all --dry-run
@@ -87,7 +93,8 @@ pub struct LoadArgs {
     strip_prefix: Option<String>,
     /// How hot each row is: a count a row (.npy, .csv, .u32, .u64). Or recorded look-ups to be counted, with trace: before the
     /// file, or one of ids:, keyset:, npy:, csv:, norm:, raw:, parquet:, and behind it settings such as COLUMN, i64, slot=NAME,
-    /// labels=1,dense=13,slots=26, sizes=A/B/... Or scores:FOLDER of a HugeCTR dump
+    /// labels=1,dense=13,slots=26, sizes=A/B/... Or scores:FOLDER of a HugeCTR dump. TABLE may be a pattern such as emb.*; without, look-ups
+    /// are of the tables that columns are called like
     #[arg(long, value_name = "[TABLE=][KIND:]FILE[:SETTINGS]")]
     hotness: Vec<String>,
     /// Order the rows as this plan says, which `warprow plan --out` made, and keep as many in memory
@@ -102,6 +109,9 @@ pub struct LoadArgs {
     /// Replace tables that have these names; until the end both need room
     #[arg(long)]
     replace: bool,
+    /// Do not keep the order of the tables that are replaced, or followed with --beside: the first rows count as the hottest
+    #[arg(long)]
+    forget_order: bool,
     /// Load them beside those of these names: nothing finds them before `warprow switch`
     #[arg(long, conflicts_with = "replace")]
     beside: bool,
@@ -132,6 +142,8 @@ struct Prepared<'a> {
     ranked: Option<Ranked>,
     /// How much of the trace that ranked it speaks of it.
     trace: Option<Share>,
+    /// The column of that trace.
+    column: Option<String>,
 }
 
 /// What told which rows are hot.
@@ -139,6 +151,16 @@ struct Prepared<'a> {
 enum Ranked {
     Hotness,
     Plan,
+    /// The version before, of this generation.
+    Inherited(u64),
+}
+
+/// What tells the order of a table's rows.
+#[derive(Default)]
+struct Telling<'a> {
+    counted: Option<Hotness>,
+    plan: Option<&'a PlanFile>,
+    inherited: Option<Inherited>,
 }
 
 pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
@@ -157,7 +179,9 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     }
     let hotness = args.hotness.iter().map(|argument| HotnessFile::parse(argument, &names));
     let hotness = hotness.collect::<Result<Vec<_>, _>>()?;
-    check_hotness(&hotness, &names)?;
+    refuse_strangers(&hotness, &names)?;
+    let hotness = hotness.into_iter().map(|file| file.bind(&names)).collect::<Result<Vec<_>, _>>()?;
+    refuse_two(&hotness)?;
     let plan = args.plan.as_deref().map(PlanFile::read).transpose()?;
     for (plan, chosen) in plan.iter().flat_map(|plan| chosen.iter().map(move |chosen| (plan, chosen))) {
         refuse_foreign(plan, args, chosen)?;
@@ -171,17 +195,26 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let options = LoadOptions::default();
     let options = if args.replace { options.with_replace() } else { options };
     let options = if args.beside { options.with_beside() } else { options };
-    let sources = || files.iter().map(TableFile::identity).collect::<Vec<_>>().join("\n");
+    // Whose order a table may take over.
+    let followed: Vec<Option<TableInfo>> = match (args.replace || args.beside) && !args.forget_order && plan.is_none() {
+        true => chosen.iter().map(|it| followed(it, &hotness, &store)).collect(),
+        false => chosen.iter().map(|_| None).collect(),
+    };
+    let orders = followed.iter().flatten().map(|old| format!("{:?} as in generation {}", old.name, old.generation));
+    let sources = || files.iter().map(TableFile::identity).chain(orders).collect::<Vec<_>>().join("\n");
     let options = match &args.resume {
         Some(path) => {
             refuse_special(path)?;
+            file::refuse_in_use(path)?;
             options.with_journal(path, format!("{}\n{args:?}", sources()))
         }
         None => options,
     };
     // Whether there is room is said before keys are read and ids counted, which may take minutes.
-    let permuted = |it: &Chosen<'_>| plan.is_some() || !hotness_of(&hotness, &it.name).is_empty();
-    let outlines = chosen.iter().map(|it| outline(args, it, permuted(it)));
+    let permuted = |it: &Chosen<'_>, followed: &Option<TableInfo>| {
+        plan.is_some() || followed.is_some() || hotness.iter().any(|hot| hot.is_of(&it.name))
+    };
+    let outlines = chosen.iter().zip(&followed).map(|(it, old)| outline(args, it, permuted(it, old)));
     store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
     context.interrupt.check()?;
     let mut whose = Vec::with_capacity(chosen.len());
@@ -190,12 +223,22 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         context.interrupt.check()?;
     }
     // Now it is known which tables have an index besides. That is said before it is built, and ids are counted.
+    let outlines = chosen.iter().zip(&followed).zip(&whose);
     let outlines =
-        chosen.iter().zip(&whose).map(|(it, whose)| Ok(indexed(args, whose, outline(args, it, permuted(it))?)));
+        outlines.map(|((it, old), whose)| Ok(with_index(args, whose, outline(args, it, permuted(it, old))?)));
     store.check_load(model, outlines.collect::<Result<_, Failure>>()?, &options)?;
-    let mut prepared = Vec::with_capacity(chosen.len());
-    for (chosen, whose) in chosen.into_iter().zip(&whose) {
-        prepared.push(prepare(args, chosen, whose, &hotness, plan.as_ref(), context)?);
+    let all = chosen.iter().zip(&whose).map(|(it, whose)| index(args.fingerprint, it, whose, context));
+    let indexed = all.collect::<Result<Vec<_>, Failure>>()?;
+    let mut counted = count(&hotness, &chosen, &indexed, context)?.into_iter();
+    let (mut prepared, mut notes) = (Vec::with_capacity(chosen.len()), Vec::new());
+    for (((chosen, whose), indexed), old) in chosen.into_iter().zip(&whose).zip(indexed).zip(&followed) {
+        let counted = counted.next().flatten();
+        let inherited = old.as_ref().and_then(|old| inherit(&store, old, indexed.rows(&chosen), &mut notes));
+        let told = Telling { counted, plan: plan.as_ref(), inherited };
+        let mut made = prepare(args, chosen, whose, indexed, told, context)?;
+        let column = |hot: &Hot| Some(hot.log.as_ref()?.column_of(&made.spec.name)?.name.clone());
+        made.column = hotness.iter().find_map(column);
+        prepared.push(made);
     }
     let (rows, bytes) = prepared.iter().fold((0u64, 0u64), |(rows, bytes), it| {
         (
@@ -210,15 +253,20 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         true => Vec::new(),
         false => prepared.iter().filter_map(|it| store.table(&it.spec.name)).collect(),
     };
+    let logs = || hotness.iter().filter_map(|hot| hot.log.as_ref());
     let mut report = json!({
         "dry_run": args.dry_run,
+        "traces": logs().map(Log::json).collect::<Vec<_>>(),
         "tables": described,
         "skipped": skipped.iter().map(|(name, reason)| json!({"name": name, "reason": reason})).collect::<Vec<_>>(),
         "rows": rows,
         "bytes": bytes,
         "replaced": replaced.iter().map(replaced_json).collect::<Vec<_>>(),
     });
-    let best = args.lba.as_ref().and_then(|_| best_lba(&prepared));
+    let best = match args.lba {
+        Some(_) => best_lba(&prepared, &store.measure_reads()?.into_iter().flatten().collect::<Vec<_>>()),
+        None => None,
+    };
     let has = store.inspect().0.lba_size;
     if let (Some(best), Some(report)) = (&best, report.as_object_mut()) {
         report.insert("lba_choice".into(), best.json());
@@ -276,23 +324,27 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
                 units::count(it.spec.rows),
                 it.spec.dim.to_string(),
                 it.spec.dtype.to_string(),
-                match it.ranked {
-                    Some(Ranked::Hotness) => "by --hotness",
-                    Some(Ranked::Plan) => "by --plan",
-                    None => "the first ids",
-                }
-                .to_owned(),
+                match (it.ranked, &it.column) {
+                    (Some(Ranked::Hotness), Some(column)) => format!("by --hotness, {column}"),
+                    (Some(Ranked::Hotness), None) => "by --hotness".to_owned(),
+                    (Some(Ranked::Plan), _) => "by --plan".to_owned(),
+                    (Some(Ranked::Inherited(generation)), _) => format!("as in generation {generation}"),
+                    (None, _) => "the first ids".to_owned(),
+                },
             ]
         }),
     );
     for (name, from, to, lost) in &lost {
-        text += &format!(
-            "\n{}: {from} to {to} changes a number by {:.3e} at most and {:.3e} on average, and {:.3e} of the whole",
-            printable(name),
-            lost.max_abs,
-            lost.mean_abs(),
-            lost.relative()
-        );
+        text += &format!("\n{}: {from} to {to} changes ", printable(name));
+        text += &match lost.max_abs == 0.0 {
+            true => "no number".to_owned(),
+            false => format!(
+                "a number by {:.3e} at most and {:.3e} on average, and {:.3e} of the whole",
+                lost.max_abs,
+                lost.mean_abs(),
+                lost.relative()
+            ),
+        };
         if lost.overflowed > 0 {
             text += &format!("; {} WERE TOO LARGE for it", units::plural(lost.overflowed, "number"));
         }
@@ -327,6 +379,12 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
             printable(&it.spec.name)
         );
     }
+    for unused in logs().filter_map(Log::unused_text) {
+        text += &format!("\n{unused}");
+    }
+    for note in &notes {
+        text += &format!("\n{note}");
+    }
     for old in &replaced {
         text += &format!(
             "\n{}: {} of {} × {} {}, generation {}",
@@ -345,34 +403,6 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
         text += "\nidentity: hot tier = first ids; tell which rows are hot with --hotness";
     }
     Done::new(text, report)
-}
-
-fn check_hotness(hotness: &[HotnessFile], names: &[&str]) -> Result<(), Failure> {
-    for (index, file) in hotness.iter().enumerate() {
-        let subject = || file.path().display().to_string();
-        if let Some(name) = file.stranger() {
-            let what = format!("there is no such file, and no table {name:?} is loaded");
-            return Err(Failure::input(subject(), what).remedy(format!("the tables are {}", names.join(", "))));
-        }
-        if file.table.is_none() && names.len() > 1 {
-            return Err(Failure::usage(
-                subject(),
-                format!("{} tables are loaded: which is the hotness of?", names.len()),
-            )
-            .remedy(format!("name it: --hotness {}=...", names.first().unwrap_or(&"TABLE"))));
-        }
-        let of = |file: &HotnessFile| file.table.clone().or_else(|| names.first().map(|&name| name.to_owned()));
-        // Traces add up; counts of rows leave nothing to be added.
-        let alone = |file: &HotnessFile| matches!(file.source, Source::Counts(_));
-        if hotness.iter().take(index).any(|other| of(other) == of(file) && (alone(other) || alone(file))) {
-            return Err(Failure::usage(
-                subject(),
-                format!("table {:?} is given two hotnesses", of(file).unwrap_or_default()),
-            )
-            .remedy("leave one of them out"));
-        }
-    }
-    Ok(())
 }
 
 /// A plan is for rows of certain sizes: with others, other rows belong in memory.
@@ -400,10 +430,6 @@ fn refuse_existing(store: &Store, names: &[&str], replace: bool) -> Result<(), F
         Some(&name) => Err(StoreError::TableExists { table: name.to_owned() }.into()),
         None => Ok(()),
     }
-}
-
-fn hotness_of<'a>(hotness: &'a [HotnessFile], name: &str) -> Vec<&'a HotnessFile> {
-    hotness.iter().filter(|file| file.table.as_ref().is_none_or(|it| it == name)).collect()
 }
 
 fn fingerprint(bits: &str) -> Result<Fingerprint, String> {
@@ -485,7 +511,7 @@ fn outline(args: &LoadArgs, chosen: &Chosen<'_>, permuted: bool) -> Result<Table
 }
 
 /// With the index that it gets if it is looked up by keys, as small as that can be, and with what lies beside it.
-fn indexed(args: &LoadArgs, whose: &Whose<'_>, spec: TableSpec) -> TableSpec {
+fn with_index(args: &LoadArgs, whose: &Whose<'_>, spec: TableSpec) -> TableSpec {
     let Whose::Keys(keys) = whose else { return spec };
     // Its slots have ranks.
     TableSpec { permuted: true, ..spec }.with_least_keys(keys.kind(), args.fingerprint, !args.forget_keys)
@@ -509,22 +535,13 @@ fn prepare<'a>(
     args: &LoadArgs,
     chosen: Chosen<'a>,
     whose: &'a Whose<'a>,
-    hotness: &[HotnessFile],
-    plan: Option<&PlanFile>,
+    indexed: Indexed<'a>,
+    told: Telling<'_>,
     context: &Context,
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
-    let (index, order) = match whose {
-        Whose::Keys(keys) => {
-            let spinner = context.screen.spinner(format!("indexing the keys of {}", chosen.name));
-            let index = keys.index(args.fingerprint, &mut || context.interrupt.check());
-            spinner.finish_and_clear();
-            (Some((index?, keys)), None)
-        }
-        Whose::Ids(order) => (None, order.clone()),
-    };
-    let hotness = hotness_of(hotness, &chosen.name);
-    let planned = plan.map(|plan| match &index {
+    let Indexed { index, order } = indexed;
+    let planned = told.plan.map(|plan| match &index {
         None => Ok::<_, Failure>(plan.ranks(&chosen.name, table.rows)?),
         Some((index, keys)) => {
             let (hottest, hot_rows) = plan.keys(&chosen.name, table.rows)?;
@@ -535,31 +552,15 @@ fn prepare<'a>(
             Ok((ranks, hot_rows))
         }
     });
-    let (planned, hot_rows) = planned.transpose()?.unzip();
-    let ranked = match hotness.is_empty() {
-        _ if planned.is_some() => Some(Ranked::Plan),
-        false => Some(Ranked::Hotness),
-        true => None,
-    };
-    let (ranks, trace) = match ranked {
-        Some(Ranked::Plan) => (planned, None),
-        Some(Ranked::Hotness) => {
-            let bar = context.screen.bar(format!("ranking {}", chosen.name), 0, Unit::Bytes);
-            let rows = index.as_ref().map_or(Rows::Ids(table.rows), |(index, keys)| Rows::Keys(index, *keys));
-            let hotness = hotness::rank(&hotness, &chosen.name, rows, &mut |read, bytes| {
-                bar.set_length(bytes);
-                bar.set_position(read);
-                context.interrupt.check()
-            });
-            bar.finish_and_clear();
-            let hotness = hotness?;
-            (Some(hotness.ranks), hotness.trace)
-        }
-        None => (None, None),
+    let (ranked, ranks, hot_rows, trace) = match (planned.transpose()?, told.counted, told.inherited) {
+        (Some((ranks, hot_rows)), ..) => (Some(Ranked::Plan), Some(ranks), hot_rows, None),
+        (None, Some(hotness), _) => (Some(Ranked::Hotness), Some(hotness.ranks), 0, hotness.trace),
+        (None, None, Some(it)) => (Some(Ranked::Inherited(it.generation)), Some(it.ranks), it.hot_rows, None),
+        (None, None, None) => (None, None, 0, None),
     };
     context.interrupt.check()?;
     let spec = outline(args, &chosen, ranked.is_some() && index.is_none())?;
-    let spec = TableSpec { hot_rows: hot_rows.unwrap_or(0), ..spec };
+    let spec = TableSpec { hot_rows, ..spec };
     let place = |id: &str| match whose {
         Whose::Keys(keys) => keyed_place(keys, id, &chosen),
         Whose::Ids(order) => dense_place(order.as_ref(), id, &chosen),
@@ -578,7 +579,7 @@ fn prepare<'a>(
         }
     };
     context.interrupt.check()?;
-    Ok(Prepared { chosen, spec, order, ranks, keyed, ranked, trace })
+    Ok(Prepared { chosen, spec, order, ranks, keyed, ranked, trace, column: None })
 }
 
 /// The row of an id.
@@ -658,15 +659,16 @@ fn default_row(
     }
 }
 
-/// The LBA size that suits the tables as they will be stored, of drives of which nothing is known.
-fn best_lba(prepared: &[Prepared<'_>]) -> Option<Choice> {
+/// The LBA size that suits the tables as they will be stored, on drives that read so.
+fn best_lba(prepared: &[Prepared<'_>], curves: &[ReadCurve]) -> Option<Choice> {
     let row = |it: &Prepared<'_>| Some((it.spec.dtype.row_bytes(it.spec.dim)?, it.spec.rows));
     let rows = prepared.iter().filter_map(row).map(|(bytes, count)| lba::Rows { bytes, count, ids: lba::IDS });
-    Choice::new(&rows.collect::<Vec<_>>(), &lba::SIZES.map(|lba_bytes| lba::Offer { lba_bytes, performance: 0 }))
+    let offers = lba::SIZES.map(|lba_bytes| lba::Offer { lba_bytes, performance: 0 });
+    Choice::new(&rows.collect::<Vec<_>>(), &offers, curves)
 }
 
 fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
-    let Prepared { chosen, spec, keyed, ranked, trace, .. } = prepared;
+    let Prepared { chosen, spec, keyed, ranked, trace, column, .. } = prepared;
     let index = keyed.as_ref().map(Keyed::index);
     json!({
         "name": spec.name,
@@ -682,8 +684,14 @@ fn describe(prepared: &Prepared<'_>) -> serde_json::Value {
         "order": match ranked {
             Some(Ranked::Plan) => "plan",
             Some(Ranked::Hotness) => "hotness",
+            Some(Ranked::Inherited(_)) => "inherited",
             None => "identity",
         },
+        "order_of_generation": match ranked {
+            Some(Ranked::Inherited(generation)) => Some(generation),
+            _ => None,
+        },
+        "column": column,
         "trace_ids": trace.map(|share| share.ids),
         "trace_ids_missing": trace.map(|share| share.missing),
         "row_crc": spec.row_crc,
@@ -769,7 +777,6 @@ fn load(
     }
     loaded.map_err(|error| match error {
         StoreError::Interrupted => context.interrupt.failure(),
-        StoreError::TableExists { ref table } => Failure::new(Class::Refused, table.clone(), error.to_string()),
         error => error.into(),
     })
 }

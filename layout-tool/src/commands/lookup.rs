@@ -13,21 +13,23 @@ use warprow_store::{
 };
 use warprow_workload::{Keys, NpyHeader, TraceFile};
 
+use super::hit_rates::{self, hit_rate};
 use super::{Context, Done};
 use crate::drives::{self, DriveArgs};
-use crate::failure::{Class, Failure};
+use crate::failure::{Class, Failure, chain};
 use crate::file;
 use crate::hotness::read_numbers;
 use crate::report::{json_float, table};
 use crate::rows::RowBuffer;
+use crate::said_once::without_remedy;
 use crate::screen::Unit;
 use crate::store_failure::of_lookup;
 use crate::{tally, units};
 
 /// Ids of one look-up, at most; more are looked up one after another.
-const CHUNK: usize = 1 << 16;
+pub(super) const CHUNK: usize = 1 << 16;
 /// Bytes that the rows of one look-up take, about, at most: wide rows are looked up in smaller numbers.
-const CHUNK_BYTES: u64 = 64 << 20;
+pub(super) const CHUNK_BYTES: u64 = 64 << 20;
 /// Numbers that `--json` prints, at most: they are in memory, at about 90 bytes each.
 const JSON_NUMBERS: u64 = 1 << 20;
 /// Rows and elements that are shown to people.
@@ -38,24 +40,47 @@ const SHOWN: (usize, usize) = (20, 8);
 /// Ids that the table does not have are missing, negative ones among them unless it has keys: --missing says what stands for them. With
 /// --pooling, ids are added up in bags: --offsets says where each begins, as for torch.nn.EmbeddingBag; without it, all ids are
 /// one bag.
+///
+/// With --trace, recorded look-ups of several tables are looked up and not shown: what is printed is, for each table and for all,
+/// the share of ids that memory answered, so that what `plan` expects can be compared with what comes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   warprow lookup -d emulated:a.drive --table items --ids 7,42,-1
   warprow lookup -d emulated:a.drive --table items --ids-file clicks.csv:item --out rows.npy
-  warprow lookup -d emulated:a.drive --table items --ids 1,2,3,4 --pooling mean --offsets offsets.npy")]
+  warprow lookup -d emulated:a.drive --table items --ids 1,2,3,4 --pooling mean --offsets offsets.npy
+  warprow lookup -d emulated:a.drive --trace clicks.parquet --dram 64M
+  warprow lookup -d emulated:a.drive --trace clicks.parquet --plan plan.safetensors")]
 pub struct LookupArgs {
     #[command(flatten)]
-    drives: DriveArgs,
-    /// The table
-    #[arg(long, value_name = "TABLE")]
-    table: String,
+    pub(super) drives: DriveArgs,
+    /// The table; with --trace it may be repeated, and be a pattern such as emb.*: by default all that columns are called like
+    #[arg(long = "table", value_name = "TABLE", required_unless_present = "traces")]
+    pub(super) tables: Vec<String>,
+    /// Recorded look-ups of several tables: each column is of the table that it is called like
+    ///
+    /// [KIND:]PATH[:SETTINGS], as for `plan --trace` and `load --hotness`; with TABLE, or a pattern of tables, for these alone.
+    #[arg(
+        long = "trace",
+        value_name = "[TABLE=]TRACE",
+        conflicts_with_all = ["ids", "ids_file", "pooling", "offsets", "weights", "out", "degraded"]
+    )]
+    pub(super) traces: Vec<String>,
+    /// Queries of the trace that are looked up at once
+    #[arg(long, value_name = "N", default_value_t = 4096, conflicts_with_all = ["ids", "ids_file"], value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub(super) batch: u32,
+    /// DRAM for rows, the hottest of all tables of the store; by default none
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub(super) dram: Option<u64>,
+    /// Give as much DRAM as this plan has memory for rows, and print what it expects beside what comes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "ids_file"])]
+    pub(super) plan: Option<PathBuf>,
     /// The ids
     #[arg(
         long,
         value_name = "ID,...",
         allow_hyphen_values = true,
-        required_unless_present = "ids_file",
+        required_unless_present_any = ["ids_file", "traces"],
         conflicts_with = "ids_file"
     )]
     ids: Option<String>,
@@ -78,21 +103,21 @@ pub struct LookupArgs {
     weights: Option<PathBuf>,
     /// What stands for missing ids: the table's default row, zeros, nothing, or an error
     #[arg(long, default_value = "default")]
-    missing: Missing,
+    pub(super) missing: Missing,
     /// An id that stands for nothing
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
-    padding: Option<i128>,
+    pub(super) padding: Option<i128>,
     /// Do not compare rows with their checksums, where the table has them
     ///
     /// To compare them, all checksums of the table are read first: four bytes a row.
     #[arg(long)]
-    no_check: bool,
+    pub(super) no_check: bool,
     /// Compare every id with the stored key, where the table has keys
     ///
     /// Without it, a key that the table does not have gets some row once in 256, 65,536 or 4,294,967,296 times, by the table's
     /// fingerprints. To compare them, all keys of the table are read first: eight bytes a row.
     #[arg(long)]
-    check_keys: bool,
+    pub(super) check_keys: bool,
     /// Do without drives that are missing: print the rows that are left, unchecked
     ///
     /// Exit code 6 if one of the rows is lost. The table must be in the order of its ids; the order of others, and their keys, may be lost as well.
@@ -114,7 +139,7 @@ enum Pooling {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Missing {
+pub(super) enum Missing {
     Default,
     Zero,
     Skip,
@@ -140,7 +165,7 @@ impl Pooling {
 }
 
 impl Missing {
-    fn of_store(self) -> warprow_store::Missing {
+    pub(super) fn of_store(self) -> warprow_store::Missing {
         match self {
             Self::Default => warprow_store::Missing::Default,
             Self::Zero => warprow_store::Missing::Zero,
@@ -159,19 +184,28 @@ struct Request {
 }
 
 pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure> {
+    if !args.traces.is_empty() {
+        return hit_rates::run(args, context);
+    }
+    let [name] = &args.tables[..] else {
+        let what = format!("{} are named", units::plural(args.tables.len() as u64, "table"));
+        return Err(Failure::usage("--table", what).remedy("name one; ids of several are looked up with --trace"));
+    };
     let request = Request::read(args)?;
     let options = OpenOptions::default();
     let options = if args.degraded { options.with_degraded() } else { options.with_read_only() };
     let store = drives::open(&args.drives, &options)?;
-    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    // What is printed is numbers; a file keeps the bits of types that files have.
-    let narrow = matches!(info.dtype, DType::F8E4M3 | DType::F8E5M2) && args.out.is_none();
-    let out = if request.bags.is_some() || narrow || info.dtype.is_scaled() { DType::F32 } else { info.dtype };
+    let info = store.table(name).ok_or_else(|| drives::no_such_table(&store, name))?;
+    // The type that the rows have, in a file and in what is said of them.
+    let dtype = if request.bags.is_some() || info.dtype.is_scaled() { DType::F32 } else { info.dtype };
+    // What is printed is numbers, which bytes of an 8-bit float are not yet.
+    let narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2) && args.out.is_none();
+    let out = if narrow { DType::F32 } else { dtype };
     let most = CHUNK_BYTES / (u64::from(info.dim) * 4).max(1);
     let chunks = request.chunks(usize::try_from(most).unwrap_or(CHUNK).clamp(1, CHUNK));
     let most_ids = chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0);
     let most_bags = chunks.iter().map(|chunk| chunk.bags.len()).max().unwrap_or(0);
-    let options = HostOptions::default();
+    let options = HostOptions::default().with_dram_bytes(args.dram.unwrap_or(0));
     let rows = request.bags.as_ref().map_or(request.ids.len(), |bags| bags.len() - 1) as u64;
     let numbers = rows.saturating_mul(info.dim.into());
     if context.json && args.out.is_none() && numbers > JSON_NUMBERS {
@@ -185,20 +219,18 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     }
     let options = if args.no_check || args.degraded { options } else { options.with_checked_rows() };
     let host = store.attach_host(if args.check_keys { options.with_checked_keys() } else { options })?;
-    let feature = Feature::new("lookup", &args.table).pooling(args.pooling.of_store()).missing(args.missing.of_store());
+    let feature = Feature::new("lookup", name).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
     let feature = match args.padding {
         Some(id) => feature.padding(id),
         None => feature,
     };
-    let max_batch = u32::try_from(most_bags).map_err(|_| Failure::input("", "too many bags"))?;
     let plan =
-        host.plan(&[feature], PlanOptions::default().with_max(max_batch.max(1), most_ids.max(1)).with_out(out))?;
+        host.plan(&[feature], PlanOptions::default().with_max(most_bags.max(1), most_ids.max(1)).with_out(out))?;
     let mut slot = plan.slot()?;
 
-    let name = format!("{} rows", args.table);
     let writer = match &args.out {
-        Some(path) => Some((path, file::create(path, args.force, &name, rows, info.dim, out)?)),
+        Some(path) => Some((path, file::create(path, args.force, name, rows, info.dim, dtype)?)),
         None => None,
     };
     let most_shown = match (&writer, context.json) {
@@ -217,7 +249,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
             bags[chunk.bags.start..=chunk.bags.end].iter().map(|&offset| (offset - chunk.ids.start) as u64).collect()
         });
         let bags = chunk.bags.len();
-        let mut batch = Batch::new(ids, bags as u32);
+        let mut batch = Batch::new(ids, bags);
         if let Some(offsets) = &offsets {
             batch = batch.with_offsets(offsets);
         }
@@ -235,7 +267,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
                 shown.missing_drives = drives;
                 *report
             }
-            other => other.map_err(|error| failed(&error, args, chunk.ids.start))?,
+            other => other.map_err(|error| failed(&error, name, &chunk.ids, request.ids.len()))?,
         };
         tally::add(&mut report, &looked_up);
         if let Some((_, writer)) = &writer {
@@ -250,8 +282,8 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     if let Some((_, writer)) = writer {
         writer.finish()?;
     }
-    let mut done = describe(args, &info, out, &request, &shown, &report, rows)?;
-    done.failure = shown.failure(&args.table);
+    let mut done = describe(args, &info, dtype, &request, &shown, &report, rows)?;
+    done.failure = shown.failure(name);
     Ok(done)
 }
 
@@ -450,19 +482,33 @@ impl Shown {
     }
 }
 
-/// What a failed look-up means; `first` is the position of its first id among all.
-fn failed(error: &LookupError, args: &LookupArgs, first: usize) -> Failure {
-    let positions = match error {
-        LookupError::MissingIds { positions, .. } | LookupError::RowsFailed { positions, .. } => {
-            positions.iter().map(|position| position + first).collect()
-        }
-        _ => Vec::new(),
+/// What a failed look-up means, of ids `looked_up` of so many: what the store says counts and places ids among these.
+fn failed(error: &LookupError, table: &str, looked_up: &Range<usize>, ids: usize) -> Failure {
+    let failure = of_lookup(error, table);
+    let (found, positions) = match error {
+        LookupError::MissingIds { positions, .. } => ("are missing from their tables", positions),
+        LookupError::RowsFailed { positions, .. } => ("could not be read", positions),
+        _ => return failure,
     };
-    let failure = of_lookup(error, &args.table);
-    match positions.is_empty() {
-        true => failure,
-        false => failure.detail("positions", positions),
+    let positions: Vec<usize> = positions.iter().map(|position| position + looked_up.start).collect();
+    let count = |number: usize| units::count(number as u64);
+    let so_far = match looked_up.end == ids {
+        true => units::plural(ids as u64, "id"),
+        false => format!("the first {} of {}", count(looked_up.end), units::plural(ids as u64, "id")),
+    };
+    let rows = if matches!(error, LookupError::RowsFailed { .. }) { "the rows of " } else { "" };
+    let mut message = format!(
+        "{rows}{} of {so_far} {found}, the first at position {}",
+        count(positions.len()),
+        count(positions.first().copied().unwrap_or_default())
+    );
+    if let LookupError::RowsFailed { source, .. } = error {
+        message += &format!(": {}", without_remedy(chain(source), &failure.remedy));
     }
+    if looked_up.end < ids {
+        message += "; the other ids were not looked up";
+    }
+    Failure { message, ..failure }.detail("positions", positions).detail("looked_up", looked_up.end)
 }
 
 fn describe(
@@ -482,6 +528,7 @@ fn describe(
         "pooling": args.pooling.name(),
         "generation": report.generation,
         "checked": info.row_crc && !args.no_check && !args.degraded,
+        "dram_bytes": args.dram.unwrap_or(0),
         "keys_checked": info.keys.is_some() && args.check_keys,
         "ids": report.ids,
         "padding": report.padding,
@@ -489,6 +536,9 @@ fn describe(
         "unique": report.unique,
         "rows_dram": report.rows_dram,
         "rows_ssd": report.rows_ssd,
+        "ids_dram": report.ids_dram,
+        "ids_ssd": report.ids_ssd,
+        "hit_rate": hit_rate(report),
         "commands": report.commands,
         "doorbells": report.sq_doorbells,
         "bytes_read": report.bytes_read,
@@ -579,6 +629,30 @@ mod tests {
             (bag, id) = (chunk.bags.end, chunk.ids.end);
         }
         assert_eq!((bag, id), (6, 2 * CHUNK + 9));
+    }
+
+    #[test]
+    fn a_drive_that_dies_fails_ids_among_all() {
+        let lost = || LookupError::RowsFailed {
+            report: Box::new(Report::default()),
+            positions: (20..CHUNK).collect(),
+            source: RowError::Drive(warprow_driver::DriverError::Gone { function: "d".into(), during: "reads" }),
+        };
+        let failure = failed(&lost(), "t", &(CHUNK..2 * CHUNK), 1_000_000);
+        let want = "the rows of 65,516 of the first 131,072 of 1,000,000 ids could not be read, the first at position 65,556: d: the \
+                    device is gone";
+        assert!(failure.message.starts_with(want), "{failure}");
+        assert!(failure.message.ends_with("; the other ids were not looked up"), "{failure}");
+        let positions = failure.details["positions"].as_array().unwrap();
+        assert_eq!(
+            (positions.len(), &positions[0], &failure.details["looked_up"]),
+            (65_516, &json!(65_556), &json!(131_072))
+        );
+        let last = failed(&lost(), "t", &(CHUNK..2 * CHUNK), 2 * CHUNK);
+        assert!(
+            last.message.contains("65,516 of 131,072 ids could not") && !last.message.contains("other ids"),
+            "{last}"
+        );
     }
 
     #[test]

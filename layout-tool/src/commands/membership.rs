@@ -9,8 +9,9 @@ use warprow_soft_controller::UriError;
 use warprow_store::{Create, Device, DriveAddress, Joined, OpenOptions, Store, StoreError};
 
 use super::{Context, Done};
+use crate::attached;
 use crate::drives::{self, DriveArgs};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::units;
 
 /// Add a drive to a store, and move its share of every table to it
@@ -48,10 +49,24 @@ fn progress(context: &Context) -> impl FnMut(u64, u64) -> ControlFlow<()> + '_ {
     move |_, _| if context.interrupt.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
+/// Refuses files of tables: they are read where they are, and never written.
+fn refuse_attached(drives: &DriveArgs, new: Option<&String>) -> Result<(), Failure> {
+    let addresses = drives.addresses();
+    match addresses.iter().chain(new).find(|address| attached::is(address)) {
+        None => Ok(()),
+        Some(address) => {
+            let what = "a file of tables is a store of its own, which is never written";
+            Err(Failure::new(Class::Refused, address.as_str(), what).remedy("load it into a store: `warprow load`"))
+        }
+    }
+}
+
 pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failure> {
     let options = OpenOptions::default();
-    let mut devices = drives::devices(&args.drives)?;
     let address: DriveAddress = args.new.parse()?;
+    // Before anything is opened, made or overwritten.
+    refuse_attached(&args.drives, Some(&args.new))?;
+    let mut devices = drives::devices(&args.drives)?;
     let new = Device::open_beside(&devices, &address, Create::IfMissing).map_err(|error| match &error {
         StoreError::Emulated(UriError::NotThere { .. }) => {
             Failure::from(error).remedy(format!("look at the path, or make it: {},size=64G", args.new))
@@ -75,6 +90,7 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
 
 pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<Done, Failure> {
     let options = OpenOptions::default();
+    refuse_attached(&args.drives, None)?;
     let devices = drives::devices(&args.drives)?;
     // As it is named once it is open.
     let position = args.drives.addresses().iter().position(|address| *address == args.old);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use svg::node::element::{Definitions, Group, Line, Pattern, Rectangle, Text, Title};
 use svg::{Document, Node};
-use warprow_layout::{DriveMap, GenerationInspection, Inspection, MapKind, TableMap};
+use warprow_layout::{DriveMap, GenerationInspection, Inspection, MapKind, TableMap, TablePart};
 
 use crate::report::printable;
 use crate::units;
@@ -14,24 +14,44 @@ const WIDTH: usize = 1240;
 const BAR: usize = 960;
 const LEFT: usize = 260;
 const ROW: usize = 40;
-/// Generations that are drawn table by table, at most: the largest.
-const DRAWN: usize = 24;
-/// Tables that are named below a generation, at most: the largest.
-const NAMED: usize = 12;
+/// Generations that are drawn table by table, at most: the largest. As many as there are colours.
+const DRAWN: usize = COLOURS.len();
+/// Tables of a generation that have a colour, a number and a line in its legend, at most: the largest.
+const NAMED: usize = COLOURS.len();
 /// Tables that get a title of their own to point at. More are drawn without.
 const TITLED: usize = 2000;
+/// Chunks of a generation that get a row that can be seen and labelled, at most. More share the height of so many.
+const ROWS: usize = 16;
+/// Pixels of such a row.
+const CHUNK: usize = 12;
+/// A part of a table that is less than so many pixels wide, or high, is pointed at.
+const SEEN: f64 = 3.0;
 
 const FREE: &str = "#eceff1";
 const UNUSED: &str = "#ffffff";
 const META: &str = "#37474f";
 const CATALOGUE: &str = "#78909c";
+const INK: &str = "#212121";
+/// Of what has no colour of its own: generations and tables that are not among the largest.
+const GREY: &str = "#9e9e9e";
 
-/// Colours of generations, told apart by people who see few colours too (Okabe and Ito's, and lighter ones).
-const COLOURS: [&str; 10] =
-    ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7b6bb5", "#4daf8c", "#a05a2c"];
+/// Colours of generations, and of tables within one: as many as are named, so that none means two. The first are told apart by people
+/// who see few colours too (Okabe and Ito's); all have numbers besides.
+const COLOURS: [&str; 24] = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#e6d200", "#7b6bb5", "#8c564b", "#1b4f72",
+    "#a6d854", "#e41a1c", "#17becf", "#5d4037", "#f781bf", "#00441b", "#c2a5cf", "#ffbf7f", "#4a1486", "#80cdc1",
+    "#7f7f00", "#99000d", "#b3cde3", "#ff00a8",
+];
 
-fn colour(index: usize) -> &'static str {
-    COLOURS.get(index % COLOURS.len()).copied().unwrap_or(FREE)
+fn colour(number: Option<usize>) -> &'static str {
+    number.and_then(|number| COLOURS.get(number)).copied().unwrap_or(GREY)
+}
+
+/// Black or white: what can be read on a colour.
+fn ink_on(colour: &str) -> &'static str {
+    let part = |at: usize| colour.get(at..at + 2).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    // ITU-R BT.601.
+    if 299 * part(1) + 587 * part(3) + 114 * part(5) > 150_000 { INK } else { "#ffffff" }
 }
 
 /// What lies in one pixel of a drive's bar, if anything of a chunk does.
@@ -39,7 +59,11 @@ type Pixel = (MapKind, Option<u64>);
 
 /// The picture, as the text of an SVG file.
 pub(crate) fn draw(store: &Inspection, drives: &[DriveMap], tables: &[TableMap]) -> String {
-    let colours: HashMap<u64, usize> = store.generations.iter().enumerate().map(|(index, it)| (it.id, index)).collect();
+    let mut drawn: Vec<&GenerationInspection> = store.generations.iter().collect();
+    drawn.sort_by_key(|it| (std::cmp::Reverse(it.bytes), it.id));
+    drawn.truncate(DRAWN);
+    drawn.sort_by_key(|it| it.id);
+    let colours: HashMap<u64, usize> = drawn.iter().enumerate().map(|(index, it)| (it.id, index)).collect();
     let mut page = Page { document: Document::new().add(patterns()), y: 20 };
     page.text(20, &format!("Store {}, epoch {}", store.store, store.epoch), 18, "bold");
     page.y += 26;
@@ -54,7 +78,7 @@ pub(crate) fn draw(store: &Inspection, drives: &[DriveMap], tables: &[TableMap])
     );
     page.text(20, &line, 13, "normal");
     page.y += 20;
-    legend(&mut page);
+    legend(&mut page, store.generations.len() > drawn.len());
 
     let largest = drives.iter().map(|drive| drive.bytes).max().unwrap_or(0).max(1);
     for drive in drives {
@@ -62,14 +86,9 @@ pub(crate) fn draw(store: &Inspection, drives: &[DriveMap], tables: &[TableMap])
     }
     page.y += 10;
 
-    let mut drawn: Vec<&GenerationInspection> = store.generations.iter().collect();
-    drawn.sort_by_key(|it| (std::cmp::Reverse(it.bytes), it.id));
-    drawn.truncate(DRAWN);
-    drawn.sort_by_key(|it| it.id);
     for generation in &drawn {
         let tables: Vec<&TableMap> = tables.iter().filter(|it| it.generation == generation.id).collect();
-        let index = colours.get(&generation.id).copied().unwrap_or(0);
-        bar_of_generation(&mut page, store, generation, &tables, index);
+        plot_of_generation(&mut page, store, generation, &tables, colours.get(&generation.id).copied());
     }
     let left = store.generations.len() - drawn.len();
     if left > 0 {
@@ -131,17 +150,20 @@ fn patterns() -> Definitions {
     Definitions::new().add(hatch).add(dots)
 }
 
-fn legend(page: &mut Page) {
+/// What the bars of drives show. Each generation has a colour there.
+fn legend(page: &mut Page, others: bool) {
     let mut x = 20;
     let y = page.y;
-    for (fill, over, words) in [
+    let all = [
         (META, None, "superblocks"),
         (CATALOGUE, None, "catalogue"),
-        (COLOURS[0], None, "tables that are found"),
-        (COLOURS[0], Some("url(#standby)"), "tables on standby"),
-        (COLOURS[0], Some("url(#log)"), "log of updates"),
+        (COLOURS[0], None, "a generation's tables that are found"),
+        (COLOURS[0], Some("url(#standby)"), "on standby"),
+        (COLOURS[0], Some("url(#log)"), "its log of updates"),
         (FREE, None, "free"),
-    ] {
+        (GREY, None, "smaller generations"),
+    ];
+    for (fill, over, words) in all.into_iter().take(if others { 7 } else { 6 }) {
         page.add(rectangle(x, y + 4, 14, 12, fill).set("stroke", "#90a4ae"));
         if let Some(over) = over {
             page.add(rectangle(x, y + 4, 14, 12, over));
@@ -159,7 +181,12 @@ fn bar_of_drive(page: &mut Page, store: &Inspection, drive: &DriveMap, largest: 
     let name = drive.drive.as_deref().unwrap_or("MISSING");
     let free = member.map_or(0, |it| it.free_chunks * store.chunk_size);
     page.add(label(20, y + 14, &short(name, 34), 12).set("font-weight", "bold"));
-    page.add(label(20, y + 29, &format!("{}, {} free", units::bytes(drive.bytes), units::bytes(free)), 11));
+    let logs = drive.runs.iter().filter(|run| run.what == MapKind::Log).map(|run| run.lbas).sum::<u64>();
+    let logs = match logs * u64::from(store.lba_size) {
+        0 => String::new(),
+        bytes => format!(", logs {}", units::bytes(bytes)),
+    };
+    page.add(label(20, y + 29, &format!("{}, {} free{logs}", units::bytes(drive.bytes), units::bytes(free)), 11));
     let mut group = Group::new();
     let lba = u64::from(store.lba_size);
     let pixels = pixels(drive, width, lba);
@@ -169,9 +196,7 @@ fn bar_of_drive(page: &mut Page, store: &Inspection, drive: &DriveMap, largest: 
         let owner = generation.and_then(|id| store.generations.iter().find(|it| it.id == id));
         let fill = match kind {
             MapKind::Free => FREE,
-            MapKind::Tables | MapKind::Log => {
-                generation.and_then(|id| colours.get(&id)).map_or(FREE, |&index| colour(index))
-            }
+            MapKind::Tables | MapKind::Log => colour(generation.and_then(|id| colours.get(&id)).copied()),
             _ => UNUSED,
         };
         let words = match (kind, owner) {
@@ -234,18 +259,24 @@ fn pixels(drive: &DriveMap, width: usize, lba: u64) -> Vec<Pixel> {
     most.into_iter().map(|(_, pixel)| pixel).collect()
 }
 
-fn bar_of_generation(
+/// The chunks of a generation, one below another, and which bytes of each hold which table; then who these are.
+fn plot_of_generation(
     page: &mut Page,
     store: &Inspection,
     generation: &GenerationInspection,
     tables: &[&TableMap],
-    index: usize,
+    index: Option<usize>,
 ) {
     let chunks: u64 = generation.chunks.iter().sum();
     let standby = if generation.shown == 0 { ", standby" } else { "" };
     page.add(rectangle(20, page.y + 2, 14, 14, colour(index)));
+    let rows = match chunks {
+        1 => "its chunk, from its first byte to its last:",
+        2..=16 => "each row is one of its chunks, from its first byte to its last:",
+        _ => "its chunks from the first of its map down to the last, each from its first byte to its last:",
+    };
     let head = format!(
-        "generation {} of {}{standby}: {} in {} of {}, in each of which its tables lie like this:",
+        "generation {} of {}{standby}: {} in {} of {}; {rows}",
         generation.id,
         short(&generation.name, 40),
         units::bytes(generation.bytes),
@@ -254,59 +285,188 @@ fn bar_of_generation(
     );
     page.text(40, &head, 13, "normal");
     page.y += 24;
-    let (y, width) = (page.y, WIDTH - 40);
-    let scale = |bytes: u64| (u128::from(bytes) * width as u128 / u128::from(store.chunk_size.max(1))) as usize;
-    let mut group = Group::new().add(rectangle(20, y, width, 22, FREE));
-    for (number, table) in tables.iter().enumerate() {
-        // Neighbours share stripe units of the same height in different chunks.
-        let next = tables.get(number + 1).map_or(u64::MAX, |it| it.in_chunk.0);
-        let (from, to) = (scale(table.in_chunk.0), scale(table.in_chunk.1.min(next)));
-        let wide = (to - from.min(to)).max(1);
-        let bytes: u64 = table.bytes.iter().sum();
-        let mut segment = rectangle(20 + from, y, wide, 22, colour(index + number))
-            .set("fill-opacity", if number % 2 == 0 { 1.0 } else { 0.6 });
-        if tables.len() <= TITLED {
-            segment = segment.add(Title::new(legal(&format!("{}: {}", table.table, units::bytes(bytes)))));
-        }
-        group = group.add(segment);
-        let words = short(&table.table, 24);
-        if wide > words.chars().count() * 8 + 6 {
-            let ink = if number % 2 == 0 { "#ffffff" } else { "#212121" };
-            group = group.add(label(23 + from, y + 15, &words, 12).set("fill", ink));
-        }
-    }
-    page.add(group.add(rectangle(20, y, width, 22, "none").set("stroke", META)));
-    page.y += 28;
 
+    // Who is named: the largest, in the order in which they lie.
     let mut largest: Vec<(u64, usize)> =
-        tables.iter().enumerate().map(|(number, it)| (it.bytes.iter().sum(), number)).collect();
-    largest.sort_by_key(|&(bytes, number)| (std::cmp::Reverse(bytes), number));
-    let named = &largest[..largest.len().min(NAMED)];
-    for (position, &(bytes, number)) in named.iter().enumerate() {
-        let (x, y) = (20 + position % 3 * 400, page.y + position / 3 * 17);
-        let name = tables.get(number).map(|it| short(&it.table, 32)).unwrap_or_default();
-        let shape =
-            generation.tables.get(number).map(|it| format!("{} × {} {}", units::count(it.rows), it.dim, it.dtype));
-        page.add(
-            rectangle(x, y + 2, 10, 10, colour(index + number))
-                .set("fill-opacity", if number % 2 == 0 { 1.0 } else { 0.6 }),
-        );
-        let words = format!("{name}: {}, {}", shape.unwrap_or_default(), units::bytes(bytes));
-        page.add(label(x + 15, y + 11, &words, 11));
+        tables.iter().enumerate().map(|(place, it)| (it.bytes.iter().sum(), place)).collect();
+    largest.sort_by_key(|&(bytes, place)| (std::cmp::Reverse(bytes), place));
+    let (named, rest) = largest.split_at(largest.len().min(NAMED));
+    let mut named: Vec<usize> = named.iter().map(|&(_, place)| place).collect();
+    named.sort_unstable();
+    let numbers: HashMap<usize, usize> = named.iter().enumerate().map(|(number, &place)| (place, number)).collect();
+
+    let shown = (chunks as usize).clamp(1, ROWS);
+    let plot = Plot { y: page.y + 16, height: shown * CHUNK, chunks, chunk_size: store.chunk_size };
+    labels_of_chunks(page, store, generation, &plot);
+    let mut group = Group::new().add(rectangle(LEFT, plot.y, BAR, plot.height, FREE));
+    let mut pointed: Vec<(f64, usize)> = Vec::new();
+    for (place, table) in tables.iter().enumerate() {
+        let number = numbers.get(&place).copied();
+        let bytes: u64 = table.bytes.iter().sum();
+        let words = format!("{}: {}, {}", table.table, units::bytes(bytes), lies(store, table, chunks));
+        for part in &table.parts {
+            let (x, y, width, height) = plot.place(part);
+            let drawn = Rectangle::new().set("x", tidy(x)).set("y", tidy(y)).set("width", tidy(width));
+            let mut drawn = drawn.set("height", tidy(height)).set("fill", colour(number));
+            if tables.len() <= TITLED {
+                drawn = drawn.add(Title::new(legal(&words)));
+            }
+            group = group.add(drawn);
+        }
+        let places = table.parts.iter().map(|part| plot.place(part));
+        let best = places.max_by(|a, b| (a.2 * a.3).total_cmp(&(b.2 * b.3)));
+        let (Some(number), Some((x, y, width, height))) = (number, best) else { continue };
+        if width < SEEN || height < SEEN {
+            pointed.push((x + width / 2.0, number));
+        } else if width > 16.0 && height >= 9.0 {
+            let at = ((x + width / 2.0) as usize, (y + height / 2.0) as usize + 4);
+            let words = (number + 1).to_string();
+            group = group.add(
+                label(at.0, at.1, &words, 10).set("text-anchor", "middle").set("fill", ink_on(colour(Some(number)))),
+            );
+        } else {
+            pointed.push((x + width / 2.0, number));
+        }
     }
-    page.y += named.len().div_ceil(3) * 17;
-    let rest = &largest[named.len()..];
+    if shown as u64 == chunks {
+        for row in 1..shown {
+            let y = plot.y + row * CHUNK;
+            let line = Line::new().set("x1", LEFT).set("x2", LEFT + BAR).set("y1", y).set("y2", y);
+            group = group.add(line.set("stroke", "#ffffff").set("stroke-width", 0.5));
+        }
+    }
+    page.add(group.add(rectangle(LEFT, plot.y, BAR, plot.height, "none").set("stroke", META)));
+    point(page, &plot, pointed);
+    page.y = plot.y + plot.height + 8;
+
+    for (number, &place) in named.iter().enumerate() {
+        let (x, y) = (20 + number % 2 * 610, page.y + number / 2 * 17);
+        let fill = colour(Some(number));
+        page.add(rectangle(x, y, 18, 14, fill));
+        let words = (number + 1).to_string();
+        page.add(label(x + 9, y + 11, &words, 10).set("text-anchor", "middle").set("fill", ink_on(fill)));
+        let Some(table) = tables.get(place) else { continue };
+        let shape =
+            generation.tables.get(place).map(|it| format!("{} × {} {}", units::count(it.rows), it.dim, it.dtype));
+        let words = format!(
+            "{}: {}, {}, {}",
+            short(&table.table, 32),
+            shape.unwrap_or_default(),
+            units::bytes(table.bytes.iter().sum()),
+            lies(store, table, chunks)
+        );
+        page.add(label(x + 24, y + 11, &words, 11));
+    }
+    page.y += named.len().div_ceil(2) * 17;
     if !rest.is_empty() {
         let bytes = units::bytes(rest.iter().map(|(bytes, _)| bytes).sum());
-        page.text(
-            20,
-            &format!("and {}, {bytes} together", units::plural(rest.len() as u64, "smaller table")),
-            11,
-            "normal",
-        );
+        page.add(rectangle(20, page.y, 18, 14, GREY));
+        let words = format!("{}, {bytes} together, in grey", units::plural(rest.len() as u64, "more table"));
+        page.add(label(44, page.y + 11, &words, 11));
         page.y += 17;
     }
-    page.y += 14;
+    page.y += 18;
+}
+
+/// In which chunks a table lies, in words.
+fn lies(store: &Inspection, table: &TableMap, chunks: u64) -> String {
+    let mut on = (0u16..).zip(&table.bytes).filter(|(_, bytes)| **bytes > 0).map(|(member, _)| member);
+    let alone = match (on.next(), on.next()) {
+        (Some(member), None) if store.members.len() > 1 => {
+            let name = store.members.get(usize::from(member)).and_then(|it| it.drive.as_deref()).unwrap_or("MISSING");
+            format!(" on {}", short(name, 24))
+        }
+        _ => String::new(),
+    };
+    match (table.chunks, chunks) {
+        (1, 1) => format!("in the one chunk{alone}"),
+        (held, all) if held == all => format!("in all {} chunks{alone}", units::count(all)),
+        (held, all) => format!("in {} of {} chunks{alone}", units::count(held), units::count(all)),
+    }
+}
+
+/// Where the chunks of a generation are drawn.
+struct Plot {
+    y: usize,
+    height: usize,
+    chunks: u64,
+    chunk_size: u64,
+}
+
+impl Plot {
+    /// Of a part of a table: left, top, width and height, to scale.
+    fn place(&self, part: &TablePart) -> (f64, f64, f64, f64) {
+        let x = |bytes: u64| LEFT as f64 + bytes as f64 * BAR as f64 / self.chunk_size.max(1) as f64;
+        let y = |chunk: u64| self.y as f64 + chunk as f64 * self.height as f64 / self.chunks.max(1) as f64;
+        let ((left, right), (top, bottom)) = ((x(part.bytes.0), x(part.bytes.1)), (y(part.chunks.0), y(part.chunks.1)));
+        (left, top, right - left, bottom - top)
+    }
+}
+
+/// With as many digits as a pixel needs.
+fn tidy(pixels: f64) -> f64 {
+    (pixels * 1000.0).round() / 1000.0
+}
+
+/// On which drive each row of a plot lies, where rows are chunks; where it begins and ends.
+fn labels_of_chunks(page: &mut Page, store: &Inspection, generation: &GenerationInspection, plot: &Plot) {
+    let name =
+        |member: u16| store.members.get(usize::from(member)).and_then(|it| it.drive.as_deref()).unwrap_or("MISSING");
+    if plot.chunks as usize <= ROWS {
+        for (row, &member) in generation.chunk_members.iter().enumerate() {
+            let words = format!("on {}", short(name(member), 36));
+            page.add(label(LEFT - 6, plot.y + row * CHUNK + 10, &words, 10).set("text-anchor", "end"));
+        }
+        return;
+    }
+    let turns = |member: usize| generation.chunks.get(member).copied().unwrap_or(0);
+    let on: Vec<usize> = (0..store.members.len()).filter(|&member| turns(member) > 0).collect();
+    for (row, &member) in on.iter().take(ROWS).enumerate() {
+        let words = format!("{} on {}", units::plural(turns(member), "chunk"), short(name(member as u16), 26));
+        page.add(label(LEFT - 6, plot.y + row * CHUNK + 10, &words, 10).set("text-anchor", "end"));
+    }
+}
+
+/// Points from above at tables that are too small to be seen; those that stand close together share a pointer.
+fn point(page: &mut Page, plot: &Plot, mut pointed: Vec<(f64, usize)>) {
+    pointed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut groups: Vec<(f64, f64, Vec<usize>)> = Vec::new();
+    for (x, number) in pointed {
+        let width = |numbers: usize| 8.0 + 7.0 * numbers as f64;
+        match groups.last_mut().filter(|(_, right, numbers)| x - right < width(words_of(numbers).len())) {
+            Some((_, right, numbers)) => {
+                *right = x;
+                numbers.push(number);
+            }
+            None => groups.push((x, x, vec![number])),
+        }
+    }
+    for (left, right, mut numbers) in groups {
+        numbers.sort_unstable();
+        let words = words_of(&numbers);
+        let x = ((left + right) / 2.0) as usize;
+        let (from, to) = (tidy(left), tidy(right.max(left + 0.5)));
+        let bracket = Line::new().set("x1", from).set("x2", to).set("y1", plot.y - 3).set("y2", plot.y - 3);
+        page.add(bracket.set("stroke", INK).set("stroke-width", 1));
+        for x in [from, to] {
+            let tick = Line::new().set("x1", x).set("x2", x).set("y1", plot.y - 3).set("y2", plot.y + 3);
+            page.add(tick.set("stroke", INK).set("stroke-width", 1));
+        }
+        page.add(label(x, plot.y - 6, &words, 10).set("text-anchor", "middle"));
+    }
+}
+
+/// `3`, `3, 7`, `3–7, 9`.
+fn words_of(numbers: &[usize]) -> String {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b);
+    let words = runs.map(|run| match *run {
+        [one] => (one + 1).to_string(),
+        [first, .., last] => format!("{}–{}", first + 1, last + 1),
+        [] => String::new(),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// The end of a name that is too long: where paths and tensors differ.

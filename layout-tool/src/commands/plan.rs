@@ -6,27 +6,29 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use warprow_formats::{NewFile, RawShape};
+use warprow_formats::RawShape;
 use warprow_plan::trace::{Read, Source, Trace};
 use warprow_plan::{
-    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Options, Plan, PlanError, PlanFile, Planned, Point,
-    TableShape, curves,
+    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Interval, Options, Plan, PlanError, PlanFile, Planned,
+    Point, TableShape, curves,
 };
 use warprow_store::OpenOptions;
-use warprow_traces::TraceSpec;
+use warprow_traces::{Trace as Recorded, TraceSpec};
 
 use super::{Context, Done};
+use crate::columns::Log;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
+use crate::file;
 use crate::report::{printable, table};
 use crate::screen::Unit;
-use crate::units;
+use crate::{named, units};
 
 /// Say what of each table belongs in GPU memory, in DRAM and on drives, and what look-ups will then cost
 ///
 /// A trace of past look-ups tells which rows are hot. The plan is learnt from its first part and tested on the rest (--held-out):
-/// what is printed as expected is what the rest would have met, with the error that its parts show. `load --plan` applies the
-/// file that --out writes.
+/// what is printed as expected is what the rest would have met, with the intervals that 90% of unseen traces are in: of the queries
+/// that follow, as many as were held out, and as many as the trace has. `load --plan` applies the file that --out writes.
 ///
 /// Nothing is written to drives. The trace is read as a stream, up to four times; counting takes --memory at most, and
 /// where rows are too many for exact counts, the most frequent are counted, with the error stated.
@@ -48,8 +50,8 @@ pub struct PlanArgs {
     /// Take the shapes from the store on this drive, of the tables that traces are given of; repeat it for each drive
     #[arg(short, long = "drive", value_name = "DRIVE", id = "drives", conflicts_with = "tables")]
     drives: Vec<String>,
-    /// What was looked up, and in which tables: one for each slot of the trace, or the slots are called as tables are; of
-    /// several traces, each query of one is that of the others
+    /// What was looked up, and in which tables: one for each slot of the trace, or each column is of the table that it is called
+    /// like (`user_id` of `user_id` or `embeddings.user_id.weight`); of several traces, each query of one is that of the others
     ///
     /// [KIND:]PATH[:SETTINGS]: ids or keyset (.u32, .i64, ..), npy, csv (its columns; query=COLUMN makes a query of lines
     /// that follow each other), norm, raw (labels=, dense=, slots= or hotness=), parquet; ids=N: so many ids a query.
@@ -174,8 +176,11 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
         let refusal = Failure::new(Class::Refused, path.display().to_string(), "it exists already");
         return Err(refusal.remedy("choose another name, or --force"));
     }
-    let (shapes, columns) = tables_and_traces(args)?;
-    let mut trace = Trace::new(columns)?;
+    for path in [&args.out, &args.svg].into_iter().flatten() {
+        file::refuse_own(path, &args.drives)?;
+    }
+    let (shapes, logs) = tables_and_traces(args)?;
+    let mut trace = Trace::new(logs.iter().map(source).collect::<Result<_, _>>()?)?;
     let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
     let costs = match args.typical_host || args.hbm > 0 {
         true => HostCosts::default(),
@@ -208,7 +213,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
     bar.finish_and_clear();
     let planned = planned.map_err(|error| match error {
         PlanError::Stopped => context.interrupt.failure(),
-        error => error.into(),
+        error => keyed_instead(error, !args.drives.is_empty()),
     })?;
     if let Some(path) = &args.svg {
         write(path, curves(&planned.plan)?.as_bytes())?;
@@ -220,22 +225,62 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
     for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
+    for log in &logs {
+        let parts = [Some(log.text()).filter(|it| !it.is_empty()), log.unused_text()];
+        parts.into_iter().flatten().for_each(|part| text += &format!("\n{part}"));
+    }
     let host = (args.hbm == 0).then_some(options.costs);
-    Done::new(text, json!({ "plan": planned.plan, "host_costs": host, "out": args.out, "svg": args.svg }))
+    let traces: Vec<_> = logs.iter().map(Log::json).collect();
+    Done::new(
+        text,
+        json!({ "plan": planned.plan, "traces": traces, "host_costs": host, "out": args.out, "svg": args.svg }),
+    )
+}
+
+/// Where ids of the trace pass the rows of tables, what to do about all of these at once. Tables of a store are as they are.
+fn keyed_instead(error: PlanError, of_store: bool) -> Failure {
+    let sparse = match &error {
+        PlanError::IdsOutside { sparse, .. } => sparse.clone(),
+        _ => Vec::new(),
+    };
+    let failure = Failure::from(error);
+    if sparse.is_empty() {
+        return failure;
+    }
+    let remedy = match of_store {
+        true => format!(
+            "load {} with keys (`warprow load --keys`), or give the tables that the trace is of",
+            sparse.join(", ")
+        ),
+        false => {
+            let options: Vec<String> = sparse.iter().map(|name| format!("--keyed {}", drives::shell(name))).collect();
+            format!(
+                "ids past the rows are keys, any numbers of 64 bits: add {}; or give the tables that the trace is of",
+                options.join(" ")
+            )
+        }
+    };
+    failure.remedy(remedy).detail("sparse", sparse)
 }
 
 /// Writes a file as a whole, or not at all.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let fail = |error: &std::io::Error| Failure::io(path.display().to_string(), "cannot be written", error);
-    let new = NewFile::create(path).map_err(|error| fail(&error))?;
+    let new = file::replacing(path)?;
     let written = new.file().write_all(bytes).and_then(|()| new.file().sync_all());
     written.and_then(|()| new.persist(true)).map_err(|error| fail(&error))
 }
 
-/// Traces, each with the names of its tables.
-type Sources = Vec<(Vec<String>, Box<dyn Source>)>;
+/// A trace, with the names of its tables.
+type Named = (Vec<String>, Box<dyn Source>);
 
-fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Sources), Failure> {
+fn source(log: &Log) -> Result<Named, Failure> {
+    let slots = log.columns.iter().map(|column| column.slot).collect();
+    let read = Read::open(&log.spec)?.with_slots(slots);
+    Ok((log.columns.iter().map(|column| column.table.clone()).collect(), Box::new(read)))
+}
+
+fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Vec<Log>), Failure> {
     let known = match args.drives.is_empty() {
         true => args.tables.iter().map(|argument| stated(argument, &args.keyed)).collect::<Result<Vec<_>, _>>()?,
         false => {
@@ -255,39 +300,18 @@ fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Sources), Fail
     if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|it| it == *name)) {
         return Err(Failure::usage(*name, "the table is given twice").remedy("leave one of them out"));
     }
-    let (mut sources, mut shapes) = (Sources::new(), Vec::<TableShape>::new());
+    let (mut logs, mut shapes) = (Vec::<Log>::new(), Vec::<TableShape>::new());
     for argument in &args.traces {
-        let (of, spec) = tables_of(argument, &names);
-        let spec: TraceSpec = spec
-            .parse()
-            .map_err(|error| Failure::usage(argument, format!("{error}")).remedy("look at `warprow plan --help`"))?;
-        let read = Read::open(&spec)?;
-        let slots: Vec<&str> = read.slots().collect();
-        let of = match (of, &slots[..], &names[..]) {
-            (Some(of), ..) => of,
-            (None, [_], [only]) => vec![(*only).to_owned()],
-            (None, ..) => slots.iter().map(|&slot| slot.to_owned()).collect(),
-        };
-        if of.len() != slots.len() {
-            let what =
-                format!("{} named for the {} of the trace", units::plural(of.len() as u64, "table"), slots.join(", "));
-            return Err(
-                Failure::usage(argument, what).remedy("name one table for each, in their order: --trace A,B=TRACE")
-            );
-        }
-        for name in &of {
-            let Some(shape) = known.iter().find(|it| it.name == *name) else {
-                let what = format!("there is no table {name:?}; there are {}", names.join(", "));
-                return Err(Failure::usage(argument, what).remedy("name the tables of the trace: --trace A,B=TRACE"));
-            };
+        let log = log(argument, &names)?;
+        for column in &log.columns {
+            let Some(shape) = known.iter().find(|it| it.name == column.table) else { continue };
             if shapes.contains(shape) {
-                return Err(
-                    Failure::usage(argument, format!("a second trace of table {name:?}")).remedy("leave one out")
-                );
+                let what = format!("a second trace of table {:?}", shape.name);
+                return Err(Failure::usage(argument, what).remedy("leave one out"));
             }
             shapes.push(shape.clone());
         }
-        sources.push((of, Box::new(read)));
+        logs.push(log);
     }
     // Tables of a store may stay as they are; those that were stated are meant.
     match known.iter().find(|it| args.drives.is_empty() && !shapes.contains(it)) {
@@ -295,16 +319,35 @@ fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Sources), Fail
             Err(Failure::usage(&table.name, "there is no trace of this table")
                 .remedy("give one with --trace NAME=TRACE"))
         }
-        None => Ok((shapes, sources)),
+        None => Ok((shapes, logs)),
     }
 }
 
-/// The tables that stand before an equals sign, and the trace.
-fn tables_of<'a>(argument: &'a str, known: &[&str]) -> (Option<Vec<String>>, &'a str) {
-    let named = argument.split_once('=').filter(|(names, _)| names.split(',').all(|name| known.contains(&name)));
-    match named {
-        Some((names, rest)) => (Some(names.split(',').map(str::to_owned).collect()), rest),
-        None => (None, argument),
+/// A trace, and which of its columns looks up which of the tables `known`: one for each where as many are named, in their order; else
+/// by what they are called.
+fn log(argument: &str, known: &[&str]) -> Result<Log, Failure> {
+    let listed = argument.split_once('=').filter(|(names, _)| names.split(',').all(|name| known.contains(&name)));
+    let (name, rest) = match listed {
+        Some((names, rest)) => (Some(names), rest),
+        None => named::split(argument, known),
+    };
+    let spec: TraceSpec = rest
+        .parse()
+        .map_err(|error| Failure::usage(argument, format!("{error}")).remedy("look at `warprow plan --help`"))?;
+    let Some(name) = name else { return Log::of(&spec, known, "--trace") };
+    let tables: Vec<&str> = match listed {
+        Some(_) => name.split(',').filter_map(|name| known.iter().copied().find(|it| *it == name)).collect(),
+        None => named::matching(name, known),
+    };
+    if let Some((_, twice)) = tables.iter().enumerate().find(|(at, name)| tables.iter().take(*at).any(|it| it == *name))
+    {
+        let what = format!("table {twice:?} is named twice");
+        return Err(Failure::usage(argument, what).remedy("a table has one trace: leave one out"));
+    }
+    let columns = Recorded::columns(&spec)?;
+    match listed.is_some() && columns.len() == tables.len() {
+        true => Ok(Log::in_order(&spec, &columns, &tables)),
+        false => Log::of(&spec, &tables, "--trace"),
     }
 }
 
@@ -338,6 +381,22 @@ fn error(share: f64) -> String {
         true => format!("(± {})", percent(share)),
         false => "(error unknown: too little was held out)".to_owned(),
     }
+}
+
+/// Where the share in memory will be, and for how many traces that holds.
+fn intervals(intervals: &[Interval]) -> String {
+    let known = intervals.iter().filter(|it| it.high - it.low < UNKNOWN);
+    let lines = known.map(|it| {
+        format!(
+            "\nof the {} that follow: {} to {} from memory, for {} of unseen traces ({} measured)",
+            units::plural(it.queries, "query").replace("querys", "queries"),
+            percent(it.low),
+            percent(it.high),
+            percent(it.coverage).replace(".0%", "%"),
+            percent(it.measured).replace(".0%", "%"),
+        )
+    });
+    lines.collect()
 }
 
 fn describe(planned: &Planned, options: &Options) -> String {
@@ -388,6 +447,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
         percent(expected.ssd),
         error(expected.error)
     );
+    text += &intervals(&expected.intervals);
     if expected.drift > UNPREDICTABLE {
         text += &format!(
             "\nwhat is looked up changes, and few rows take much of it: the share in memory may be off by {}",
@@ -447,6 +507,15 @@ fn budgets(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn intervals_say_for_how_many_traces_they_hold() {
+        let interval = |queries, low, high| Interval { queries, coverage: 0.9, measured: 0.915, low, high };
+        assert_eq!(
+            intervals(&[interval(1000, 0.5, 0.625), interval(5000, 0.0, 1.0)]),
+            "\nof the 1,000 queries that follow: 50.0% to 62.5% from memory, for 90% of unseen traces (91.5% measured)"
+        );
+    }
 
     #[test]
     fn shares_and_their_errors_are_said_as_far_as_they_say_something() {

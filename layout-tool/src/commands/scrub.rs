@@ -1,13 +1,13 @@
 //! `warprow scrub`.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use warprow_formats::NewFile;
+use warprow_formats::open_regular;
 use warprow_store::{BadUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition, Scrubbed};
 
 use super::{Context, Done};
@@ -93,11 +93,13 @@ impl State {
     fn read(path: &Path, store: &str) -> Result<Option<Self>, Failure> {
         let subject = || path.display().to_string();
         file::refuse_special(path)?;
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::io(subject(), "cannot be read", &error)),
+        let mut file = match open_regular(path) {
+            Ok(file) => file,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|error| Failure::io(subject(), "cannot be read", &error))?;
         let wrong =
             |what: String| Failure::input(subject(), what).remedy("remove it to begin anew, or give another name");
         let state: Self =
@@ -118,7 +120,7 @@ impl State {
         let failed = |error: std::io::Error| Failure::io(path.display().to_string(), "cannot be written", &error);
         let mut text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let new = NewFile::create(path).map_err(failed)?;
+        let new = file::replacing(path)?;
         new.file().write_all(&text).and_then(|()| new.file().sync_all()).map_err(failed)?;
         new.persist(true).map_err(failed)
     }

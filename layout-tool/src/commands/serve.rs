@@ -14,6 +14,7 @@ use warprow_vfio_user_server::{Claim, Event, ServeError, Server};
 use super::{Context, Done};
 use crate::drives::shell;
 use crate::failure::{Class, Failure};
+use crate::report::printable_lines;
 
 /// How often it looks whether somebody asked to stop.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -61,9 +62,7 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> 
         if event == Event::Connected {
             clients.fetch_add(1, Ordering::Relaxed);
         }
-        if context.screen.speaks() {
-            let _ = writeln!(std::io::stderr(), "{event}");
-        }
+        context.screen.say(&event.to_string());
     };
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| server.run(&stop, &tell));
@@ -90,6 +89,7 @@ fn announce(uri: &DriveUri, args: &ServeArgs, context: &Context) -> std::io::Res
         shell(&format!("vfio-user:{}", socket.display())),
         shell(&device),
     );
+    let text = printable_lines(&text);
     // Standard output is the result's where programs read it.
     if context.json {
         std::io::stderr().write_all(text.as_bytes())

@@ -8,14 +8,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use warprow_formats::{Converted, KeyType, TableFile};
 use warprow_keys::KeyKind;
-use warprow_layout::RowSource;
+use warprow_layout::{RowSource, VolumeError};
 use warprow_store::{Compactor, CompactorOptions, OpenOptions, Store, StoreError, TableInfo, UpdateOptions};
 use warprow_workload::Keys;
 use wildmatch::WildMatch;
 
 use super::{Context, Done, load, lookup};
 use crate::drives::{self, DriveArgs};
-use crate::failure::{Class, Failure};
+use crate::failure::Failure;
 use crate::reading::ReadingArgs;
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
@@ -29,7 +29,7 @@ const BATCH_BYTES: usize = 64 << 20;
 pub(crate) enum Compact {
     /// Where memory for updated rows, or the log, is full; the next batch waits for that
     Full,
-    /// At half of the memory too, while the next batches are written
+    /// At half of the memory, or of the log, too, while the next batches are written
     Auto,
     /// Never: an update for which there is no room ends the command
     Never,
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     let began = Instant::now();
     let beside = Arc::new(Mutex::new(Beside::default()));
     let compactor = if args.compact == Compact::Auto { Some(compactor(&store, &beside)?) } else { None };
-    let ended = work.run(args, &mut at);
+    let ended = work.shorten_log(&mut at).and_then(|()| work.run(args, &mut at));
     // One that runs is ended.
     drop(compactor);
     let beside = std::mem::take(&mut *beside.lock().unwrap_or_else(PoisonError::into_inner));
@@ -161,10 +161,10 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     })?;
     let rate = updated as f64 / took.as_secs_f64().max(1e-9);
     let mut text = format!(
-        "Updated {} of table {:?} in {} batches, {} ({} rows/s).",
+        "Updated {} of table {:?} in {}, {} ({} rows/s).",
         units::plural(updated, "row"),
         info.name,
-        units::count(at.batches),
+        if at.batches == 1 { "1 batch".to_owned() } else { format!("{} batches", units::count(at.batches)) },
         units::time(took),
         units::short(rate)
     );
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
         text += &format!(" {} were new.", units::count(created));
     }
     if at.compactions > 0 {
-        let why = if args.compact == Compact::Auto { "meanwhile" } else { "as memory was full" };
+        let why = if args.compact == Compact::Auto { "meanwhile" } else { "as memory or the log was full" };
         text += &format!(" Compacted {}, {why}.", units::plural(at.compactions, "time"));
     }
     if let Some(error) = &beside.failed {
@@ -181,7 +181,10 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
     let lost = converted.as_ref().map(Converted::lost);
     if let Some(lost) = &lost {
         let (from, to) = (chosen.table.dtype, info.dtype);
-        text += &format!("\n{from} to {to} changed a number by {:.3e} at most", lost.max_abs);
+        text += &match lost.max_abs == 0.0 {
+            true => format!("\n{from} to {to} changed no number"),
+            false => format!("\n{from} to {to} changed a number by {:.3e} at most", lost.max_abs),
+        };
     }
     Done::new(
         text,
@@ -348,6 +351,16 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Compacts first where the log is long: all of it was read just now, and is by each command that follows.
+    fn shorten_log(&self, at: &mut Progress) -> Result<(), Failure> {
+        if self.compact == Compact::Never || !self.store.is_log_long(self.info.generation)? {
+            return Ok(());
+        }
+        // Where it does not come about, the updates may have room all the same, and say so if they have none.
+        at.compactions += u64::from(self.store.compact(self.info.generation).is_ok());
+        Ok(())
+    }
+
     /// One batch; where memory or the log is full, what is in them is brought into the table first.
     fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<u64, Failure> {
         match self.store.update_with(&self.info.name, ids, rows, &self.options) {
@@ -356,10 +369,14 @@ impl Work<'_> {
                 self.store.compact(self.info.generation)?;
                 at.compactions += 1;
                 let again = self.store.update_with(&self.info.name, ids, rows, &self.options);
-                again.map_err(|error| match is_full(&error) {
-                    true => Failure::new(Class::Resources, &self.info.name, error.to_string())
-                        .remedy("give a smaller --batch"),
-                    false => error.into(),
+                again.map_err(|error| match &error {
+                    StoreError::OverlayFull { .. } if ids.len() > 1 => {
+                        Failure::from(error).remedy("give a smaller --batch")
+                    }
+                    StoreError::Volume(VolumeError::NoLogSpace { needed: 2.., .. }) if ids.len() > 1 => {
+                        Failure::from(error).remedy("give a smaller --batch, drop a generation, or add a drive")
+                    }
+                    _ => error.into(),
                 })
             }
             other => Ok(other?),
@@ -369,6 +386,10 @@ impl Work<'_> {
 
 /// Whether a compaction would help.
 fn is_full(error: &StoreError) -> bool {
-    use warprow_layout::VolumeError;
-    matches!(error, StoreError::OverlayFull { .. } | StoreError::Volume(VolumeError::LogFull { .. }))
+    let is_log_full =
+        |error: &VolumeError| matches!(error, VolumeError::LogFull { .. } | VolumeError::NoLogSpace { .. });
+    match error {
+        StoreError::Volume(error) => is_log_full(error),
+        error => matches!(error, StoreError::OverlayFull { .. }),
+    }
 }

@@ -1,23 +1,21 @@
 //! `warprow verify`.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{Ranks, RowSource};
-use warprow_store::{BadUnit, KeyKind, OpenOptions, Store, StoreError, TableInfo, VerifiedMetadata};
-use wildmatch::WildMatch;
+use warprow_store::{BadUnit, KeyKind, OpenOptions, Store, StoreError, TableInfo, VerifiedMetadata, Verifier};
 
-use super::load::name_keys;
 use super::{Context, Done};
+use crate::counterpart::Given;
 use crate::damage;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file::ById;
 use crate::reading::ReadingArgs;
-use crate::report::table;
+use crate::report::{printable, table};
 use crate::screen::Unit;
 use crate::units;
 
@@ -29,7 +27,7 @@ const LISTED: usize = 10;
 /// Metadata, in all its copies, logs, permutations and keys always have checksums; of keys that are stored, each must lead to its
 /// row. Rows have them if they were loaded with --row-crc; if not, reading them back shows only that the drives can read them, and
 /// the result says so. Without --table, tables of generations that stand by are read too. With --against, every row is compared
-/// bit for bit.
+/// bit for bit: of each table with the tensor that is called like it, in the file that was given for it, or else in one of the others.
 ///
 /// It reads as fast as the drives do; `scrub` does the same slowly, and goes on where it was stopped.
 #[derive(Debug, Args)]
@@ -39,6 +37,7 @@ Examples:
   warprow verify -d emulated:a.drive --table items --against items.npy
   warprow verify -d emulated:a.drive --table users --against users.npy --keys keys.npy
   warprow verify -d emulated:a.drive --table items --against items.bin --shape 64:f32
+  warprow verify -d emulated:a.drive --against users=u.npy --against items=model.safetensors --tensor items=emb.item.weight
 
 Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata
 are damaged; 7 a drive cannot read some of it. All are in `warprow --help`.")]
@@ -48,16 +47,17 @@ pub struct VerifyArgs {
     /// Only this table; may be repeated
     #[arg(long, value_name = "TABLE")]
     table: Vec<String>,
-    /// Compare with the tables in this file, bit for bit
-    #[arg(long, value_name = "FILE")]
-    against: Option<PathBuf>,
+    /// Compare with the tables in this file, bit for bit; with NAME, a table or a pattern of tables, these alone. May be repeated
+    #[arg(long, value_name = "[NAME=]FILE")]
+    against: Vec<String>,
     /// The keys of the rows in that file, if they are a list beside them, or a .npy file. TENSOR, where it has several, is what the
     /// file calls the rows
     #[arg(long, value_name = "[TENSOR=]NAME", requires = "against")]
     keys: Vec<String>,
-    /// The tensor in that file, where its name is not the table's nor ends like it
-    #[arg(long, value_name = "GLOB", requires = "against", requires = "table")]
-    tensor: Option<String>,
+    /// The tensor in the file, where its name is not the table's nor like it; NAME is the table, where several are compared. May be
+    /// repeated
+    #[arg(long, value_name = "[NAME=]GLOB", requires = "against")]
+    tensor: Vec<String>,
     #[command(flatten)]
     reading: ReadingArgs,
 }
@@ -99,26 +99,24 @@ impl Finding {
 }
 
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure> {
-    if args.against.is_none() && !args.reading.is_empty() {
+    if args.against.is_empty() && !args.reading.is_empty() {
         let what = "there is no file that is so";
         return Err(Failure::usage("--format, --shape, --dim, --key-column", what).remedy("name it: --against FILE"));
     }
-    let reading = args.reading.options();
-    let mut file = args.against.as_deref().map(|path| TableFile::open_with(path, &reading)).transpose()?;
-    if let Some(file) = &mut file {
-        args.keys.iter().try_for_each(|argument| name_keys(std::slice::from_mut(file), argument))?;
-    }
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
-    let tables = chosen(&store, &args.table, file.is_some())?;
+    let known = store.tables();
+    let names: Vec<&str> = known.iter().map(|it| &*it.name).collect();
+    let given = Given::open(&args.against, &args.tensor, &args.keys, &args.reading, &names)?;
+    let tables = chosen(&store, &args.table, &given)?;
     let several = tables.len() > 1;
     let metadata = store.verify_metadata()?;
-    let mut findings = Vec::with_capacity(tables.len());
+    let (mut findings, mut verifier) = (Vec::with_capacity(tables.len()), store.verifier());
     for (info, standby) in tables {
-        let found = match &file {
-            None => check(&store, info.clone(), standby, context),
-            Some(file) => {
-                let wanted = Counterpart { several, tensor: args.tensor.as_deref() };
-                compare(&store, info.clone(), file, wanted, context)
+        let found = match given.is_empty() {
+            true => check(&mut verifier, info.clone(), standby, context),
+            false => {
+                let (file, theirs) = given.counterpart(&info, several)?;
+                compare(&store, info.clone(), file, theirs, context)
             }
         };
         findings.push(match found {
@@ -133,10 +131,10 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<Done, Failure>
 }
 
 /// The tables that are meant, and whether each stands by. Of those that do, none is compared with a file.
-fn chosen(store: &Store, names: &[String], with_file: bool) -> Result<Vec<(TableInfo, bool)>, Failure> {
+fn chosen(store: &Store, names: &[String], given: &Given) -> Result<Vec<(TableInfo, bool)>, Failure> {
     if names.is_empty() {
-        let hidden = if with_file { Vec::new() } else { store.hidden_tables() };
-        let found = store.tables().into_iter().map(|table| (table, false));
+        let hidden = if given.is_empty() { store.hidden_tables() } else { Vec::new() };
+        let found = store.tables().into_iter().filter(|table| given.is_for(&table.name)).map(|table| (table, false));
         return Ok(found.chain(hidden.into_iter().map(|table| (table, true))).collect());
     }
     let find =
@@ -153,9 +151,9 @@ fn interrupted(error: StoreError, context: &Context) -> Failure {
 }
 
 /// Against the checksums that were stored.
-fn check(store: &Store, table: TableInfo, standby: bool, context: &Context) -> Result<Finding, Failure> {
+fn check(verifier: &mut Verifier<'_>, table: TableInfo, standby: bool, context: &Context) -> Result<Finding, Failure> {
     let bar = context.screen.bar(format!("reading {}", table.name), table.rows, Unit::Things);
-    let verified = store.verify_in(table.generation, &table.name, &mut |rows| {
+    let verified = verifier.verify_in(table.generation, &table.name, &mut |rows| {
         bar.set_position(rows);
         context.interrupt.flow()
     });
@@ -183,10 +181,9 @@ fn compare(
     store: &Store,
     table: TableInfo,
     file: &TableFile,
-    wanted: Counterpart<'_>,
+    theirs: &FileTable,
     context: &Context,
 ) -> Result<Finding, Failure> {
-    let theirs = wanted.find(&table, file)?;
     let failed = |error| Failure::from(error);
     let ids = match table.keys {
         None => store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse),
@@ -321,46 +318,6 @@ fn keep_first(ids: &mut Vec<u64>) {
     ids.truncate(100);
 }
 
-/// Which table of a file a table is compared with.
-#[derive(Clone, Copy)]
-struct Counterpart<'a> {
-    /// Whether several tables are compared.
-    several: bool,
-    /// What the user said.
-    tensor: Option<&'a str>,
-}
-
-impl Counterpart<'_> {
-    /// The one that the user named, or that is called like `table`, or whose name ends so and whose shape is the same, or the
-    /// only one on either side.
-    fn find<'a>(self, table: &TableInfo, file: &'a TableFile) -> Result<&'a FileTable, Failure> {
-        let only = |matches: &dyn Fn(&FileTable) -> bool| {
-            let mut found = file.tables.iter().filter(|it| matches(it));
-            found.next().filter(|_| found.next().is_none())
-        };
-        let alike = |it: &FileTable| (it.rows, it.dim, it.dtype) == (table.rows, table.dim, table.dtype);
-        let found = match self.tensor.map(WildMatch::new) {
-            Some(glob) => only(&|it| glob.matches(&it.name)),
-            None => only(&|it| it.name == table.name)
-                .or_else(|| only(&|it| it.name.ends_with(&table.name) && alike(it)))
-                .or_else(|| only(&|_| !self.several)),
-        };
-        found.ok_or_else(|| {
-            let path = file.path.display();
-            let names: Vec<&str> = file.tables.iter().map(|it| &*it.name).collect();
-            let what = match self.tensor {
-                Some(glob) => format!("{glob:?} does not match one tensor of {path}; it has {}", names.join(", ")),
-                None => format!(
-                    "no one tensor of {path} is called like table {:?}; it has {}",
-                    table.name,
-                    names.join(", ")
-                ),
-            };
-            Failure::input(&table.name, what).remedy("choose the table with --table, and the tensor with --tensor")
-        })
-    }
-}
-
 fn report(findings: Vec<Finding>, metadata: VerifiedMetadata) -> Result<Done, Failure> {
     let verdict = |finding: &Finding| match (&finding.against, finding.differing) {
         _ if finding.damage.as_ref().is_some_and(|it| it.class == Class::Mismatch) => "DIFFERS, see below".to_owned(),
@@ -382,7 +339,7 @@ fn report(findings: Vec<Finding>, metadata: VerifiedMetadata) -> Result<Done, Fa
     }
     let unchecked = findings.iter().filter(|finding| finding.against.is_none()).count();
     for (finding, damage) in findings.iter().filter_map(|it| Some((it, it.damage.as_ref()?))) {
-        text += &format!("\n{:?}: {}", finding.table.name, damage.message);
+        text += &format!("\n{:?}: {}", finding.table.name, printable(&damage.message));
     }
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";

@@ -30,7 +30,7 @@ fn every_row_is_right_and_every_figure_there() {
         assert!(number(&value, name) > 0.0, "{name} is {}", value[name]);
     }
     let absent = value["rivals_absent"].as_object().unwrap();
-    for rival in ["pread", "uring", "pread_equal", "uring_equal"] {
+    for rival in ["pread", "uring", "mapped", "pread_equal", "uring_equal"] {
         let rate = &value[format!("{rival}_ids_per_second")];
         assert!(
             rate.as_f64().is_some_and(|rate| rate > 0.0) || rate.is_null() && absent.contains_key(rival),

@@ -49,3 +49,16 @@ fn a_drive_is_added_and_another_removed() {
     assert_eq!(rig.ok(&["verify", "-d", &b, "--against", &file])["differing"], 0);
     rig.fails(&["remove-drive", &b, "-d", &b], 2);
 }
+
+/// A kill may have left the file of a new drive without the one beside it, which says what its LBAs are.
+#[test]
+fn a_drive_that_only_its_address_describes_is_added_for_good() {
+    let rig = Rig::new();
+    let [a, b] = ["a.drive", "b.drive"].map(|name| format!("emulated:{}", rig.path(name).display()));
+    rig.ok(&["format", "-d", &format!("{a},size=24M,lba=4096"), "--yes"]);
+    std::fs::File::create(rig.path("b.drive")).unwrap().set_len(24 << 20).unwrap();
+    let named = format!("{b},size=24M,lba=4096");
+    rig.ok(&["add-drive", &named, "-d", &a]);
+    assert_eq!(rig.ok(&["inspect", "-d", &a, "-d", &b])["store"]["members"].as_array().unwrap().len(), 2);
+    rig.ok(&["add-drive", &named, "-d", &a]);
+}

@@ -198,9 +198,7 @@ proptest! {
         for (number, args) in in_every_format(&rig, &keys, dim).into_iter().enumerate() {
             let mut load = vec!["load", "-d", &drive, "--replace", "--row-crc", "--key-index", "always"];
             load.extend(args.iter().map(String::as_str));
-            if number % 2 == 1 {
-                load.extend(["--hotness", "trace:trace.i64"]);
-            }
+            load.extend(if number % 2 == 1 { &["--hotness", "trace:trace.i64"][..] } else { &["--forget-order"] });
             let loaded = rig.ok(&load);
             prop_assert_eq!(&loaded["tables"][0]["key_index"]["signed"], &json!(true));
             let stored = !args.contains(&"--forget-keys".to_owned());

@@ -1,6 +1,6 @@
 //! Scrub, repair, and the picture of `inspect`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -23,7 +23,7 @@ fn drives(rig: &Rig, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("emulated:{}", rig.path(&format!("{n}.drive")).display())).collect()
 }
 
-fn flip(rig: &Rig, drive: &str, byte: u64) {
+pub(crate) fn flip(rig: &Rig, drive: &str, byte: u64) {
     let path = drive.strip_prefix("emulated:").unwrap();
     let file = fs::File::options().read(true).write(true).open(rig.path(path)).unwrap();
     let mut was = [0];
@@ -32,7 +32,7 @@ fn flip(rig: &Rig, drive: &str, byte: u64) {
 }
 
 /// Drive, LBA and first byte of a row.
-fn place(drives: &[String], table: &str, rank: u64) -> (String, u64, u64) {
+pub(crate) fn place(drives: &[String], table: &str, rank: u64) -> (String, u64, u64) {
     let devices: Vec<Device> = drives
         .iter()
         .map(|drive| Device::open(&drive.parse::<DriveAddress>().unwrap(), Create::Never).unwrap())
@@ -287,6 +287,46 @@ fn many(rig: &Rig, name: &str, count: usize) -> String {
     rig.path(name).display().to_string()
 }
 
+/// The colours of legends: what has the size of their swatches.
+fn swatches(picture: &str) -> Vec<String> {
+    let mut colours = Vec::new();
+    for event in svg::read(picture).unwrap() {
+        if let Event::Tag("rect", _, attributes) = event {
+            let is = |key: &str, value: &str| attributes.get(key).is_some_and(|it| **it == *value);
+            if is("width", "18") && is("height", "14") {
+                colours.push(attributes.get("fill").unwrap().to_string());
+            }
+        }
+    }
+    colours
+}
+
+/// Parts of tables have no byte in common, are as many as the tables have, and lie in as many chunks as is said.
+fn check_parts(seen: &Value) {
+    let chunk_size = seen["store"]["chunk_size"].as_u64().unwrap();
+    let pair = |value: &Value| (value[0].as_u64().unwrap(), value[1].as_u64().unwrap());
+    for generation in seen["store"]["generations"].as_array().unwrap() {
+        let all: u64 = generation["chunks"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum();
+        let mut taken: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
+        for table in seen["tables"].as_array().unwrap().iter().filter(|it| it["generation"] == generation["id"]) {
+            let (mut bytes, mut chunks) = (0, HashSet::new());
+            for part in table["parts"].as_array().unwrap() {
+                let ((first, last), (from, to)) = (pair(&part["chunks"]), pair(&part["bytes"]));
+                assert!(first < last && last <= all && from < to && to <= chunk_size, "{table}");
+                bytes += (last - first) * (to - from);
+                chunks.extend(first..last);
+                (first..last).for_each(|chunk| taken.entry(chunk).or_default().push((from, to)));
+            }
+            assert_eq!(bytes, table["bytes"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum::<u64>());
+            assert_eq!(table["chunks"], chunks.len(), "{table}");
+        }
+        for parts in taken.values_mut() {
+            parts.sort_unstable();
+            assert!(parts.windows(2).all(|two| two[0].1 <= two[1].0), "tables overlap: {parts:?}");
+        }
+    }
+}
+
 #[test]
 fn a_picture_shows_every_drive_and_table() {
     for (count, tables) in [(1, 1), (5, 24), (16, 500)] {
@@ -321,6 +361,15 @@ fn a_picture_shows_every_drive_and_table() {
                 member["free_chunks"].as_u64().unwrap() * seen["store"]["chunk_size"].as_u64().unwrap()
             );
         }
+        check_parts(&seen);
+        // Each of up to 24 tables has a number and a colour of its own.
+        let named = tables.min(24);
+        for number in 1..=named {
+            assert!(texts.contains(&number.to_string()), "{number}: {texts:?}");
+        }
+        let picture = fs::read_to_string(rig.path("a.svg")).unwrap();
+        let colours = swatches(&picture);
+        assert_eq!(colours.iter().collect::<HashSet<_>>().len(), named + usize::from(tables > named), "{colours:?}");
         let refused = rig.fails(&["inspect", "-d", &all, "--svg", "a.svg"], 4);
         assert_eq!(refused["subject"], "a.svg");
         rig.ok(&["inspect", "-d", &all, "--svg", "a.svg", "--force"]);

@@ -36,6 +36,16 @@ fn a_plan_is_made_and_applied() {
     let hit = expected["dram"].as_f64().unwrap();
     assert!((hit - 0.32).abs() < 0.02, "{expected}");
     assert!(expected["ids_per_second"].as_f64().unwrap() > 0.0, "{expected}");
+    // Where it will be, of as many queries as were held out and as the trace has, and for how many traces that holds.
+    let intervals = expected["intervals"].as_array().unwrap();
+    assert_eq!(intervals.len(), 2, "{expected}");
+    for (interval, queries) in intervals.iter().zip(["held_out", "queries"]) {
+        let of = |name: &str| interval[name].as_f64().unwrap();
+        assert_eq!(interval["queries"], made["plan"]["trace"][queries]);
+        assert!(of("low") < hit && hit < of("high") && of("coverage") == 0.9 && of("measured") > 0.85, "{interval}");
+    }
+    let text = rig.run(&plan).stdout;
+    assert!(text.contains(" for 90% of unseen traces (") && text.contains("% measured)"), "{text}");
     let curve = made["plan"]["curve"].as_array().unwrap();
     assert!(curve.windows(2).all(|pair| pair[0]["hit"].as_f64() <= pair[1]["hit"].as_f64()), "{curve:?}");
     assert_eq!((&curve[0]["hit"], &curve.last().unwrap()["hit"]), (&0.0.into(), &1.0.into()));
@@ -202,6 +212,24 @@ fn what_cannot_be_planned_is_refused() {
     let few = ["plan", "--table", "t=100x32:f32", "--trace", &good, "--typical-host", "--batch", "8"];
     let error = rig.fails(&few, 3);
     assert!(error["message"].as_str().unwrap().contains("none of its 100 rows"), "{error}");
+    // Ids past the rows are keys: that is proposed, for all tables at once, and works.
+    assert!(error["remedy"].as_str().unwrap().contains("--keyed t;"), "{error}");
+    assert!(!error["remedy"].as_str().unwrap().contains("missing"), "{error}");
+    let both = ["--table", "u=9x4:f32", "--trace", &format!("u={good}")];
+    let named = format!("t={good}");
+    let error = rig.fails(
+        &[&["plan", "--table", "t=100x32:f32", "--typical-host", "--batch", "8", "--trace", &named], &both[..]]
+            .concat(),
+        3,
+    );
+    assert_eq!(error["sparse"], serde_json::json!(["t", "u"]), "{error}");
+    assert!(error["remedy"].as_str().unwrap().contains("--keyed t --keyed u"), "{error}");
+    let keyed = ["plan", "--table", &shape, "--keyed", "items", "--trace", &good, "--typical-host", "--batch", "8"];
+    rig.ok(&keyed);
+    let below: Vec<u8> = (0..400i64).flat_map(|at| (if at == 7 { -1 } else { at % 90 }).to_le_bytes()).collect();
+    fs::write(rig.path("below.i64"), below).unwrap();
+    let error = rig.fails(&["plan", "--table", "t=100x32:f32", "--trace", "below.i64:ids=4", "--typical-host"], 3);
+    assert!(error["remedy"].as_str().unwrap().contains("--allow-missing"), "{error}");
     let counted = rig.ok(&[&few[..], &["--allow-missing"]].concat());
     assert!(counted["plan"]["trace"]["missing"].as_u64().unwrap() > 0);
 

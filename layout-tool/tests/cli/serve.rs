@@ -146,6 +146,28 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     rig.fails(&serve("emulated:x,backing=ram,size=16M"), 4);
 }
 
+/// Who serves a socket is not known: another program may.
+#[test]
+fn a_server_that_does_not_answer_may_be_any() {
+    let rig = Rig::new();
+    let advice = |path: &str, exit| {
+        let error = rig.fails(&["inspect", "-d", &format!("vfio-user:{path}")], exit);
+        let [message, remedy] = ["message", "remedy"].map(|it| error[it].as_str().unwrap().to_owned());
+        assert!(!message.contains("warprow serve"), "{message}");
+        for server in ["SPDK", "QEMU", "`warprow serve"] {
+            assert!(remedy.contains(server), "{remedy}");
+        }
+        remedy
+    };
+    assert!(advice("nobody.sock", 7).contains("start what serves the socket"));
+    // Somebody takes clients and says nothing.
+    let silent = UnixListener::bind(rig.path("silent.sock")).unwrap();
+    assert!(advice("silent.sock", 3).contains("log of the process that serves it"));
+    drop(silent);
+    // The socket is there, and nobody listens.
+    assert!(advice("silent.sock", 7).contains("start what serves the socket"));
+}
+
 #[test]
 fn bad_input_is_named() {
     let rig = Rig::new();

@@ -10,7 +10,7 @@ use serde_json::json;
 use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store};
 
 /// A `.npy` file of ids.
-fn ids(rig: &Rig, name: &str, ids: &[i64]) -> String {
+pub(crate) fn ids(rig: &Rig, name: &str, ids: &[i64]) -> String {
     let path = rig.path(name);
     let file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
     let mut writer =
@@ -80,6 +80,8 @@ fn rows_of_another_type_are_converted_and_a_stopped_update_goes_on() {
     let values = rig.npy("values.npy", 500, 2, |r, _| (r * 2) as f32);
     let done = rig.ok(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--from", "499"]);
     assert_eq!((&done["rows"], &done["converted_from"]), (&json!(1), &json!("f32")));
+    let said = rig.run(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--from", "499"]).stdout;
+    assert!(said.contains(" in 1 batch, ") && said.contains("f32 to f16 changed no number"), "{said}");
     assert_eq!(look(&rig, &drive, "498,499"), json!([[498.0, 499.0], [998.0, 998.0]]));
     rig.ok(&["update", "t", "-d", &drive, "--ids-file", &whose, "--rows", &values, "--batch", "7"]);
     assert_eq!(
@@ -226,18 +228,25 @@ fn a_damaged_row_that_a_compaction_meets_is_named() {
 }
 
 #[test]
-fn a_compaction_of_created_keys_that_finds_no_room_says_that_it_needs_it_twice() {
+fn keys_that_could_not_be_compacted_are_not_created() {
     let rig = Rig::new();
     let drive = rig.drive("a.drive", "8M");
     keyed(&rig, &drive, &[]);
-    // Little else is free.
+    // One chunk is free then: the log would take it, and leave none for the table with its new keys.
     let file = rig.npy("more.npy", 7000, 128, |row, _| row as f32);
     rig.ok(&["load", "-d", &drive, &file]);
-    rig.ok(&[&CREATE[..], &["-d", &drive, "--create"]].concat());
-    let error = rig.fails(&["compact", "-d", &drive], 8);
+    let error = rig.fails(&[&CREATE[..], &["-d", &drive, "--create"]].concat(), 8);
     let (message, remedy) = (error["message"].as_str().unwrap(), error["remedy"].as_str().unwrap());
-    assert!(message.contains("created keys") && message.contains("twice"), "{error}");
-    assert!(remedy.contains("add-drive") && !remedy.contains("load less"), "{error}");
+    assert!(message.contains("1 of them kept for the compaction"), "{error}");
+    assert!(remedy.contains("add a drive") && !remedy.contains("load less"), "{error}");
+    assert_eq!((&error["updated"], &error["kept"]), (&json!(0), &json!(1)));
+    rig.fails(&["lookup", "-d", &drive, "--table", "t", "--ids", "9", "--missing", "error"], 3);
+    // With room for both they are created, and compacted.
+    let file = rig.npy("more.npy", 4000, 128, |row, _| row as f32);
+    rig.ok(&["drop", "1", "-d", &drive, "--allow-vanishing"]);
+    rig.ok(&["load", "-d", &drive, &file]);
+    rig.ok(&[&CREATE[..], &["-d", &drive, "--create"]].concat());
+    rig.ok(&["compact", "-d", &drive]);
     assert_eq!(look(&rig, &drive, "9"), json!([[-1.0, -1.0, -1.0, -1.0]]));
 }
 
@@ -323,7 +332,7 @@ fn rows_are_compacted_when_it_is_asked_for() {
         let args = [&["update", "t", "-d", &drive][..], &with].concat();
         if when == "never" {
             let refused = rig.fails(&args, 8);
-            assert!(refused["message"].as_str().unwrap().contains("compact it"), "{refused}");
+            assert!(refused["remedy"].as_str().unwrap().starts_with("`warprow compact`; "), "{refused}");
             let next = refused["next"].as_u64().unwrap();
             assert!(next > rows / 2 && next < rows, "{refused}");
             let found = look(&rig, &drive, &format!("{},{next}", next - 1));
@@ -397,4 +406,68 @@ fn a_journal_of_one_tensor_is_none_of_another() {
     for id in [0, 1000, 200_000, 399_999] {
         assert_eq!(look(&rig, &drive, &id.to_string())[0], json!(vec![2.0; dim]), "row {id}");
     }
+}
+
+/// What is updated and not compacted is shown: how much, in which log on which drives, and what a compaction needs.
+#[test]
+fn pending_updates_are_shown_with_what_compaction_needs() {
+    let rig = Rig::new();
+    let drives = ["a", "b"].map(|name| rig.drive(&format!("{name}.drive"), "24M"));
+    let both = drives.join(",");
+    let format = ["format", "--yes", "--chunk", "1M", "--row-bytes", "512", "-d", &both];
+    rig.ok(&format);
+    let rows = 20_000u64;
+    let file = rig.npy("t.npy", rows, 128, |r, c| (r * 128 + c) as f32);
+    rig.ok(&["load", "-d", &both, &file]);
+    let seen = |command: &str| rig.ok(&[command, "-d", &both]);
+    assert_eq!(
+        (&seen("inspect")["pending"], &seen("generations")["generations"][0]["pending"]),
+        (&json!([]), &json!(null))
+    );
+    // The first is updated twice; all lie in one chunk or two.
+    let two = rig.npy("two.npy", 2, 128, |_, _| -1.0);
+    rig.ok(&["update", "t", "-d", &both, "--ids", "0,1", "--rows", &two, "--compact", "never"]);
+    rig.ok(&["update", "t", "-d", &both, "--ids", "0,19999", "--rows", &two, "--compact", "never"]);
+    let inspected = seen("inspect");
+    let [pending] = &inspected["pending"].as_array().unwrap()[..] else { panic!("{inspected}") };
+    assert_eq!(pending["updates"], 4);
+    assert_eq!(pending["tables"], json!([{ "table": "t", "rows": 3, "created": 0 }]));
+    let log = &pending["log"];
+    let sum = |what: &str| log["drives"].as_array().unwrap().iter().map(|it| it[what].as_u64().unwrap()).sum::<u64>();
+    for what in ["chunks", "units", "bytes"] {
+        assert_eq!(log[what], sum(what), "{pending}");
+    }
+    assert_eq!(log["bytes"], log["units"].as_u64().unwrap() * 4096);
+    assert!(log["drives"].as_array().unwrap().iter().all(|it| it["drive"].as_str().unwrap().contains(".drive")));
+    assert_eq!(&seen("generations")["generations"][0]["pending"], pending);
+    let compaction = &pending["compaction"];
+    assert_eq!((&compaction["rewrites"], &compaction["has_room"]), (&json!(false), &json!(true)), "{pending}");
+    let text = rig.run(&["inspect", "-d", &both]).stdout;
+    for words in
+        ["4 updates not in its chunks yet: 3 rows of t", "compaction would copy 2 chunks (1 must be free, ", " are)"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let listed = rig.run(&["generations", "-d", &both]).stdout;
+    assert!(listed.contains("copies 2 chunks") && listed.contains("updates"), "{listed}");
+    // It did what was said.
+    let done = rig.ok(&["compact", "-d", &both]);
+    assert_eq!(done["chunks"], compaction["chunks"]);
+    assert_eq!(seen("inspect")["pending"], json!([]));
+
+    // Updates all over it, with most chunks taken by another model: it goes in steps.
+    let empty = seen("inspect");
+    let free = empty["store"]["members"].as_array().unwrap().iter().map(|it| it["free_chunks"].as_u64().unwrap());
+    let other = rig.npy("other.npy", (free.sum::<u64>() - 5) * 2000, 128, |_, _| 0.0);
+    rig.ok(&["load", "-d", &both, &other, "--model", "other"]);
+    let spread = ids(&rig, "spread.npy", &(0..rows as i64).step_by(100).collect::<Vec<_>>());
+    let values = rig.npy("values.npy", rows / 100, 128, |_, _| 7.0);
+    rig.ok(&["update", "t", "-d", &both, "--ids-file", &spread, "--rows", &values, "--compact", "never"]);
+    let inspected = seen("inspect");
+    let compaction = &inspected["pending"][0]["compaction"];
+    assert_eq!((&compaction["has_room"], &compaction["needs_chunks"]), (&json!(true), &json!(1)), "{inspected}");
+    let [chunks, free] = ["chunks", "free_chunks"].map(|it| compaction[it].as_u64().unwrap());
+    assert!(chunks > free, "{compaction}");
+    assert_eq!(rig.ok(&["compact", "-d", &both])["chunks"], chunks);
+    assert_eq!(look(&rig, &both, "100"), json!([vec![7.0; 128]]));
 }

@@ -14,24 +14,33 @@ pub struct Read {
     /// Samples of the block that were given out.
     given: usize,
     queries: Option<u64>,
+    /// The slots that are wanted, by their numbers.
+    slots: Vec<usize>,
 }
 
 impl Read {
     /// Opens it and reads its headers.
     pub fn open(spec: &TraceSpec) -> Result<Self, PlanError> {
         let reader = Reader::open(spec)?;
-        Ok(Self { spec: spec.clone(), reader, block: Block::default(), given: 0, queries: None })
+        let slots = (0..reader.slots().len()).collect();
+        Ok(Self { spec: spec.clone(), reader, block: Block::default(), given: 0, queries: None, slots })
+    }
+
+    /// With these of its slots alone, by their numbers, in this order. A number that no slot has is one of empty lists.
+    #[must_use]
+    pub fn with_slots(self, slots: Vec<usize>) -> Self {
+        Self { slots, ..self }
     }
 
     /// The names of its slots.
     pub fn slots(&self) -> impl Iterator<Item = &str> {
-        self.reader.slots().iter().map(|slot| &*slot.name)
+        self.slots.iter().filter_map(|&slot| Some(&*self.reader.slots().get(slot)?.name))
     }
 }
 
 impl Source for Read {
     fn width(&self) -> usize {
-        self.reader.slots().len()
+        self.slots.len()
     }
 
     fn queries(&mut self) -> Result<u64, PlanError> {
@@ -62,9 +71,9 @@ impl Source for Read {
             let samples = self.block.samples().skip(self.given).take(queries - got);
             let taken = samples.len();
             for sample in samples {
-                for (keys, bags) in sample.slots().zip(bags.iter_mut()) {
+                for (&slot, bags) in self.slots.iter().zip(bags.iter_mut()) {
                     // Signed ones are in two's complement; of unsigned ones, those past 2⁶³ are of no table either.
-                    bags.ids.extend(keys.iter().map(|&key| key as i64));
+                    bags.ids.extend(sample.keys(slot).iter().map(|&key| key as i64));
                     bags.end_query();
                 }
             }

@@ -12,10 +12,10 @@ use warprow_uring::{Alignment, Ring, Transfer};
 use super::engine::{Engine, Operation, Piece};
 use super::file::punch;
 use super::file_end::FileEnd;
-use super::{Backing, MediaError};
+use super::{Backing, DEPTH, MediaError};
 
-/// Operations that one worker has under way at most.
-const DEPTH: u32 = 256;
+/// Pieces that one operation has at most, if they are not to go through a buffer.
+const PIECES: usize = 64;
 /// Most that is moved at a time by the calls that wait.
 const BOUNCE: usize = 1 << 20;
 
@@ -28,6 +28,7 @@ pub struct Direct {
     alignment: Alignment,
     bounce: Mutex<DmaMemory>,
     is_device: bool,
+    depth: u32,
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -51,7 +52,14 @@ impl Direct {
             .map_err(|error| std::io::Error::new(error.source.kind(), error))?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let end = Arc::new(FileEnd::new(len, is_device));
-        Ok(Self { file: Arc::new(file), len, end, alignment, bounce: Mutex::new(bounce), is_device, _kept: None })
+        let (file, bounce, depth) = (Arc::new(file), Mutex::new(bounce), DEPTH);
+        Ok(Self { file, len, end, alignment, bounce, is_device, depth, _kept: None })
+    }
+
+    /// Has up to `depth` operations of each worker under way, 256 by default; at least one.
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = depth.max(1);
+        self
     }
 
     /// Keeps something, such as a lock, for as long as this is used.
@@ -153,7 +161,8 @@ impl Backing for Direct {
             file: self.file.clone(),
             end: self.end.clone(),
             alignment: self.alignment,
-            ring: Ring::new(DEPTH)?,
+            ring: Ring::new(self.depth.clamp(2 * PIECES as u32, 4096))?,
+            depth: self.depth as usize,
             operations: Vec::new(),
             free: Vec::new(),
             ended: Vec::new(),
@@ -183,6 +192,8 @@ struct DirectEngine {
     end: Arc<FileEnd>,
     alignment: Alignment,
     ring: Ring,
+    /// Most operations under way.
+    depth: usize,
     operations: Vec<Option<Running>>,
     free: Vec<usize>,
     ended: Vec<(u32, Result<(), MediaError>)>,
@@ -270,10 +281,11 @@ impl Engine for DirectEngine {
         let (memory, block) = (self.alignment.memory, self.alignment.offset);
         let aligned =
             |(host, at, len): &Piece| (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block);
-        let direct = pieces.len() <= DEPTH as usize / 4 && pieces.iter().all(aligned);
+        let direct = pieces.len() <= PIECES && pieces.iter().all(aligned);
         // One more than needed, so that a durable write finds room for its sync.
         let needed = if direct { pieces.len().max(1) + 1 } else { 2 };
-        if self.ring.room() < needed {
+        let under_way = self.operations.len() - self.free.len();
+        if self.ring.room() < needed || under_way >= self.depth {
             return false;
         }
         let mut buffer = None;
@@ -370,6 +382,25 @@ mod tests {
         let mut tokens: Vec<u32> = done.into_iter().map(|(token, result)| result.map(|()| token).unwrap()).collect();
         tokens.sort_unstable();
         tokens
+    }
+
+    #[test]
+    fn no_more_than_the_depth_is_under_way() {
+        let (_folder, backing) = direct(1 << 20);
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let mut backing = backing;
+        for depth in [1, 3, 100] {
+            backing = backing.depth(depth);
+            let mut engine = backing.engine().unwrap().unwrap();
+            let read = |engine: &mut dyn Engine, token| {
+                engine.begin(token, Operation::Read, 4096, &[(memory.clone(), 0, PAGE)])
+            };
+            let begun = (0..200).take_while(|&token| read(&mut *engine, token)).count();
+            assert_eq!(begun, depth as usize);
+            assert_eq!(wait(&mut *engine, begun).len(), begun);
+            assert!(read(&mut *engine, 0), "there is room again");
+            engine.settle();
+        }
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, XFS_SUPER_MAGIC, fstatfs};
 use warprow_dma::{DmaMemory, FileMapping};
 
 use super::file_end::FileEnd;
-use super::{Backing, MediaError, PREFETCHED};
+use super::{Backing, DEPTH, MediaError, PREFETCHED};
 
 /// File systems of local disks, on which reading a hole through a mapping needs no space. Elsewhere it may: a full tmpfs
 /// answers with SIGBUS, as a file system of a network does when that fails. Those of ext2 to ext4 are one.
@@ -32,6 +32,7 @@ pub struct File {
     len: u64,
     end: FileEnd,
     mapping: Option<FileMapping>,
+    depth: u32,
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -50,7 +51,13 @@ impl File {
         }
         let local = MAPPED.contains(&fstatfs(&file)?.filesystem_type());
         let mapping = local.then(|| FileMapping::new(&file, len)).transpose()?;
-        Ok(Self { file, len, end: FileEnd::new(len, false), mapping, _kept: None })
+        Ok(Self { file, len, end: FileEnd::new(len, false), mapping, depth: DEPTH, _kept: None })
+    }
+
+    /// Has up to `depth` reads of each worker fetched from the disk at once, 256 by default; 0 or 1: one after another.
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = if depth > 1 { depth } else { 0 };
+        self
     }
 
     /// Keeps something, such as a lock, for as long as this is used.
@@ -115,6 +122,14 @@ impl Backing for File {
         self.mapping.is_some()
     }
 
+    fn will_need(&self, offset: u64, len: usize) {
+        will_need(&self.file, offset, len as u64);
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
     fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
         self.end.look(&self.file).map_err(MediaError::Write)?;
         warprow_uring::write_at(&self.file, offset, from, at, len).map_err(MediaError::of_write)
@@ -132,6 +147,14 @@ impl Backing for File {
 
     fn is_volatile(&self) -> bool {
         true
+    }
+}
+
+/// Has the kernel fetch a part of a file into the page cache, if it is not there, without waiting for it.
+pub fn will_need(file: &StdFile, offset: u64, len: u64) {
+    if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
+        // A hint: where there is no page cache, reads are as fast as they were.
+        let _ = posix_fadvise(file, offset, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
     }
 }
 

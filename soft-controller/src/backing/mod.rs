@@ -15,11 +15,13 @@ mod ram;
 
 pub use direct::Direct;
 pub use engine::{Engine, Operation, Piece};
-pub use file::File;
+pub use file::{File, will_need};
 pub use null::Null;
 pub use procedural::{Block, Procedural};
 pub use ram::Ram;
 
+/// Reads of a file that one worker has under way at most, unless it is told another number.
+pub(crate) const DEPTH: u32 = 256;
 /// Most bytes of a command that are fetched ahead: the processor's own prefetcher follows longer runs.
 const PREFETCHED: usize = 1024;
 
@@ -77,6 +79,16 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Whether [`prefetch`](Self::prefetch) does anything.
     fn prefetches(&self) -> bool {
         false
+    }
+
+    /// Hints that `len` bytes at `offset` will be read, for a disk to fetch them while others are waited for. Waits for nothing.
+    fn will_need(&self, offset: u64, len: usize) {
+        let _ = (offset, len);
+    }
+
+    /// Most reads that [`will_need`](Self::will_need) tells of before they are executed; 0 if it does nothing.
+    fn depth(&self) -> u32 {
+        0
     }
 
     /// Copies `len` bytes of `from`, from its byte `at`, to `offset`.

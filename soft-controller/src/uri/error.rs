@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use super::InUse;
 use crate::builder::BuildError;
 
 /// An emulated drive could not be opened.
@@ -87,9 +88,12 @@ pub enum UriError {
         reason: String,
     },
     /// Another process, or this one, has the drive open.
-    #[error("{} is in use: another process, or this one, has it open as a drive; close it there first", .path.display())]
-    InUse {
-        /// The file.
+    #[error("{} is in use: {} has it open as a drive; close it there first", .0.path.display(), .0.who())]
+    InUse(InUse),
+    /// Somebody has it in another way than as a drive: a block device is mounted.
+    #[error("{} is in use by the system: it is mounted, or part of something that is; release it first", .path.display())]
+    Mounted {
+        /// The block device.
         path: PathBuf,
     },
     /// What is kept beside the file cannot be understood.

@@ -1,6 +1,8 @@
 //! Drives by name: `emulated:PATH?size=64G&lba=512&profile=p5800x`.
 
 mod error;
+mod files;
+mod holder;
 mod open;
 mod sidecar;
 mod size;
@@ -10,7 +12,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use error::UriError;
+pub use files::{Held, InUse, hold, in_use};
+pub use holder::Holder;
 
+use crate::backing::DEPTH;
 use crate::namespace::LBA_BYTES;
 use crate::timing::Profile;
 
@@ -41,6 +46,7 @@ impl Store {
 /// | `lba` | 512, 4096: the LBA size of a new drive, or of a file that has no sidecar | 512 |
 /// | `backing` | file, ram, procedural, null | file |
 /// | `direct` | 0, 1: past the page cache, by io_uring and O_DIRECT | 0 |
+/// | `depth` | 1 to 1024: reads that each worker has under way in the file at most | 256 |
 /// | `profile` | none, p5800x, gen5-tlc: whose timing to have | none |
 /// | `workers` | 1 to 64 threads | 1 |
 /// | `seed` | 0 to 2^64 - 1: of the timing, and of procedural content | 0 |
@@ -57,6 +63,8 @@ pub struct DriveUri {
     pub backing: Store,
     /// Whether to go past the page cache.
     pub direct: bool,
+    /// Reads that each worker has under way in the file at most.
+    pub depth: u32,
     /// Whose timing to have.
     pub profile: Profile,
     /// Worker threads.
@@ -70,7 +78,7 @@ pub struct DriveUri {
 }
 
 const SCHEME: &str = "emulated:";
-const PROPERTIES: [&str; 8] = ["size", "lba", "backing", "direct", "profile", "workers", "seed", "serial"];
+const PROPERTIES: [&str; 9] = ["size", "lba", "backing", "direct", "depth", "profile", "workers", "seed", "serial"];
 
 impl DriveUri {
     /// A drive in the file at `path`, everything else by default.
@@ -83,6 +91,7 @@ impl DriveUri {
             lba: None,
             backing: Store::File,
             direct: false,
+            depth: DEPTH,
             profile: Profile::None,
             workers: 1,
             seed: 0,
@@ -117,6 +126,10 @@ impl DriveUri {
                     "1" => true,
                     _ => return Err(wrong(&"0 or 1")),
                 };
+            }
+            "depth" => {
+                let depth = value.parse().ok().filter(|depth| (1..=1024).contains(depth));
+                self.depth = depth.ok_or_else(|| wrong(&"1 to 1024"))?;
             }
             "profile" => self.profile = value.parse().map_err(|()| wrong(&Profile::ACCEPTED))?,
             "workers" => {
@@ -205,11 +218,12 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        let text = "emulated:/a/b?size=64G&lba=4096&backing=ram&direct=0&profile=p5800x&workers=3&seed=9&serial=AB-1";
+        let text =
+            "emulated:/a/b?size=64G&lba=4096&backing=ram&direct=0&depth=64&profile=p5800x&workers=3&seed=9&serial=AB-1";
         let uri = parse(text);
         assert_eq!(uri.path, PathBuf::from("/a/b"));
         assert_eq!((uri.size, uri.lba, uri.backing), (Some(64 << 30), Some(4096), Store::Ram));
-        assert_eq!((uri.profile, uri.workers, uri.seed), (Profile::P5800x, 3, 9));
+        assert_eq!((uri.profile, uri.workers, uri.seed, uri.depth), (Profile::P5800x, 3, 9, 64));
         assert_eq!(uri.serial.as_deref(), Some("AB-1"));
         assert_eq!(uri.to_string(), text);
         let commas = parse(&text.replace(['?', '&'], ","));
@@ -241,6 +255,7 @@ mod tests {
             ("emulated:/a?backing=tape", &["backing", "tape", "file, ram, procedural or null"]),
             ("emulated:/a?profile=floppy", &["profile", "p5800x", "gen5-tlc"]),
             ("emulated:/a?workers=0", &["workers", "1 to 64"]),
+            ("emulated:/a?depth=0", &["depth", "1 to 1024"]),
             ("emulated:/a?direct=yes", &["direct", "0 or 1"]),
             ("emulated:/a?serial=with space", &["serial", "ASCII"]),
             ("emulated:/a?seed=-1", &["seed"]),

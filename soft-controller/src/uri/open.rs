@@ -1,18 +1,25 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
+use super::files::hold;
 use super::sidecar::{self, Sidecar};
-use super::{DriveUri, Store, UriError};
+use super::{DriveUri, Holder, InUse, Store, UriError};
 use crate::backing::{self, Direct, Null, Procedural, Ram};
 use crate::builder::Builder;
 use crate::controller::SoftController;
 use crate::namespace::{FormatStep, Namespace};
+
+/// How often a lock is tried that somebody has.
+const ATTEMPTS: u32 = 4;
+/// The time between two attempts.
+const MOMENT: Duration = Duration::from_millis(2);
 
 impl DriveUri {
     /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives; it is
@@ -101,7 +108,8 @@ impl DriveUri {
             None if file.is_device => Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512)),
             None if created => {
                 let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
-                sidecar.write(&place).map_err(|source| UriError::Io { what: "write", path: place.clone(), source })?;
+                let written = file.lock.metadata().and_then(|drive| sidecar.write(&place, &drive));
+                written.map_err(|source| UriError::Io { what: "write", path: place.clone(), source })?;
                 sidecar
             }
             // A file that is merely opened gets nothing beside it: it may be no drive at all, or another than the URI says.
@@ -113,12 +121,18 @@ impl DriveUri {
                 sidecar
             }
         };
+        let metadata = file.lock.metadata().map_err(self.io("look at"))?;
         let (lba, serial, uuid) = (sidecar.lba, sidecar.serial.clone(), *sidecar.uuid.as_bytes());
         let namespace = if self.direct {
-            let direct =
-                Direct::new(warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?, size)
-                    .map_err(self.io("open past the page cache"))?
-                    .keeping(file.lock);
+            let past = warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?;
+            let again = past.metadata().map_err(self.io("look at"))?;
+            if (again.dev(), again.ino()) != (metadata.dev(), metadata.ino()) {
+                return Err(self.io("open past the page cache")(std::io::Error::other("another file took its place")));
+            }
+            let direct = Direct::new(past, size)
+                .map_err(self.io("open past the page cache"))?
+                .depth(self.depth)
+                .keeping(file.lock);
             if direct.alignment() > lba as usize {
                 return Err(self.wrong(&format!(
                     "its disk takes direct transfers of {} bytes and up, the drive's LBAs have {lba}; format it with \
@@ -131,14 +145,19 @@ impl DriveUri {
             return Err(self.wrong("a block device needs direct=1"));
         } else {
             let mapped = file.lock.try_clone().and_then(backing::File::new).map_err(self.io("map"))?;
-            Namespace::new(mapped.keeping(file.lock))
+            Namespace::new(mapped.depth(self.depth).keeping(file.lock))
         };
         let namespace = namespace.lba(lba).uuid(uuid);
         if file.is_device {
             return Ok((namespace, Some(serial)));
         }
         let formatting = sidecar.formatting;
-        let on_format = move |step, lba| sidecar.at(step, lba).write(&place);
+        let held = Mutex::new(hold(&place));
+        let on_format = move |step, lba| {
+            sidecar.at(step, lba).write(&place, &metadata)?;
+            *held.lock().unwrap_or_else(PoisonError::into_inner) = hold(&place);
+            Ok(())
+        };
         if formatting {
             // A format was cut short. What it has left is neither the old data nor none.
             let erased = namespace.backing.zero(0, size, true).and_then(|()| namespace.backing.flush());
@@ -158,16 +177,18 @@ impl DriveUri {
     fn open_file(&self) -> Result<(File, bool), UriError> {
         let path = &self.path;
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        // A drive is for its user alone. What is neither a file nor a block device may have opening it wait.
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        options.read(true).write(true).mode(0o600).custom_flags(flags.bits());
         // The kernel refuses a block device that is mounted or otherwise in use.
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         if is_device {
-            options.custom_flags(OFlag::O_EXCL.bits());
+            options.custom_flags((flags | OFlag::O_EXCL).bits());
         }
         match options.open(path) {
             Ok(file) => Ok((file, false)),
             Err(error) if is_device && error.raw_os_error() == Some(Errno::EBUSY as i32) => {
-                Err(UriError::InUse { path: path.clone() })
+                Err(UriError::Mounted { path: path.clone() })
             }
             Err(error) if error.kind() == ErrorKind::NotFound && self.size.is_none() => {
                 Err(UriError::NotThere { path: path.clone() })
@@ -186,10 +207,20 @@ impl DriveUri {
         if !is_device && !metadata.is_file() {
             return Err(self.wrong("it is neither a file nor a block device"));
         }
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Locked { lock, is_device }),
-            Err((_, Errno::EWOULDBLOCK)) => Err(UriError::InUse { path: self.path.clone() }),
-            Err((_, errno)) => Err(self.io("lock")(errno.into())),
+        let (mut file, mut attempts) = (file, 1);
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Locked { lock, is_device }),
+                // Somebody may only have looked whether it is locked, for which it was for a moment.
+                Err((again, Errno::EWOULDBLOCK)) if attempts < ATTEMPTS => {
+                    (file, attempts) = (again, attempts + 1);
+                    std::thread::sleep(MOMENT);
+                }
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(UriError::InUse(InUse { path: self.path.clone(), holder: Holder::of(&metadata) }));
+                }
+                Err((_, errno)) => return Err(self.io("lock")(errno.into())),
+            }
         }
     }
 
@@ -228,14 +259,5 @@ impl SoftController {
     /// Opens an emulated drive by its URI; see [`DriveUri`].
     pub fn open(uri: &str) -> Result<Arc<Self>, UriError> {
         uri.parse::<DriveUri>()?.open()
-    }
-
-    /// Whether a file serves as a drive now, in this process or another.
-    pub fn is_open(path: &Path) -> std::io::Result<bool> {
-        match Flock::lock(File::open(path)?, FlockArg::LockSharedNonblock) {
-            Ok(_) => Ok(false),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(true),
-            Err((_, errno)) => Err(errno.into()),
-        }
     }
 }

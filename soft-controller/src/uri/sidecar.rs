@@ -1,16 +1,24 @@
 //! What a drive in a file has besides its data: a small TOML file beside it, so that the data stays a plain image.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::UriError;
+use super::files::with;
 use crate::namespace::{FormatStep, LBA_BYTES};
+use crate::regular::open_regular;
 
+/// How the name of a drive's sidecar ends, behind the drive's own.
+pub(super) const ENDING: &str = ".nvme.toml";
+/// How the name of what a sidecar is replaced from ends, behind the sidecar's own.
+pub(super) const NEW: &str = ".new";
+/// Bytes of a sidecar at most: more is no sidecar.
+const MOST: u64 = 64 << 10;
 /// The version of the sidecar that is written, and the only one that is read.
 const VERSION: u32 = 1;
 
@@ -33,11 +41,7 @@ pub(super) struct Sidecar {
 /// Where the sidecar of a drive lies, or is to lie. Of a symbolic link, beside the file that it leads to, by whatever name that
 /// is opened; one beside the link counts where there is no other.
 pub(super) fn place_of(drive: &Path) -> PathBuf {
-    let beside = |drive: &Path| {
-        let mut path = drive.as_os_str().to_owned();
-        path.push(".nvme.toml");
-        PathBuf::from(path)
-    };
+    let beside = |drive: &Path| with(drive, ENDING);
     let here = beside(drive);
     let is_link = fs::symlink_metadata(drive).is_ok_and(|metadata| metadata.is_symlink());
     match fs::canonicalize(drive).map(|target| beside(&target)) {
@@ -69,12 +73,20 @@ impl Sidecar {
 
     /// Reads the sidecar at `path`, if there is one.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, UriError> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(UriError::Io { what: "read", path: path.to_owned(), source }),
-        };
         let wrong = |reason: String| UriError::Sidecar { path: path.to_owned(), reason };
+        let failed = |source| UriError::Io { what: "read", path: path.to_owned(), source };
+        let file = match open_regular(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(wrong(error.to_string())),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut text = Vec::new();
+        file.take(MOST + 1).read_to_end(&mut text).map_err(failed)?;
+        if text.len() as u64 > MOST {
+            return Err(wrong(format!("it has more than {MOST} bytes")));
+        }
+        let text = String::from_utf8(text).map_err(|_| wrong("it is no text".to_owned()))?;
         let this: Self = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
         if this.version != VERSION {
             return Err(wrong(format!("its version is {}, this program knows version {VERSION}", this.version)));
@@ -85,13 +97,20 @@ impl Sidecar {
         Ok(Some(this))
     }
 
-    /// Replaces the sidecar at `path`: afterwards either the old or the new one is there, whatever happens.
-    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
+    /// Replaces the sidecar at `path`: afterwards either the old or the new one is there, whatever happens. Who may read or
+    /// write `drive`, the drive's own file, may do so with its sidecar.
+    pub(super) fn write(&self, path: &Path, drive: &fs::Metadata) -> std::io::Result<()> {
         let text = toml::to_string(self).map_err(std::io::Error::other)?;
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let mut file = File::create(&new)?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        let new = with(path, NEW);
+        // What a kill left there, or somebody else put there, is not opened.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let permissions = fs::Permissions::from_mode(drive.mode() & 0o666);
+        let written = file.set_permissions(permissions);
+        let written = written.and_then(|()| file.write_all(text.as_bytes())).and_then(|()| file.sync_all());
         if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
             // Nobody needs half of it, least of all where the disk is full.
             let _ = fs::remove_file(&new);
@@ -112,7 +131,7 @@ mod tests {
         let path = folder.path().join("drive.nvme.toml");
         // What is to be replaced is a folder that is not empty: no rename goes there.
         fs::create_dir_all(path.join("kept")).unwrap();
-        Sidecar::new(None, 512).write(&path).unwrap_err();
+        Sidecar::new(None, 512).write(&path, &fs::metadata(&path).unwrap()).unwrap_err();
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(left, [path]);
     }

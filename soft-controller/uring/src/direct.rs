@@ -16,7 +16,15 @@ pub struct Alignment {
 
 /// Opens an existing file or block device for reading and writing past the page cache.
 pub fn open_direct(path: &Path) -> Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)
+    // Another thing than that, which has come in its place, may have opening it wait.
+    let flags = libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+/// The file that is open as `file`, for reading past the page cache. Needs `/proc`.
+pub fn reopen_direct(file: &File) -> Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
 /// What O_DIRECT asks of transfers of this file. Kernels before 6.1 do not tell for files: then it is a page, which

@@ -9,6 +9,6 @@ mod direct;
 mod ring;
 mod sync;
 
-pub use direct::{Alignment, alignment, open_direct};
+pub use direct::{Alignment, alignment, open_direct, reopen_direct};
 pub use ring::{Completion, Full, Ring, Transfer};
 pub use sync::{read_at, write_at};

@@ -30,7 +30,7 @@ impl GpuSlot {
     pub fn copied(self) -> Result<CopiedSlot, GpuError> {
         let plan = self.plan();
         let (gpu, options) = (&plan.attached.gpu, &plan.options);
-        let (ids, batch) = (options.max_ids as u64, u64::from(options.max_batch));
+        let (ids, batch) = (options.max_ids as u64, options.max_batch as u64);
         let out_rows = if plan.description.pooled { batch } else { ids };
         let room = |bytes: u64| DeviceMemory::new(gpu, bytes.max(1));
         let bags = batch * u64::from(plan.description.features) + 1;
@@ -60,7 +60,7 @@ impl CopiedSlot {
             let planned = handed_out(plan.options.out);
             return invalid("the output", format!("{} elements, {planned} were planned", out.rows.dtype()));
         }
-        let out_rows = if plan.description.pooled { batch.batch as usize } else { count };
+        let out_rows = if plan.description.pooled { batch.batch } else { count };
         let needed = out_rows.saturating_sub(1).saturating_mul(out.row_stride)
             + if out_rows == 0 { 0 } else { plan.description.width };
         if out.row_stride < plan.description.width || out.rows.len() < needed {
@@ -89,9 +89,11 @@ impl CopiedSlot {
             Ids::U64(ids) => (ids.as_bytes(), IdType::U64),
         };
         self.ids.write(0, bytes)?;
-        let mut on_gpu = GpuBatch::new(self.ids.address(), Len::Host(count), batch.batch).with_id_type(id_type);
+        // The plan has checked that this is below 2³².
+        let bags = batch.batch as u32;
+        let mut on_gpu = GpuBatch::new(self.ids.address(), Len::Host(count), bags).with_id_type(id_type);
         if let Some(offsets) = batch.offsets {
-            let bags = batch.batch as usize * plan.description.features as usize;
+            let bags = batch.batch * plan.description.features as usize;
             self.bags.clear();
             match offsets {
                 Ids::I32(offsets) => self.bags.extend(offsets.iter().map(|offset| offset.raw() as i64)),

@@ -193,6 +193,19 @@ impl GpuOptions {
 }
 
 /// The GPU executor on a store, as its tables were when it was attached, but for updated rows. It pins them.
+///
+/// ```no_run
+/// # use warprow_store::*;
+/// # fn example(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
+/// let executor = store.attach_gpu(Gpu::open(0)?, GpuOptions::default().with_hbm_bytes(1 << 30))?;
+/// let plan = executor.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// let mut rows = vec![0.0f32; 2 * plan.width()];
+/// // Ids and rows in this process; `GpuSlot::lookup` takes addresses on the GPU.
+/// let mut slot = plan.slot()?.copied()?;
+/// slot.lookup(&Batch::new(&[1i64, 999], 2), &mut Output::new(Rows::F32(&mut rows), plan.width()))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct GpuExecutor {
     pub(super) inner: Arc<Attached>,

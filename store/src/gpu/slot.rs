@@ -542,7 +542,7 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
 pub(super) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuError> {
     let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
     let max_ids = plan.options.max_ids as u64;
-    if batch.batch > plan.options.max_batch {
+    if batch.batch as usize > plan.options.max_batch {
         return invalid(
             "the batch",
             format!("{} bags a feature, {} were planned", batch.batch, plan.options.max_batch),
@@ -603,7 +603,7 @@ pub(super) fn describe(
         id_count,
         bag_count: batch.batch.into(),
         max_ids: plan.options.max_ids as u64,
-        max_bags: plan.options.max_batch.into(),
+        max_bags: plan.options.max_batch as u64,
         id_type: batch.id_type.code(),
         offset_type: batch.offset_type.code(),
         has_end: 1,

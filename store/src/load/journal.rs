@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use warprow_soft_controller::{Held, hold, open_regular};
+
 use crate::StoreError;
 
 /// How such a file begins.
@@ -21,6 +23,8 @@ const RECORD: usize = 16;
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
+    /// Nobody is to write over it meanwhile.
+    _held: Option<Held>,
     /// By table and extent: the CRC32C of its content.
     known: HashMap<(u32, u32), u32>,
     /// Whether there was one that says nothing of this load: another's, or one that was lost.
@@ -51,7 +55,7 @@ impl Journal {
             kept.extend(encode(table, extent, crc));
         }
         file.write_all(&kept).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file, known, begun_anew })
+        Ok(Self { path: path.to_owned(), _held: hold(path), file, known, begun_anew })
     }
 
     /// The CRC32C of the content that an extent was given, if it was.
@@ -80,7 +84,7 @@ impl Journal {
 
 /// What there is of a journal of `most` bytes at most; what is none is refused before more of it is read.
 fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let other = || Err(io::Error::other("it is a file of something else, and was left as it is"));
     let mut found = Vec::new();
     (&file).take(MAGIC.len() as u64).read_to_end(&mut found)?;

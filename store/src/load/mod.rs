@@ -24,6 +24,30 @@ use buckets::{Bucket, Buckets};
 use journal::Journal;
 
 /// A table to load.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// // Row 2 is looked up most: it gets the first rank, and with it a place in memory.
+/// let ranks = Ranks::by_hotness(&[1, 0, 9]);
+/// let spec = TableSpec { permuted: true, hot_rows: 1, ..TableSpec::new("hot", 3, 1, DType::U8) };
+/// let source = &[10u8, 11, 12][..];
+/// let load = TableLoad::new(&spec, &source).with_ranks(&ranks);
+/// store.load("m2", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// let mut by_rank = Vec::new();
+/// store.scan("hot", 0..3, &mut |rank, row| {
+///     by_rank.push((rank, row[0]));
+///     ControlFlow::Continue(())
+/// })?;
+/// by_rank.sort();
+/// assert_eq!(by_rank, [(0, 12), (1, 10), (2, 11)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct TableLoad<'a> {
     spec: &'a TableSpec,
@@ -180,6 +204,29 @@ impl Store {
     /// ([`StoreError::Interrupted`]).
     ///
     /// A table whose name the store already has is refused, unless [`replace`](LoadOptions::replace) is set.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// let (a, b) = (&[1u8; 100 * 16][..], &[2u8; 50 * 16][..]);
+    /// let specs = [TableSpec::new("a", 100, 16, DType::U8), TableSpec::new("b", 50, 16, DType::U8)];
+    /// let tables = [TableLoad::new(&specs[0], &a), TableLoad::new(&specs[1], &b)];
+    /// let mut written = 0;
+    /// let report = store.load("model", &tables, &LoadOptions::default(), &mut |progress| {
+    ///     written = progress.written;
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert!(written >= 150 * 16 && report.superseded.is_empty());
+    /// // Once more: names that are there are replaced only if that is asked for.
+    /// let again = store.load("model", &tables, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()));
+    /// assert!(matches!(again, Err(StoreError::TableExists { .. })));
+    /// let replace = LoadOptions::default().with_replace();
+    /// let report = store.load("model", &tables, &replace, &mut |_| ControlFlow::Continue(()))?;
+    /// assert_eq!((report.superseded.len(), store.tables().len()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn load(
         &self,
         model: &str,
@@ -191,6 +238,7 @@ impl Store {
         self.superseded(&spec, options)?;
         let volume = &self.shared.volume;
         self.shared.watch()?;
+        self.shared.know_kept_room();
         let mut transaction = volume.begin(&spec)?;
         // Only now is there nobody else who loads.
         self.superseded(&spec, options)?;
@@ -350,6 +398,7 @@ impl Store {
     ) -> Result<Vec<u64>, StoreError> {
         let spec = options.generation(model, tables);
         let superseded = self.superseded(&spec, options)?;
+        self.shared.know_kept_room();
         self.shared.volume.check(&spec, &superseded)?;
         Ok(superseded)
     }

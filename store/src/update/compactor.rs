@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use warprow_layout::VolumeError;
+use warprow_layout::{LogUsage, VolumeError};
 
 use crate::member::lock;
 use crate::{Store, StoreError};
@@ -17,11 +17,15 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 /// What an update that has no room waits for, at most: one that runs, which may have begun before, and one for itself.
 const COMPACTIONS: usize = 2;
 
+/// How many times as long as what overlays may take a log may be: all of it is read when the store is opened.
+pub(super) const LOG_OF_MEMORY: u64 = 4;
+
 /// When a [`Compactor`] compacts.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactorOptions {
-    /// Percent of [`overlay_bytes`](crate::OpenOptions::overlay_bytes), 1 to 100: a generation is compacted when the latest of its updated rows take that.
+    /// Percent of [`overlay_bytes`](crate::OpenOptions::overlay_bytes), 1 to 100: a generation is compacted when the latest of its updated rows take that;
+    /// and percent of the chunks that its log could have, when the log has used that of them.
     pub at_percent: u32,
     /// How long an update that has no room waits for a compaction; then it is refused as it would be at once without a compactor.
     pub patience: Duration,
@@ -74,6 +78,9 @@ pub(super) struct Desk {
     /// Bytes from which on a generation is compacted, and how much it has to grow after that failed.
     at: u64,
     step: u64,
+    /// The share of a log's chunks from which on it is compacted, and the bytes that overlays may take.
+    at_percent: u32,
+    bound: u64,
     patience: Duration,
 }
 
@@ -90,14 +97,22 @@ struct State {
 }
 
 impl Desk {
-    /// After an update: the latest rows of that generation take so many bytes.
-    pub(super) fn note(&self, generation: u64, bytes: u64) {
+    /// After an update: the latest rows of that generation take so many bytes of memory, and its log so much of its chunks.
+    pub(super) fn note(&self, generation: u64, bytes: u64, log: Option<LogUsage>) {
         let mut state = lock(&self.state);
         state.bytes.insert(generation, bytes);
         let failed = state.failed.get(&generation).map_or(0, |failed| failed.saturating_add(self.step));
-        if bytes >= self.at.max(failed) && state.wanted.insert(generation) {
+        let is_log_full = log.is_some_and(|log| self.is_log_full(&log)) && !state.failed.contains_key(&generation);
+        if (is_log_full || bytes >= self.at.max(failed)) && state.wanted.insert(generation) {
             self.changed.notify_all();
         }
+    }
+
+    /// Whether a log has so much of what it could have, or is so much longer than what is in memory, that it is worth a compaction. One
+    /// chunk is not: an update that comes would take another.
+    fn is_log_full(&self, log: &LogUsage) -> bool {
+        let share = u128::from(log.capacity) * u128::from(self.at_percent) / 100;
+        log.chunks > 1 && (u128::from(log.bytes) >= share || log.bytes >= self.bound.saturating_mul(LOG_OF_MEMORY))
     }
 
     /// Waits for a compaction of that generation: one that runs, or else one that is made for this. Whether it came about.
@@ -189,6 +204,23 @@ impl Store {
     /// While the compactor lives, an update that finds no room in memory or in the log waits until there is some, and is refused only if a compaction
     /// fails or does not make any, or takes longer than [`patience`](CompactorOptions::patience).
     ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// let options = CompactorOptions::default();
+    /// let compactor = store.keep_compacted(&options, |_store, compacted| println!("{compacted:?}"))?;
+    /// for id in 0..1000 {
+    ///     store.update("user", &[id], &[1; 16])?;              // waits for a compaction where it has no room
+    /// }
+    /// drop(compactor);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`StoreError::Compactor`] if the store has one, if the share is none, or if no thread can be had.
     pub fn keep_compacted(
@@ -206,6 +238,8 @@ impl Store {
             changed: Condvar::new(),
             at: (u128::from(updates.bound) * u128::from(options.at_percent) / 100) as u64,
             step: updates.bound / 8,
+            at_percent: options.at_percent,
+            bound: updates.bound,
             patience: options.patience,
         });
         let mut place = lock(&updates.desk);
@@ -271,7 +305,12 @@ pub(super) fn is_rewriting(error: &StoreError) -> bool {
 /// Whether a compaction would help.
 fn is_full(error: &StoreError) -> bool {
     use StoreError::{GpuOverlayFull, OverlayFull, Volume};
-    matches!(error, OverlayFull { .. } | GpuOverlayFull { .. } | Volume(VolumeError::LogFull { .. }))
+    matches!(
+        error,
+        OverlayFull { .. }
+            | GpuOverlayFull { .. }
+            | Volume(VolumeError::LogFull { .. } | VolumeError::NoLogSpace { .. })
+    )
 }
 
 impl Drop for Compactor {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use warprow_keys::{KeyIndex, KeyList, Options};
 use warprow_layout::{
-    Extent, Generation, GenerationSpec, Keyed, KeyedError, Placement, RankWidth, Ranks, Rebuilt, RowOrder, RowSource,
-    Table, TableSpec, VolumeError, row_crc,
+    Extent, Generation, GenerationSpec, Keyed, KeyedError, Placement, RankWidth, Ranks, Rebuilt, Rewriting, RowOrder,
+    RowSource, Table, TableSpec, VolumeError, row_crc,
 };
 
 use super::together::{change_crcs, change_rows};
@@ -22,6 +22,8 @@ use crate::{Store, StoreError};
 
 /// Bytes of rows that are read at once.
 const WINDOW: usize = 16 << 20;
+/// Bytes by which an index of keys may be larger than its number of keys says.
+const INDEX_MARGIN: u64 = 4 << 10;
 /// Bytes of memory for a table that is put in order.
 const MEMORY: u64 = 256 << 20;
 
@@ -54,6 +56,7 @@ impl Store {
         found: &Arc<Generation>,
         snapshot: &Snapshot,
         keyed: &KeyedTables,
+        rewriting: &Rewriting,
     ) -> Result<Grown, StoreError> {
         let tables = found.tables.iter().enumerate();
         let growing = tables.map(|(index, table)| growing(snapshot, keyed, index, table));
@@ -67,7 +70,7 @@ impl Store {
         let specs: Vec<TableSpec> = found.tables.iter().enumerate().map(spec).collect();
         let mut spec = spec_anew(found);
         spec.tables.clone_from(&specs);
-        let rebuilt = self.shared.volume.rebuild(found.id, &spec);
+        let rebuilt = self.shared.volume.rebuild_claimed(rewriting.clone(), &spec);
         let mut rebuilt = rebuilt.map_err(|error| no_room(found.id, error))?;
         if rebuilt.before().base_sequence != found.base_sequence {
             return Err(VolumeError::Rewriting { generation: found.id }.into());
@@ -217,6 +220,31 @@ pub(super) fn spec_anew(found: &Generation) -> GenerationSpec {
     let mut spec = GenerationSpec::new(&*found.name, specs);
     spec.stripe_unit = Some(found.placement.stripe_bytes() as u32);
     spec
+}
+
+/// The generation as it will be when so many keys, by table, have been brought into it; at least, for the size of an index is known
+/// once it is built.
+pub(super) fn spec_grown(found: &Generation, created: &HashMap<u32, u64>) -> GenerationSpec {
+    let mut spec = spec_anew(found);
+    for (index, table) in (0..).zip(&mut spec.tables) {
+        if let Some(&new) = created.get(&index).filter(|&&new| new > 0) {
+            grow(table, new);
+        }
+    }
+    spec
+}
+
+/// A table with so many keys more.
+fn grow(table: &mut TableSpec, created: u64) {
+    let rows = table.rows.saturating_add(created);
+    if let Some(keys) = &mut table.keys {
+        let fingerprint = keys.fingerprint;
+        let least = |rows| KeyIndex::least_bytes(rows, fingerprint);
+        // As much beyond the least as its index takes now.
+        let beyond = keys.index_bytes.saturating_sub(least(table.rows));
+        keys.index_bytes = least(rows).saturating_add(beyond).saturating_add(INDEX_MARGIN);
+    }
+    table.rows = rows;
 }
 
 /// A table like this one.

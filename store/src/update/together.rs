@@ -16,6 +16,8 @@ use crate::{Store, StoreError};
 pub type TakeRow<'a> = dyn Fn(usize, &[u8]) + Sync + 'a;
 /// Fills a row in, by its position in the list of ranks. Asked once or twice for each, and the same each time.
 pub type FillRow<'a> = dyn Fn(usize, &mut [u8]) + 'a;
+/// Says whether all rows that were filled in so far are what they should be. Told whether these are all of them.
+pub type CheckRows<'a> = dyn Fn(bool) -> Result<(), StoreError> + 'a;
 
 /// Of how many rows one has to be wanted for whole extents to be read, and no single LBAs.
 const DENSE: u64 = 32;
@@ -100,13 +102,37 @@ impl Store {
         self.replace_rows_within(generation, table, ranks, fill, PATIENCE)
     }
 
-    /// The same, waiting for somebody else's compaction for up to `patience`.
+    /// As [`replace_rows`](Self::replace_rows), where rows may turn out not to be had: `check` is asked now and then while rows are filled in,
+    /// and once more behind the last, before the commit, which is when it may note that the commit is about to come. Its first error ends it, with all rows as they were.
+    pub fn replace_rows_checked(
+        &self,
+        generation: u64,
+        table: &str,
+        ranks: &[u64],
+        fill: &FillRow<'_>,
+        check: &CheckRows<'_>,
+    ) -> Result<usize, StoreError> {
+        self.replace_checked_within(generation, table, ranks, (fill, check), PATIENCE)
+    }
+
+    /// As [`replace_rows`](Self::replace_rows), waiting for somebody else's compaction for up to `patience`.
     pub(super) fn replace_rows_within(
         &self,
         generation: u64,
         table: &str,
         ranks: &[u64],
         fill: &FillRow<'_>,
+        patience: Duration,
+    ) -> Result<usize, StoreError> {
+        self.replace_checked_within(generation, table, ranks, (fill, &|_| Ok(())), patience)
+    }
+
+    fn replace_checked_within(
+        &self,
+        generation: u64,
+        table: &str,
+        ranks: &[u64],
+        (fill, check_rows): (&FillRow<'_>, &CheckRows<'_>),
         patience: Duration,
     ) -> Result<usize, StoreError> {
         let rows = {
@@ -120,10 +146,13 @@ impl Store {
         self.shared.watch()?;
         let Begun { sequence, index, rewritten } =
             self.begin_replacing(generation, (table, rows), ranks, Instant::now() + patience)?;
-        self.copy_with(&rewritten, index, ranks, fill)?;
-        let chunks = rewritten.chunks();
-        self.shared.watch()?;
         let updating = self.shared.updating(generation)?;
+        let copied = self.copy_with(&rewritten, index, ranks, (fill, check_rows)).and_then(|()| check_rows(true));
+        if let Err(error) = copied.and_then(|()| self.shared.watch()) {
+            updating.unseal(sequence);
+            return Err(error);
+        }
+        let chunks = rewritten.chunks();
         let mut writer = lock(&updating.0);
         let mut log = writer.take_log(&self.shared, generation)?;
         let replaced = log.compact(sequence, rewritten);
@@ -209,9 +238,10 @@ impl Store {
             let updating = self.shared.updating(generation)?;
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared, generation)?;
-            let sequence = log.seal();
+            let snapshot = writer.current.snapshot();
+            let sequence = if snapshot.is_none() { log.seal() } else { 0 };
             writer.log = Some(log);
-            match writer.current.snapshot() {
+            match snapshot {
                 None => sequence,
                 Some(snapshot) if !created_rows(&snapshot, located.index as u32).is_empty() => return created(),
                 Some(_) => return Ok(None),
@@ -223,13 +253,18 @@ impl Store {
             let crc = table.locate_crc(rank, placement.lba_size()).map(|(lba, _)| lba);
             Some(std::iter::once(table.locate(rank)?.0).chain(crc))
         });
-        let rewritten = self.shared.volume.begin_rewrite(generation, lbas.flatten())?;
-        let found = rewritten.generation();
-        // Others' compaction came between: what is in chunks now is newer than where the log was ended.
-        if found.tables != located.generation.tables || found.base_sequence > sequence {
-            return Err(VolumeError::Rewriting { generation }.into());
+        let begun = self.shared.volume.begin_rewrite(generation, lbas.flatten()).and_then(|rewritten| {
+            let found = rewritten.generation();
+            // Others' compaction came between: what is in chunks now is newer than where the log was ended.
+            match found.tables != located.generation.tables || found.base_sequence > sequence {
+                true => Err(VolumeError::Rewriting { generation }),
+                false => Ok(Some(Begun { sequence, index: located.index, rewritten })),
+            }
+        });
+        if begun.is_err() {
+            self.shared.updating(generation)?.unseal(sequence);
         }
-        Ok(Some(Begun { sequence, index: located.index, rewritten }))
+        Ok(begun?)
     }
 
     /// Copies every extent of the chunks that are to be replaced, with rows and checksums changed on the way.
@@ -238,7 +273,7 @@ impl Store {
         rewritten: &Rewritten,
         index: usize,
         ranks: &[u64],
-        fill: &FillRow<'_>,
+        (fill, check_rows): (&FillRow<'_>, &CheckRows<'_>),
     ) -> Result<(), StoreError> {
         let generation = rewritten.generation();
         let placement = &*generation.placement;
@@ -252,6 +287,7 @@ impl Store {
         let mut row = vec![0; table.row_bytes() as usize];
         let mut take = |extent: &Extent, bytes: &[u8]| {
             let Some(target) = rewritten.target(extent) else { return Ok(()) };
+            check_rows(false)?;
             let mut change = |_: &Extent, out: &mut [u8]| {
                 out.copy_from_slice(bytes);
                 for (lba, piece) in extent.pieces() {

@@ -152,7 +152,7 @@ impl Given {
 /// A random batch, and what a look-up of it must give.
 pub(crate) struct Case {
     pub(crate) bags: Vec<Vec<i128>>,
-    pub(crate) batch: u32,
+    pub(crate) batch: usize,
     pub(crate) ids: Given,
     pub(crate) count: usize,
     /// `None`: all bags are of one length.
@@ -179,7 +179,7 @@ impl Case {
         ends: bool,
         random: &mut fastrand::Rng,
     ) -> Self {
-        let batch = random.usize(..=options.max_batch as usize);
+        let batch = random.usize(..=options.max_batch);
         let count = batch * features.len();
         let each = random.usize(..4);
         let fixed = random.bool();
@@ -235,7 +235,7 @@ impl Case {
         let buffer = Buffer::new(options.out, wanted.rows.len() + random.usize(..3));
         let mask = vec![7; ids.len() + random.usize(..3)];
         Self {
-            batch: batch as u32,
+            batch,
             ids: given,
             count: ids.len(),
             offsets,

@@ -86,7 +86,7 @@ fn keys_are_compared_only_where_they_are_stored() {
         let mut options = patient().with_hbm_bytes(20_000);
         options.check_keys = checked;
         let executor = store.attach_gpu(gpu.clone(), options).unwrap();
-        let options = PlanOptions::default().with_max(foreign.len() as u32, foreign.len());
+        let options = PlanOptions::default().with_max(foreign.len(), foreign.len());
         let refused = executor.plan(&[Feature::new("f", "bare")], options.clone());
         match checked {
             false => drop(refused.unwrap()),

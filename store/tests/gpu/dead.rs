@@ -220,7 +220,7 @@ fn context_is_lost() {
     let mut look = || {
         let mut rows = vec![0.0; ids.len() * DIM as usize];
         let mut out = Output::new(Rows::F32(&mut rows), DIM as usize);
-        let looked = slot_of_host.lookup(&Batch::new(&ids, ids.len() as u32), &mut out);
+        let looked = slot_of_host.lookup(&Batch::new(&ids, ids.len()), &mut out);
         if looked.is_ok() {
             for (row, &id) in rows.chunks(DIM as usize).zip(&ids) {
                 // NaNs among them.

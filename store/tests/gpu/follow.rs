@@ -169,7 +169,7 @@ fn a_thousand_switches_under_graphs_and_calls_give_no_wrong_or_mixed_row() {
         let executor: GpuExecutor = store.attach_gpu(gpu.clone(), attach).unwrap();
         let upcoming =
             [first, second].map(|id| executor.prepare(&PrepareOptions::default().with_generation(id)).unwrap());
-        let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+        let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
         let plans = [false, true].map(|pooled| executor.plan(&Reader::features(pooled), options.clone()).unwrap());
         let course = Course::default();
         std::thread::scope(|scope| {
@@ -225,7 +225,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let keeps = store.attach_gpu(gpu.clone(), attach.clone()).unwrap();
     assert!(matches!(keeps.prepare(&to(first)), Err(GpuError::Unsupported(why)) if why.contains("with_following")));
     let executor = store.attach_gpu(gpu.clone(), attach.with_following()).unwrap();
-    let options = PlanOptions::default().with_max(IDS as u32, IDS);
+    let options = PlanOptions::default().with_max(IDS, IDS);
     let reader = Reader::new(&gpu, false, ROWS, &mut random);
     let stream = Stream::new(&gpu);
     let assert_reads = |slot: &GpuSlot, version: u64| {
@@ -265,7 +265,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert!(replay(1).ids_ssd > 0 && assert_reads(&slot, 1).generation == larger && plan.generation() == larger);
     // What was made since begins with them.
     drop((ticket, slot, plan, upcoming));
-    let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS as u32, IDS)).unwrap();
+    let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS, IDS)).unwrap();
     assert_eq!(assert_reads(&plan.slot().unwrap(), 1).generation, larger);
     drop((plan, keeps, other));
     assert_eq!(Arc::strong_count(&pinned), 1, "nobody reads what was left");
@@ -279,7 +279,7 @@ fn a_look_up_that_does_not_end_keeps_its_tables() {
     let first = load(&store, &version(0, ROWS, DIM), &LoadOptions::default());
     let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_beside());
     let executor = store.attach_gpu(gpu.clone(), patient().with_following()).unwrap();
-    let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+    let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
     let plan = executor.plan(&Reader::features(false), options).unwrap();
     let readers =
         [(); 2].map(|()| (Reader::new(&gpu, false, ROWS, &mut random), plan.slot().unwrap(), Stream::new(&gpu)));

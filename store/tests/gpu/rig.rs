@@ -171,7 +171,7 @@ impl OnGpu {
         };
         let (ids, id_type) = bytes_of(&case.ids.ids());
         let offsets = case.offsets.as_ref().map(|offsets| bytes_of(&offsets.ids()));
-        let counts = [case.count as u64, case.batch.into()];
+        let counts = [case.count as u64, case.batch as u64];
         Self {
             ids: upload(&ids),
             offset_type: offsets.as_ref().map_or(IdType::I64, |offsets| offsets.1),
@@ -187,10 +187,10 @@ impl OnGpu {
         }
     }
 
-    pub(crate) fn batch(&self, case: &Case, device_counts: bool, max_batch: u32) -> GpuBatch {
+    pub(crate) fn batch(&self, case: &Case, device_counts: bool, max_batch: usize) -> GpuBatch {
         let len = if device_counts { Len::Device(self.counts.address()) } else { Len::Host(case.count) };
         let batch = if device_counts { max_batch } else { case.batch };
-        let mut it = GpuBatch::new(self.ids.address(), len, batch).with_id_type(self.id_type);
+        let mut it = GpuBatch::new(self.ids.address(), len, batch as u32).with_id_type(self.id_type);
         if let Some(offsets) = &self.offsets {
             it = it.with_offsets(offsets.address(), self.offset_type);
         }
@@ -226,7 +226,7 @@ pub(crate) fn look_up(
     on: &OnGpu,
     case: &Case,
     counts: bool,
-    most: u32,
+    most: usize,
 ) -> Result<Ticket, GpuError> {
     // SAFETY: the memory of `on` lives until its caller has waited for the ticket.
     unsafe { slot.lookup(stream.0, &on.batch(case, counts, most), &on.output(case)) }
@@ -308,7 +308,7 @@ impl World {
 
     /// Look-ups of up to 1,000 ids, unpooled.
     pub(crate) fn options(slots: u32) -> PlanOptions {
-        PlanOptions::default().with_max(MAX_IDS as u32, MAX_IDS).with_slots(slots)
+        PlanOptions::default().with_max(MAX_IDS, MAX_IDS).with_slots(slots)
     }
 
     pub(crate) fn attach(&self, gpu: &Arc<Gpu>, options: GpuOptions) -> GpuExecutor {

@@ -173,7 +173,7 @@ fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
         options.following = following;
         let executor = store.attach_gpu(gpu.clone(), options).unwrap();
         let plan = |pooled| {
-            let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+            let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
             executor.plan(&Reader::features(pooled), options).unwrap()
         };
         let plans = [false, true].map(plan);
@@ -359,7 +359,7 @@ fn updated_rows_of_every_type_are_the_hosts() {
 
 fn attach(store: &Store, gpu: &Arc<Gpu>, options: GpuOptions) -> (GpuExecutor, GpuSlot) {
     let executor = store.attach_gpu(gpu.clone(), options).unwrap();
-    let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS as u32, IDS)).unwrap();
+    let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS, IDS)).unwrap();
     let slot = plan.slot().unwrap();
     (executor, slot)
 }
@@ -596,7 +596,7 @@ fn captured_look_ups_see_whole_creations() {
         let mut options = patient().with_dram_bytes(dram).with_overlay_bytes(400_000);
         options.following = following;
         let executor = store.attach_gpu(gpu.clone(), options).unwrap();
-        let options = PlanOptions::default().with_max(IDS as u32, IDS).with_slots(2);
+        let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
         let plan =
             executor.plan(&Reader::features(false), if following { options.with_growth() } else { options }).unwrap();
         let together: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();

@@ -144,7 +144,7 @@ impl Session {
         }
         let host = store.attach_host(options)?;
         let slots = if rng.u32(..4) == 0 { 2 } else { 1 };
-        let plan_options = PlanOptions::default().with_max(MAX_BATCH, MAX_IDS).with_out(out).with_slots(slots);
+        let plan_options = PlanOptions::default().with_max(MAX_BATCH as usize, MAX_IDS).with_out(out).with_slots(slots);
         let plan = host.plan(&planned, plan_options)?;
         let slots = (0..slots).map(|_| plan.slot()).collect::<Result<_, _>>()?;
         let checked = checked && tables.iter().all(|table| table.spec.row_crc);
@@ -200,7 +200,7 @@ impl Session {
         let untouched = buffer.bytes();
         let slot = rng.usize(..self.slots.len());
         let result = {
-            let batch = Batch::new(&ids, batch).with_offsets(&offsets);
+            let batch = Batch::new(&ids, batch as usize).with_offsets(&offsets);
             let mut out = Output::new(buffer.rows(), stride).with_mask(&mut mask);
             self.slots[slot].lookup(&batch, &mut out)
         };

@@ -71,7 +71,7 @@ impl Rig {
         let mut mask = vec![0x5a; ids.len()];
         let result = {
             let mut out = Output::new(Rows::U8(&mut rows), DIM).with_mask(&mut mask);
-            self.slot.lookup(&Batch::new(&ids, ids.len() as u32), &mut out)
+            self.slot.lookup(&Batch::new(&ids, ids.len()), &mut out)
         };
         let (error, failed) = match result {
             Ok(_) => (None, Vec::new()),

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use warprow_bench::ahead::{self, AheadResult};
 use warprow_bench::arguments::Common;
+use warprow_bench::cold::{self, ColdResult};
 use warprow_bench::growth::{self, GrowthResult};
 use warprow_bench::landing::{self, LandingResult, Taken};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
@@ -30,6 +31,10 @@ use warprow_workload::{Machine, Pairs, median};
 /// the median of the pairs' ratios. Every row of every answer is compared with the truth, outside the measured time.
 ///
 /// cached: the drive serves reads from the page cache, which is warm. direct: drive and rivals go past it with O_DIRECT.
+///
+/// cold: batches of 1,024 uniform ids, each of a page that nobody has read: an emulated drive as it is by default and with direct=1, attached tables
+/// likewise, and rivals. Milliseconds of a batch, in turns. Also in cached, a plain file of the rows is mapped: by a loop in Rust, and by numpy.memmap where
+/// python3 has numpy.
 ///
 /// growth: the same look-ups, without rivals, in tables from 1 GiB up on a drive with the timing of a real one, whose rows
 /// are computed when they are read. Uniform ids without a DRAM tier show what size alone costs; with skewed ids and a
@@ -55,6 +60,7 @@ Examples:
   lookup                          # everything, 1 GiB of rows of 512 B in /var/tmp
   lookup --only cached --seconds 10 --json | jq .cached.rivals
   lookup --only direct --dir /mnt/nvme
+  lookup --only cold --dir /mnt/nvme --dim 40
   lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
   lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
   lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
@@ -85,6 +91,9 @@ struct Args {
     /// Seconds for each rival, and for each run of a growing table.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// cold: batches of each, at most.
+    #[arg(long, default_value_t = 15)]
+    rounds: u32,
     /// Sizes of growing tables.
     #[arg(long, value_delimiter = ',', default_value = "1G,8G,64G")]
     growth: Vec<Bytes>,
@@ -122,6 +131,8 @@ enum Part {
     Cached,
     /// Past the page cache.
     Direct,
+    /// Rows that the page cache does not hold.
+    Cold,
     /// Growing tables.
     Growth,
     /// Batches fetched ahead.
@@ -169,6 +180,16 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         }
         result => result?,
     };
+    let cold = match wants(Part::Cold) {
+        true => match cold::run(&setup, &directory, args.rounds) {
+            Err(error) if args.only.is_empty() => {
+                eprintln!("cold is left out: {error:#}");
+                None
+            }
+            result => Some(result?),
+        },
+        false => None,
+    };
     let growths = if wants(Part::Growth) { Some(grow(args)?) } else { None };
     let ahead = match wants(Part::Ahead) {
         true => {
@@ -195,6 +216,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             "seed": args.common.seed,
             "cached": cached,
             "direct": direct,
+            "cold": cold.as_ref().map(cold_json),
             "profile": args.profile,
             "growth": growth,
             "ahead": ahead.as_ref().map(ahead_json),
@@ -207,6 +229,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let mut text = String::new();
     for result in [&cached, &direct].into_iter().flatten() {
         show(&setup, result, &mut text)?;
+    }
+    if let Some(cold) = &cold {
+        show_cold(&setup, cold, &mut text)?;
     }
     for growth in growths.iter().flatten() {
         growth.show(args, &mut text)?;
@@ -222,6 +247,53 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     text += &busy(&machine);
     Ok(text)
+}
+
+fn show_cold(setup: &LookupSetup, result: &ColdResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, uniform, batches of {} of pages that nobody has read, {}; medians of {} rounds",
+        setup.size,
+        setup.dim * 4,
+        result.batch,
+        result.filesystem,
+        result.rounds
+    )?;
+    let rows = result.lines.iter().map(|line| match (&line.ms, line.median_ms()) {
+        (Ok(ms), Some(median)) => {
+            let (low, high) = ms.iter().fold((f64::MAX, 0f64), |(low, high), &ms| (low.min(ms), high.max(ms)));
+            let times = result.ratio(line).map(|times| format!("{times:.2}")).unwrap_or_default();
+            [line.name.clone(), format!("{median:.1}"), format!("{low:.1} to {high:.1}"), times]
+        }
+        (result, _) => {
+            [line.name.clone(), result.as_ref().err().cloned().unwrap_or_default(), String::new(), String::new()]
+        }
+    });
+    writeln!(text, "{}", table(["who", "ms", "range", "× as long as the first"], rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn cold_json(result: &ColdResult) -> Value {
+    let lines: Vec<Value> = result
+        .lines
+        .iter()
+        .map(|line| {
+            json!({
+                "who": line.name,
+                "median_ms": line.median_ms(),
+                "ms": line.ms.as_ref().ok(),
+                "to_ours": result.ratio(line),
+                "unavailable": line.ms.as_ref().err(),
+            })
+        })
+        .collect();
+    json!({
+        "batch": result.batch,
+        "rounds": result.rounds,
+        "filesystem": result.filesystem,
+        "lines": lines,
+        "rows_checked": result.checked,
+    })
 }
 
 fn show_ahead(args: &Args, result: &AheadResult, text: &mut String) -> std::fmt::Result {

@@ -65,8 +65,8 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
     for (what, options, ids) in cases {
         note(&format!("{count} calls, {what}"));
         let executor = store.attach_gpu(stream.gpu().clone(), options)?;
-        let plan =
-            executor.plan(&[Feature::new("f", "table")], PlanOptions::default().with_max(ids as u32, ids as usize))?;
+        let plan = executor
+            .plan(&[Feature::new("f", "table")], PlanOptions::default().with_max(ids as usize, ids as usize))?;
         let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, seed)?;
         request.reshape(Shape { bags: ids, hot: 1, pooled: false })?;
         let looker = Looker::new(&plan, stream, &request)?;

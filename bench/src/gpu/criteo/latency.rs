@@ -121,7 +121,7 @@ fn measure(
     tier: Tier,
 ) -> anyhow::Result<LatencyResult> {
     let executor = store.attach_gpu(stream.gpu().clone(), tier.options())?;
-    let options = PlanOptions::default().with_max(setup.ids as u32, setup.ids as usize);
+    let options = PlanOptions::default().with_max(setup.ids as usize, setup.ids as usize);
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], setup.ids, setup.ids, setup.seed)?;
     request.reshape(Shape { bags: setup.ids, hot: 1, pooled: false })?;

@@ -101,7 +101,7 @@ impl HostSide {
 
     /// A look-up into ordinary memory.
     pub(super) fn lookup(&mut self, ids: &[i64], bags: u64, rows: &mut [f32]) -> anyhow::Result<Report> {
-        Ok(self.slot.lookup(&Batch::new(ids, bags as u32), &mut Output::new(Rows::F32(rows), self.width))?)
+        Ok(self.slot.lookup(&Batch::new(ids, bags as usize), &mut Output::new(Rows::F32(rows), self.width))?)
     }
 
     /// A look-up into pinned memory, and a copy to the GPU; by the clock.

@@ -66,7 +66,7 @@ impl Side {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let features: Vec<Feature> = plan.iter().map(|table| Feature::new(&table.name, &table.name)).collect();
-        let plan = executor.plan(&features, PlanOptions::default().with_max(ids as u32, ids as usize))?;
+        let plan = executor.plan(&features, PlanOptions::default().with_max(ids as usize, ids as usize))?;
         let drawn = tables.iter().map(|table| Drawn::new(table.content, 0.0)).collect::<anyhow::Result<Vec<_>>>()?;
         let mut request = Request::new(stream, &drawn, ids, ids, seed)?;
         request.reshape(Shape { bags: ids / tables.len() as u64, hot: 1, pooled: false })?;

@@ -158,7 +158,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     for &hot in &setup.hot {
         let pooled = hot > 1;
         let most_ids = most * count * hot;
-        let plan_options = PlanOptions::default().with_max(most as u32, most_ids as usize);
+        let plan_options = PlanOptions::default().with_max(most as usize, most_ids as usize);
         let mut request = Request::new(stream, &drawn, most_ids, most * count, mix_all([setup.seed, hot]))?;
         let staging = Registered::allocate(stream.gpu(), most * count * u64::from(DIM) * 4)?;
         let mut host = HostSide::new(&store, &tables, hot, hot_bytes, plan_options.clone())?;

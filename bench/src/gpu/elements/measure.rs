@@ -83,7 +83,7 @@ fn kind(
 ) -> anyhow::Result<ElementResult> {
     let ids = setup.ids();
     let pooling = if pooled { Pooling::Sum } else { Pooling::None };
-    let options = PlanOptions::default().with_max(u32::try_from(setup.bags)?, usize::try_from(ids)?);
+    let options = PlanOptions::default().with_max(usize::try_from(setup.bags)?, usize::try_from(ids)?);
     let plan = executor.plan(&[Feature::new("f", "table").pooling(pooling)], options)?;
     let shape = if pooled { Shape { bags: setup.bags, hot: setup.hot, pooled } } else { Shape::rows(ids) };
     let seed = mix_all([setup.seed, dtype as u64, pooled.into(), tier.len() as u64]);

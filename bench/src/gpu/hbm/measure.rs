@@ -147,7 +147,7 @@ fn kind(
 ) -> anyhow::Result<HbmResult> {
     let (bags, hot, ids) = (setup.bags, setup.hot, setup.bags * setup.hot);
     let (pooling, out_rows) = if pooled { (Pooling::Sum, bags) } else { (Pooling::None, ids) };
-    let options = PlanOptions::default().with_max(u32::try_from(bags)?, usize::try_from(ids)?);
+    let options = PlanOptions::default().with_max(usize::try_from(bags)?, usize::try_from(ids)?);
     let plan = executor.plan(&[Feature::new("f", "table").pooling(pooling)], options)?;
     let drawn = Drawn::new(setup.content(), alpha)?;
     let seed = mix_all([setup.seed, alpha.to_bits(), pooled.into()]);

@@ -1,9 +1,11 @@
 //! How rivals read: one call after another, or many reads under way.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use warprow_dma::{Backing, DmaMemory};
+use warprow_dma::{Backing, DmaMemory, FileMapping};
 use warprow_uring::{Ring, Transfer};
 
 use super::RivalError;
@@ -67,6 +69,50 @@ impl Engine for Pread {
                 None => {
                     target.read(&extent, &self.memory)?;
                     reads.land(index, |at, out| self.memory.read(extent.skip + at, out));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A mapping of each file: a read is a copy, and whatever the processor waits for.
+#[derive(Debug)]
+pub struct Mapped {
+    mappings: Vec<FileMapping>,
+    memory: Vec<u8>,
+}
+
+impl Mapped {
+    /// Of the target's files, whose rows are read at random (MADV_RANDOM).
+    pub(super) fn new(target: &Target, lbas: u32) -> Result<Self, RivalError> {
+        let map = |file: &Arc<File>| FileMapping::new(file, file.metadata()?.len());
+        let mappings = target.files.iter().map(map).collect::<std::io::Result<_>>();
+        let unavailable = |source| RivalError::Unavailable { what: "mmap", source };
+        Ok(Self { mappings: mappings.map_err(unavailable)?, memory: vec![0; target.largest(lbas)] })
+    }
+}
+
+impl Engine for Mapped {
+    const NAME: &'static str = "mmap";
+
+    fn run(&mut self, _: &Target, reads: &mut impl Reads) -> Result<(), RivalError> {
+        reads.meanwhile();
+        for index in 0..reads.count() {
+            let Extent { drive, offset, len, skip } = reads.extent(index)?;
+            let failed = |source| RivalError::Read { drive, offset, len, source };
+            let copy = |out: &mut [u8]| {
+                let copied = self.mappings[drive].read(offset as usize, out);
+                copied.map_err(|lost| failed(std::io::Error::other(lost)))
+            };
+            match reads.place(index) {
+                Some(place) => {
+                    copy(place)?;
+                    reads.landed(index);
+                }
+                None => {
+                    copy(&mut self.memory[..len])?;
+                    reads.land(index, |at, out| out.copy_from_slice(&self.memory[skip + at..][..out.len()]));
                 }
             }
         }

@@ -10,7 +10,7 @@ mod equal;
 mod per_id;
 mod target;
 
-pub use engine::{Pread, Uring};
+pub use engine::{Mapped, Pread, Uring};
 pub use equal::Equal;
 pub use per_id::PerId;
 pub use target::{Caching, Target};
@@ -31,7 +31,7 @@ pub enum RivalError {
     /// The system does not offer what the rival is made of. Others can go on.
     #[error("{what} is not available here: {source}{}", remedy(what))]
     Unavailable {
-        /// `io_uring`, or `O_DIRECT`.
+        /// `io_uring`, `mmap`, or `O_DIRECT`.
         what: &'static str,
         /// The system's answer.
         source: std::io::Error,

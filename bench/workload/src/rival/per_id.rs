@@ -1,4 +1,4 @@
-use super::engine::{Engine, Pread, Reads, Uring};
+use super::engine::{Engine, Mapped, Pread, Reads, Uring};
 use super::target::{Extent, Target};
 use super::{Rival, RivalError};
 
@@ -15,6 +15,14 @@ impl PerId<Pread> {
     /// One `pread` after another.
     pub fn pread(target: Target) -> Result<Self, RivalError> {
         let engine = Pread::new(&target, target.row_lbas)?;
+        Ok(Self { target, engine, found: Vec::new() })
+    }
+}
+
+impl PerId<Mapped> {
+    /// One copy from a mapping of the file after another. Not past the page cache.
+    pub fn mapped(target: Target) -> Result<Self, RivalError> {
+        let engine = Mapped::new(&target, target.row_lbas)?;
         Ok(Self { target, engine, found: Vec::new() })
     }
 }

@@ -41,14 +41,14 @@ const STRUCK: u64 = 100;
 /// Bytes of an LBA of the drive.
 const LBA: u32 = 512;
 
-/// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race four rivals
+/// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race five rivals
 ///
 /// The drive is a sparse file, served by a complete NVMe controller model in this process; the driver, the queues and the
 /// layout are those that a real drive gets. The table is larger than what is kept in memory. Each batch of ids is looked up,
 /// timed, and then, untimed, every row that came back is compared bit for bit with what it must be.
 ///
-/// Four rivals then answer the same batches from the same file, checked in the same way: a pread for each id, an io_uring
-/// read for each id, and both again with equal means: the same deduplication, rows in memory, order and depth. Where there is
+/// Five rivals then answer the same batches from the same file, checked in the same way: a pread for each id, an io_uring
+/// read for each id, a copy from a mapping of the file for each id, and the first two again with equal means: the same deduplication, rows in memory, order and depth. Where there is
 /// a GPU, Warprow answers them once more by kernels on it; ids are copied to the GPU and rows back.
 ///
 /// The file has no name and is gone when the command ends, however it ends; --keep gives it one.
@@ -200,8 +200,7 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
 
     let dram_rows = (rows as f64 * args.dram / 100.0).floor() as u64;
     let host = store.attach_host(HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;
-    let batch = u32::try_from(workload.batch).unwrap_or(u32::MAX);
-    let options = PlanOptions::default().with_max(batch, workload.batch).with_out(truth.dtype());
+    let options = PlanOptions::default().with_max(workload.batch, workload.batch).with_out(truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     let total = RefCell::default();
     let rule = Cell::default();
@@ -321,7 +320,7 @@ struct Warprow<'a> {
 impl Contender for Warprow<'_> {
     fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
         let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask);
-        match self.slot.lookup(&Batch::new(ids, ids.len() as u32), &mut output) {
+        match self.slot.lookup(&Batch::new(ids, ids.len()), &mut output) {
             Ok(report) => {
                 tally::add(&mut self.total.borrow_mut(), &report);
                 Ok(())

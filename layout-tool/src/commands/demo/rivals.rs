@@ -17,6 +17,7 @@ use crate::rows::RowBuffer;
 pub(crate) enum Rival {
     Pread,
     Uring,
+    Mapped,
     PreadEqual,
     UringEqual,
     /// Warprow itself, by its other executor.
@@ -24,12 +25,14 @@ pub(crate) enum Rival {
 }
 
 impl Rival {
-    pub(crate) const ALL: [Self; 5] = [Self::Pread, Self::Uring, Self::PreadEqual, Self::UringEqual, Self::Gpu];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Pread, Self::Uring, Self::Mapped, Self::PreadEqual, Self::UringEqual, Self::Gpu];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pread => "pread per id",
             Self::Uring => "io_uring per id",
+            Self::Mapped => "mapped file per id",
             Self::PreadEqual => "pread, equal means",
             Self::UringEqual => "io_uring, equal means",
             Self::Gpu => "warprow on a GPU",
@@ -41,6 +44,7 @@ impl Rival {
         match self {
             Self::Pread => "pread",
             Self::Uring => "uring",
+            Self::Mapped => "mapped",
             Self::PreadEqual => "pread_equal",
             Self::UringEqual => "uring_equal",
             Self::Gpu => "gpu",
@@ -50,7 +54,7 @@ impl Rival {
     /// Threads that it keeps busy.
     pub(crate) fn threads(self) -> &'static str {
         match self {
-            Self::Pread | Self::PreadEqual => "1",
+            Self::Pread | Self::Mapped | Self::PreadEqual => "1",
             Self::Uring | Self::UringEqual => "1, and the kernel's",
             Self::Gpu => "1 that waits, and 1 that is the drive",
         }
@@ -94,6 +98,7 @@ impl Field {
             Rival::Gpu => return self.on_gpu(),
             Rival::Pread => PerId::pread(self.target.clone()).map(|it| Box::new(it) as _),
             Rival::Uring => PerId::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
+            Rival::Mapped => PerId::mapped(self.target.clone()).map(|it| Box::new(it) as _),
             Rival::PreadEqual => equal().and_then(|it| Equal::pread(it, self.batch)).map(|it| Box::new(it) as _),
             Rival::UringEqual => equal().and_then(|it| Equal::uring(it, self.batch, depth)).map(|it| Box::new(it) as _),
         };
@@ -114,8 +119,7 @@ impl Field {
         };
         let row_bytes = self.store.tables().iter().find(|it| it.name == TABLE).map_or(0, |it| u64::from(it.row_bytes));
         let options = GpuOptions::default().with_dram_bytes(self.hot_rows.saturating_mul(row_bytes));
-        let batch = u32::try_from(self.batch).unwrap_or(u32::MAX);
-        let plan = PlanOptions::default().with_max(batch, self.batch).with_out(self.dtype);
+        let plan = PlanOptions::default().with_max(self.batch, self.batch).with_out(self.dtype);
         let made = self.store.attach_gpu(gpu, options).and_then(|it| it.plan(&[Feature::new(TABLE, TABLE)], plan));
         match made.and_then(|plan| Ok((plan.width(), plan.slot()?.copied()?))) {
             Ok((width, slot)) => Ok(Ok(Box::new(OnGpu { slot, width, mask: vec![0; self.batch] }))),
@@ -134,7 +138,7 @@ struct OnGpu {
 impl Contender for OnGpu {
     fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
         let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask);
-        match self.slot.lookup(&Batch::new(ids, ids.len() as u32), &mut output) {
+        match self.slot.lookup(&Batch::new(ids, ids.len()), &mut output) {
             Ok(_) => Ok(()),
             Err(error) => {
                 Err(Failure::new(Class::Drive, Rival::Gpu.name(), chain(&error)).remedy("--no-rivals goes without"))

@@ -5,6 +5,8 @@
 //! meets a store like any other. Where the layout puts a row says which row of the source is meant; so rows of any size at any
 //! place in a file are read without being converted or moved, although a drive's blocks are of 512 bytes.
 
+mod direct;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -15,9 +17,10 @@ use warprow_layout::{
     Access, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource, Table,
     TableSpec, VolumeError,
 };
-use warprow_soft_controller::{Backing, MediaError, Namespace, SoftController, UriError};
+use warprow_soft_controller::{Backing, Engine, MediaError, Namespace, SoftController, UriError, will_need};
 
 use crate::{Device, StoreError};
+use direct::DirectFiles;
 
 /// Bytes of an LBA of a drive of attached tables.
 const LBA: u32 = 512;
@@ -39,11 +42,73 @@ impl fmt::Debug for AttachedTable {
     }
 }
 
+/// How the files of attached tables are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Past the page cache, by io_uring with O_DIRECT. Else through it: what is there is copied, and what is not is asked for
+    /// together, so that a disk has as many reads under way as with io_uring.
+    pub direct: bool,
+    /// Reads under way in files, at most; from 1 to 1024.
+    pub depth: u32,
+}
+
+impl Default for AttachOptions {
+    /// Through the page cache, up to 256 reads at once.
+    fn default() -> Self {
+        Self { direct: false, depth: 256 }
+    }
+}
+
+impl AttachOptions {
+    /// Past the page cache, or not.
+    #[must_use]
+    pub fn with_direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
+    }
+
+    /// With that many reads under way.
+    #[must_use]
+    pub fn with_depth(self, depth: u32) -> Self {
+        Self { depth, ..self }
+    }
+}
+
 impl Device {
     /// A drive called `name` that holds a store of `tables`, which stay where they are. It can be read, and nothing else: open
     /// the store with [`OpenOptions::with_read_only`](crate::OpenOptions::with_read_only). Rows come in the order of their ids,
     /// without checksums.
+    ///
+    /// ```
+    /// # use warprow_store::*;
+    /// struct Zeros;
+    /// impl RowSource for Zeros {
+    ///     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+    ///         for (id, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+    ///             row.fill(id as u8);
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let table = AttachedTable { spec: TableSpec::new("t", 200, 160, DType::U8), source: std::sync::Arc::new(Zeros) };
+    /// let device = Device::attached("made up", vec![table])?;
+    /// let store = Store::open(&[device], &OpenOptions::default().with_read_only())?;
+    /// store.scan("t", 199..200, &mut |_, row| {
+    ///     assert_eq!(row, [199; 160]);
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn attached(name: &str, tables: Vec<AttachedTable>) -> Result<Self, StoreError> {
+        Self::attached_with(name, tables, &AttachOptions::default())
+    }
+
+    /// As [`attached`](Self::attached), with the tables' files read as `options` say. Those that are read past the page cache have to
+    /// hold all rows as they are: [`RowSource::stretches`] tells where.
+    pub fn attached_with(name: &str, tables: Vec<AttachedTable>, options: &AttachOptions) -> Result<Self, StoreError> {
+        let refused = |reason: String| StoreError::Address { address: name.to_owned(), reason };
+        if !(1..=1024).contains(&options.depth) {
+            return Err(refused(format!("a depth of {}: 1 to 1024 are possible", options.depth)));
+        }
         let specs: Vec<TableSpec> = tables.iter().map(|table| table.spec.clone()).collect();
         if let Some(spec) = specs.iter().find(|spec| spec.permuted || spec.row_crc) {
             let reason = "an attached table has neither ranks nor checksums".to_owned();
@@ -53,7 +118,12 @@ impl Device {
         for (table, attached) in generation.tables.iter().zip(&tables) {
             attached.source.check(table)?;
         }
-        let backing = Attached::new(metadata, &generation, tables);
+        let direct = match options.direct {
+            true => Some(DirectFiles::open(&generation, &tables).map_err(refused)?),
+            false => None,
+        };
+        let attached = Arc::new(Attached::new(metadata, &generation, tables));
+        let backing = AttachedBacking { attached, direct: direct.map(Arc::new), depth: options.depth };
         let namespace = Namespace::new(backing).lba(LBA);
         let controller = SoftController::builder().name(name).model("Warprow attached tables").namespace(namespace);
         Ok(Self::new(controller.build().map_err(UriError::from)?, 1))
@@ -77,18 +147,54 @@ fn make(name: &str, specs: Vec<TableSpec>) -> Result<(Metadata, Arc<Generation>)
         bytes = rows.and_then(|rows| bytes.checked_add(rows)).ok_or_else(|| too_large(&spec.name))?;
     }
     let bytes = bytes.checked_next_multiple_of(64 << 20).ok_or_else(|| too_large(name))?;
+    let mut made = make_on(name, bytes, None, specs.clone())?;
+    // Nothing can be put beside them, so there is no free space to show. A drive that is smaller has a smaller catalogue too.
+    for _ in 0..4 {
+        let less = made.free_bytes();
+        match less > 0 {
+            true => {
+                match make_on(name, made.metadata.lbas * u64::from(LBA) - less, Some(made.chunk_size), specs.clone()) {
+                    Ok(smaller) => made = smaller,
+                    Err(_) => break,
+                }
+            }
+            false => break,
+        }
+    }
+    Ok((made.metadata, made.generation))
+}
+
+/// Metadata that was made.
+struct Made {
+    metadata: Metadata,
+    generation: Arc<Generation>,
+    chunk_size: u64,
+    chunks: u64,
+}
+
+impl Made {
+    /// Of chunks that no table has.
+    fn free_bytes(&self) -> u64 {
+        (self.chunks - self.generation.placement.map().len() as u64) * self.chunk_size
+    }
+}
+
+/// The metadata of a store of these tables on a drive of so many bytes.
+fn make_on(name: &str, bytes: u64, chunk_size: Option<u64>, specs: Vec<TableSpec>) -> Result<Made, StoreError> {
     let drive = Arc::new(Metadata { name: name.to_owned(), lbas: bytes / u64::from(LBA), written: Mutex::default() });
-    warprow_layout::format(std::slice::from_ref(&drive), &FormatOptions::default())?;
+    warprow_layout::format(std::slice::from_ref(&drive), &FormatOptions { chunk_size, ..FormatOptions::default() })?;
     let volume = warprow_layout::open(vec![drive.clone()], Access::ReadWrite)?.volume;
     let transaction = volume.begin(&GenerationSpec::new("attached", specs))?;
     let generation = transaction.commit()?;
+    let (chunk_size, members) = (volume.geometry().chunk_size(), &volume.geometry().members);
+    let chunks = members.iter().map(|member| u64::from(member.chunk_count)).sum();
     drop(volume);
     let metadata = Metadata {
         name: drive.name.clone(),
         lbas: drive.lbas,
         written: Mutex::new(std::mem::take(&mut *drive.written.lock().unwrap_or_else(PoisonError::into_inner))),
     };
-    Ok((metadata, generation))
+    Ok(Made { metadata, generation, chunk_size, chunks })
 }
 
 type Block = [u8; LBA as usize];
@@ -184,48 +290,113 @@ impl Attached {
         Some((unit * stripe + within % stripe, stripe - within % stripe))
     }
 
-    /// Fills `out`, whole LBAs, with what lies from LBA `lba` on. Bytes of no row are zeros.
-    fn fill(&self, lba: u64, out: &mut [u8]) -> io::Result<()> {
+    /// Fills `out`, whole LBAs, with what lies from LBA `lba` on. Bytes of no row are zeros. `read` fills a buffer with rows, which
+    /// it is asked for in the order of [`each`](Self::each).
+    fn fill(
+        &self,
+        lba: u64,
+        out: &mut [u8],
+        mut read: impl FnMut(&Rows<'_>, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         out.fill(0);
-        let mut lba = lba;
-        let mut out = out;
-        while !out.is_empty() {
-            let left = (out.len() / LBA as usize) as u64;
-            let address = self.address(lba);
-            let now = address.map_or(1, |(_, run)| run.min(left));
-            let (piece, rest) = out.split_at_mut(now as usize * LBA as usize);
+        let lbas = (out.len() / LBA as usize) as u64;
+        self.each(lba, lbas, |at, run| {
+            let out = out.get_mut(at as usize * LBA as usize..).unwrap_or_default();
+            match run {
+                Stretch::Rows(rows) => rows.fill(out, &mut read),
+                Stretch::Metadata(block) => {
+                    out.iter_mut().zip(block).for_each(|(out, &byte)| *out = byte);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Calls `each` with what lies in `lbas` LBAs from `lba` on, and after how many of them.
+    fn each<'a>(
+        &'a self,
+        lba: u64,
+        lbas: u64,
+        mut each: impl FnMut(u64, Stretch<'a>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut at = 0;
+        while at < lbas {
+            let address = self.address(lba + at);
+            let now = address.map_or(1, |(_, run)| run.min(lbas - at));
             match address {
-                Some((first, _)) => self.fill_rows(first, piece)?,
+                Some((first, _)) => {
+                    if let Some(rows) = self.rows(first, now) {
+                        each(at, Stretch::Rows(rows))?;
+                    }
+                }
                 None => {
-                    if let Some(block) = self.metadata.get(&lba) {
-                        piece.copy_from_slice(block);
+                    if let Some(block) = self.metadata.get(&(lba + at)) {
+                        each(at, Stretch::Metadata(block))?;
                     }
                 }
             }
-            (lba, out) = (lba + now, rest);
+            at += now;
         }
         Ok(())
     }
 
-    /// The same within a stripe unit, by address. Metadata never stands in chunks.
-    fn fill_rows(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
+    /// The rows within a part of a stripe unit, by address. Metadata never stands in chunks.
+    fn rows(&self, first: u64, lbas: u64) -> Option<Rows<'_>> {
         let after = self.tables.partition_point(|(table, _)| table.rows_region.first_lba <= first);
-        let Some((table, source)) = after.checked_sub(1).and_then(|index| self.tables.get(index)) else {
-            return Ok(());
-        };
+        let (table, source) = self.tables.get(after.checked_sub(1)?)?;
         let lba = first - table.rows_region.first_lba;
         if lba >= table.rows_region.lbas {
-            return Ok(());
+            return None;
         }
-        let row_bytes = table.row_bytes() as usize;
-        let lbas = (out.len() / LBA as usize) as u64;
         let (rank, end) = ranks(&table.packing, lba, lbas);
-        let count = end.min(table.rows).saturating_sub(rank) as usize;
-        let mut rows = vec![0; count * row_bytes];
-        source.read(rank, row_bytes, &mut rows)?;
-        let begin = lba * u64::from(LBA);
-        for (rank, row) in (rank..).zip(rows.chunks_exact(row_bytes)) {
-            let (row_lba, byte) = table.packing.locate(rank);
+        let count = end.min(table.rows).saturating_sub(rank);
+        Some(Rows { table, source: &**source, lba, lbas, rank, count })
+    }
+}
+
+/// What lies in LBAs one after another.
+enum Stretch<'a> {
+    Rows(Rows<'a>),
+    Metadata(&'a Block),
+}
+
+/// Rows that have bytes in some LBAs of a stripe unit.
+struct Rows<'a> {
+    table: &'a Table,
+    source: &'a (dyn RowSource + Send + Sync),
+    /// Those of the table's region.
+    lba: u64,
+    lbas: u64,
+    rank: u64,
+    count: u64,
+}
+
+impl Rows<'_> {
+    fn row_bytes(&self) -> usize {
+        self.table.row_bytes() as usize
+    }
+
+    /// Reads them as their source does.
+    fn read(&self, rows: &mut [u8]) -> io::Result<()> {
+        self.source.read(self.rank, self.row_bytes(), rows)
+    }
+
+    /// Where they stand in files.
+    fn stretches(&self, each: &mut dyn FnMut(&std::fs::File, u64, u64)) {
+        if self.count > 0 {
+            self.source.stretches(self.rank, self.count, self.row_bytes(), each);
+        }
+    }
+
+    /// Has them read, and puts them where they belong in `out`, which begins with their first LBA and may go on behind the last.
+    fn fill(&self, out: &mut [u8], read: &mut impl FnMut(&Self, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let out = out.get_mut(..(self.lbas * u64::from(LBA)) as usize).unwrap_or_default();
+        let row_bytes = self.row_bytes();
+        let mut rows = vec![0; self.count as usize * row_bytes];
+        read(self, &mut rows)?;
+        let begin = self.lba * u64::from(LBA);
+        for (rank, row) in (self.rank..).zip(rows.chunks_exact(row_bytes)) {
+            let (row_lba, byte) = self.table.packing.locate(rank);
             let at = row_lba * u64::from(LBA) + u64::from(byte);
             // The first and the last may reach out of what was asked for.
             let skip = begin.saturating_sub(at) as usize;
@@ -253,18 +424,48 @@ pub(crate) fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
     }
 }
 
-impl Backing for Attached {
+/// The drive's data: read through the page cache, or past it.
+#[derive(Debug)]
+struct AttachedBacking {
+    attached: Arc<Attached>,
+    direct: Option<Arc<DirectFiles>>,
+    depth: u32,
+}
+
+impl Backing for AttachedBacking {
     fn size(&self) -> u64 {
-        self.lbas * u64::from(LBA)
+        self.attached.lbas * u64::from(LBA)
     }
 
     fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
         let lba = offset / u64::from(LBA);
         let skip = (offset % u64::from(LBA)) as usize;
         let mut blocks = vec![0; (skip + len).next_multiple_of(LBA as usize)];
-        self.fill(lba, &mut blocks).map_err(MediaError::Read)?;
+        self.attached
+            .fill(lba, &mut blocks, |rows: &Rows<'_>, out: &mut [u8]| rows.read(out))
+            .map_err(MediaError::Read)?;
         to.write(at, blocks.get(skip..skip + len).unwrap_or_default());
         Ok(())
+    }
+
+    fn will_need(&self, offset: u64, len: usize) {
+        let (lba, lbas) = (offset / u64::from(LBA), (len as u64).div_ceil(LBA.into()));
+        let _ = self.attached.each(lba, lbas, |_, stretch| {
+            if let Stretch::Rows(rows) = stretch {
+                rows.stretches(&mut will_need);
+            }
+            Ok(())
+        });
+    }
+
+    fn depth(&self) -> u32 {
+        // What is read past the page cache has a depth of its own.
+        if self.direct.is_none() && self.depth > 1 { self.depth } else { 0 }
+    }
+
+    fn engine(&self) -> io::Result<Option<Box<dyn Engine>>> {
+        let engine = |files: &Arc<DirectFiles>| DirectFiles::engine(files, &self.attached, self.depth);
+        self.direct.as_ref().map(|files| engine(files).map(|it| Box::new(it) as _)).transpose()
     }
 
     fn write(&self, _: u64, _: &DmaMemory, _: usize, _: usize) -> Result<(), MediaError> {

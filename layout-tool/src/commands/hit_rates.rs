@@ -1,0 +1,341 @@
+//! `warprow lookup --trace`: recorded look-ups of several tables, and what share of their ids memory answers.
+
+use std::error::Error;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use warprow_driver::DriverError;
+use warprow_layout::DType;
+use warprow_plan::PlanFile;
+use warprow_store::{
+    Batch, Feature, Host, HostOptions, Ids, OpenOptions, Output, PlanOptions, Report, Slot, Store, StoreError,
+    TableInfo,
+};
+use warprow_traces::{Block, Trace, TraceSpec};
+
+use super::lookup::{CHUNK, CHUNK_BYTES, LookupArgs};
+use super::{Context, Done};
+use crate::columns::Log;
+use crate::drives;
+use crate::failure::Failure;
+use crate::report::{printable, table};
+use crate::rows::RowBuffer;
+use crate::screen::Unit;
+use crate::store_failure::of_lookup;
+use crate::{named, tally, units};
+
+/// A table, and what its look-ups come to.
+struct Asked {
+    info: TableInfo,
+    /// The columns that look it up, by name.
+    columns: Vec<String>,
+    /// By their numbers in the trace.
+    slots: Vec<usize>,
+    /// Rows of it in DRAM.
+    hot_rows: u64,
+    report: Report,
+}
+
+/// What a table's look-ups need.
+struct Looking {
+    slot: Slot,
+    /// Elements of an output row.
+    width: usize,
+    /// The most ids of a look-up.
+    most: usize,
+    /// Of the queries that wait to be looked up.
+    ids: Vec<u64>,
+    rows: RowBuffer,
+}
+
+/// Bytes that the rows of a table's look-up take, about, at most: of all tables there are as many.
+const ROOM: u64 = CHUNK_BYTES / 4;
+
+pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure> {
+    let plan = args.plan.as_deref().map(PlanFile::read).transpose()?;
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let all = store.tables();
+    let tables = meant(&store, &all, &args.tables)?;
+    let names: Vec<&str> = tables.iter().map(|it| &*it.name).collect();
+    let logs = args.traces.iter().map(|argument| log(argument, &names)).collect::<Result<Vec<_>, _>>()?;
+    refuse_two(&logs)?;
+    for name in args.tables.iter().filter(|name| names.contains(&&***name)) {
+        if !logs.iter().any(|log| log.slots_of(name).next().is_some()) {
+            let what = "no column of the trace is called like this table";
+            return Err(Failure::usage(name, what).remedy("say which looks it up: --trace TABLE=TRACE:COLUMN"));
+        }
+    }
+    // What a plan gives to rows; what indices of keys take is theirs anyhow.
+    let dram = args.dram.unwrap_or_else(|| plan.as_ref().map_or(0, |plan| plan.plan.memory_for_rows()));
+    let options = HostOptions::default().with_dram_bytes(dram);
+    let options = if args.no_check { options } else { options.with_checked_rows() };
+    let host = store.attach_host(if args.check_keys { options.with_checked_keys() } else { options })?;
+    let (mut asked, mut queries) = (Vec::new(), 0u64);
+    for log in &logs {
+        let mut of_log = of_log(log, &tables, &host);
+        queries = queries.max(look_up(args, log, &mut of_log, &host, context)?);
+        asked.append(&mut of_log);
+    }
+    let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|it| it.info.name != name)).collect();
+    describe(args, &asked, &left, &logs, (dram, queries), plan.as_ref())
+}
+
+/// The tables that are named, or that a pattern is of; all if none is.
+fn meant<'a>(store: &Store, all: &'a [TableInfo], names: &[String]) -> Result<Vec<&'a TableInfo>, Failure> {
+    let known: Vec<&str> = all.iter().map(|it| &*it.name).collect();
+    let mut wanted: Vec<&str> = Vec::new();
+    for name in names {
+        match &named::matching(name, &known)[..] {
+            [] => return Err(drives::no_such_table(store, name)),
+            found => wanted.extend(found),
+        }
+    }
+    Ok(all.iter().filter(|it| names.is_empty() || wanted.contains(&&*it.name)).collect())
+}
+
+fn log(argument: &str, tables: &[&str]) -> Result<Log, Failure> {
+    let (name, rest) = named::split(argument, tables);
+    let spec: TraceSpec = rest
+        .parse()
+        .map_err(|error| Failure::usage(argument, format!("{error}")).remedy("look at `warprow lookup --help`"))?;
+    Log::of(&spec, &name.map_or_else(|| tables.to_vec(), |name| named::matching(name, tables)), "--trace")
+}
+
+fn refuse_two(logs: &[Log]) -> Result<(), Failure> {
+    for (at, log) in logs.iter().enumerate() {
+        let twice = |table: &str| logs.iter().take(at).any(|other| other.slots_of(table).next().is_some());
+        if let Some(column) = log.columns.iter().find(|column| twice(&column.table)) {
+            let subject = log.spec.path.display().to_string();
+            let what = format!("a second trace of table {:?}", column.table);
+            return Err(Failure::usage(subject, what).remedy("leave one out"));
+        }
+    }
+    Ok(())
+}
+
+/// The tables that a trace looks up.
+fn of_log(log: &Log, tables: &[&TableInfo], host: &Host) -> Vec<Asked> {
+    let looked_up = tables.iter().filter(|info| log.slots_of(&info.name).next().is_some());
+    let asked = looked_up.map(|&info| Asked {
+        columns: log.columns.iter().filter(|it| it.table == info.name).map(|it| it.name.clone()).collect(),
+        slots: log.slots_of(&info.name).collect(),
+        hot_rows: host.hot_rows(&info.name).unwrap_or(0),
+        report: Report::default(),
+        info: info.clone(),
+    });
+    asked.collect()
+}
+
+/// Tables that are looked up in one reading of the trace, at most: each takes a queue pair on every drive, and memory.
+const TOGETHER: usize = 32;
+
+/// Whether drives have no queue pair left.
+fn lacks_queues(error: &StoreError) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if matches!(error.downcast_ref(), Some(DriverError::NoQueueLeft { .. })) {
+            return true;
+        }
+        next = error.source();
+    }
+    matches!(error, StoreError::Queues { .. })
+}
+
+/// Looks up what a trace has for `asked`: as many tables at once as drives have queue pairs for; for others the trace is read
+/// again. Returns how many queries it has.
+fn look_up(args: &LookupArgs, log: &Log, asked: &mut [Asked], host: &Host, context: &Context) -> Result<u64, Failure> {
+    let (mut first, mut queries) = (0, 0);
+    while first < asked.len() {
+        let mut looking = Vec::new();
+        for it in asked.iter().skip(first).take(TOGETHER) {
+            match Looking::new(args, &it.info, host) {
+                Ok(it) => looking.push(it),
+                Err(error) if lacks_queues(&error) && !looking.is_empty() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let now = asked.get_mut(first..first + looking.len()).unwrap_or_default();
+        first += now.len();
+        queries = replay(args, log, now, &mut looking, context)?;
+    }
+    Ok(queries)
+}
+
+/// Looks up the queries of a trace in tables, so many at once; returns how many there are.
+fn replay(
+    args: &LookupArgs,
+    log: &Log,
+    asked: &mut [Asked],
+    looking: &mut [Looking],
+    context: &Context,
+) -> Result<u64, Failure> {
+    let mut trace = Trace::open(&log.spec)?;
+    let bar = context.screen.bar("looking up", 0, Unit::Bytes);
+    let (mut block, mut queries) = (Block::default(), 0u64);
+    loop {
+        let more = trace.next_block(&mut block)?;
+        for sample in block.samples().take(if more { usize::MAX } else { 0 }) {
+            for (asked, looking) in asked.iter().zip(looking.iter_mut()) {
+                asked.slots.iter().for_each(|&slot| looking.ids.extend_from_slice(sample.keys(slot)));
+            }
+            queries += 1;
+            if queries.is_multiple_of(args.batch.into()) {
+                flush(&trace, asked, looking, context)?;
+            }
+        }
+        let (read, bytes) = trace.progress();
+        bar.set_length(bytes);
+        bar.set_position(read);
+        if !more {
+            flush(&trace, asked, looking, context)?;
+            bar.finish_and_clear();
+            return Ok(queries);
+        }
+    }
+}
+
+/// Looks up the ids that wait.
+fn flush(trace: &Trace, asked: &mut [Asked], looking: &mut [Looking], context: &Context) -> Result<(), Failure> {
+    for (asked, looking) in asked.iter_mut().zip(looking) {
+        context.interrupt.check()?;
+        let signed = asked.slots.iter().any(|&slot| trace.slots().get(slot).is_some_and(|slot| slot.signed));
+        looking.flush(asked, signed)?;
+    }
+    Ok(())
+}
+
+impl Looking {
+    fn new(args: &LookupArgs, info: &TableInfo, host: &Host) -> Result<Self, StoreError> {
+        let most = usize::try_from(ROOM / (u64::from(info.dim) * 4).max(1)).unwrap_or(CHUNK).clamp(1, CHUNK);
+        let out = if info.dtype.is_scaled() { DType::F32 } else { info.dtype };
+        let feature = Feature::new(&info.name, &info.name).missing(args.missing.of_store());
+        let feature = match args.padding {
+            Some(id) => feature.padding(id),
+            None => feature,
+        };
+        let plan = host.plan(&[feature], PlanOptions::default().with_max(most, most).with_out(out))?;
+        let (slot, width) = (plan.slot()?, plan.width());
+        Ok(Self { slot, width, most, ids: Vec::new(), rows: RowBuffer::new(out, most * width) })
+    }
+
+    /// Looks up the ids that wait, and adds to the report what that came to.
+    fn flush(&mut self, asked: &mut Asked, signed: bool) -> Result<(), Failure> {
+        for ids in self.ids.chunks(self.most) {
+            // The same bits, which are negative numbers there.
+            let negative: Vec<i64> = if signed { ids.iter().map(|&id| id as i64).collect() } else { Vec::new() };
+            let ids: Ids<'_> = if signed { negative[..].into() } else { ids.into() };
+            let batch = Batch::new(ids, ids.len());
+            let mut output = Output::new(self.rows.rows(), self.width);
+            let report = self.slot.lookup(&batch, &mut output).map_err(|error| of_lookup(&error, &asked.info.name))?;
+            tally::add(&mut asked.report, &report);
+        }
+        self.ids.clear();
+        Ok(())
+    }
+}
+
+/// The share of ids, of those that their table has, that memory answered; `None` without any.
+pub(super) fn hit_rate(report: &Report) -> Option<f64> {
+    let ids = report.ids_dram + report.ids_ssd;
+    (ids > 0).then(|| report.ids_dram as f64 / ids as f64)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0))
+}
+
+fn counts(report: &Report) -> Value {
+    json!({
+        "ids": report.ids,
+        "padding": report.padding,
+        "missing": report.missing,
+        "ids_dram": report.ids_dram,
+        "ids_ssd": report.ids_ssd,
+        "hit_rate": hit_rate(report),
+        "unique": report.unique,
+        "rows_dram": report.rows_dram,
+        "rows_ssd": report.rows_ssd,
+        "commands": report.commands,
+        "bytes_read": report.bytes_read,
+        "seconds": seconds(report),
+    })
+}
+
+fn seconds(report: &Report) -> f64 {
+    report.stages.iter().sum::<Duration>().as_secs_f64()
+}
+
+fn describe(
+    args: &LookupArgs,
+    asked: &[Asked],
+    left: &[&str],
+    logs: &[Log],
+    (dram, queries): (u64, u64),
+    plan: Option<&PlanFile>,
+) -> Result<Done, Failure> {
+    let mut total = Report::default();
+    asked.iter().for_each(|it| tally::add(&mut total, &it.report));
+    let row = |name: &str, columns: String, rows: String, it: &Report| {
+        let (ids, missing) = (units::count(it.ids), units::count(it.missing));
+        let (unique, reads) = (units::count(it.rows_ssd), units::count(it.commands));
+        [name.to_owned(), columns, ids, missing, percent(hit_rate(it)), rows, unique, reads]
+    };
+    let of_table = |it: &Asked| row(&it.info.name, it.columns.join(", "), units::count(it.hot_rows), &it.report);
+    let hot_rows = asked.iter().map(|it| it.hot_rows).sum();
+    let last = row("all", String::new(), units::count(hot_rows), &total);
+    let mut text = table(
+        ["table", "looked up by", ">ids", ">missing", ">from DRAM", ">rows in DRAM", ">rows read", ">commands"],
+        asked.iter().map(of_table).chain((asked.len() > 1).then_some(last)),
+    );
+    let took = seconds(&total);
+    text += &format!(
+        "\n\n{} of {} in {}: {} from DRAM ({}), {} read; {} ids/s",
+        units::plural(total.ids, "id"),
+        if queries == 1 { "1 query".to_owned() } else { format!("{} queries", units::count(queries)) },
+        units::plural(asked.len() as u64, "table"),
+        percent(hit_rate(&total)),
+        units::bytes(dram),
+        units::bytes(total.bytes_read),
+        units::short(total.ids as f64 / took.max(1e-9))
+    );
+    let planned = plan.map(|plan| {
+        let expected = &plan.plan.expected;
+        (expected.hbm + expected.dram, expected.error)
+    });
+    if let Some((hit, error)) = planned {
+        text += &format!("\nplanned: {} from memory (± {})", percent(Some(hit)), percent(Some(error)));
+    }
+    for unused in logs.iter().filter_map(Log::unused_text) {
+        text += &format!("\n{unused}");
+    }
+    if !left.is_empty() {
+        let left: Vec<String> = left.iter().map(|name| printable(name)).collect();
+        text += &format!("\nno column looks up {}", left.join(", "));
+    }
+    let tables = asked.iter().map(|it| {
+        let mut of = json!({
+            "table": it.info.name, "columns": it.columns, "rows": it.info.rows, "rows_in_dram": it.hot_rows,
+            "checked": it.info.row_crc && !args.no_check, "keys_checked": it.info.keys.is_some() && args.check_keys,
+        });
+        merge(&mut of, counts(&it.report));
+        of
+    });
+    let mut object = json!({
+        "tables": tables.collect::<Vec<_>>(),
+        "traces": logs.iter().map(Log::json).collect::<Vec<_>>(),
+        "not_looked_up": left,
+        "queries": queries,
+        "batch": args.batch,
+        "dram_bytes": dram,
+        "planned": planned.map(|(hit, error)| json!({ "hit_rate": hit, "error": error })),
+    });
+    merge(&mut object, counts(&total));
+    Done::new(text, object)
+}
+
+/// Adds the members of another object.
+fn merge(object: &mut Value, other: Value) {
+    if let (Value::Object(members), Value::Object(other)) = (object, other) {
+        members.extend(other);
+    }
+}

@@ -1,0 +1,175 @@
+//! Updates that only logs have, for people and for programs.
+
+use serde_json::{Value, json};
+use warprow_layout::LogChunkInspection;
+use warprow_store::{GenerationInfo, PendingUpdates, Store};
+
+use crate::failure::Failure;
+use crate::units;
+
+/// The updates of one generation, or why they cannot be told.
+pub(crate) struct Pending {
+    generation: u64,
+    found: Result<PendingUpdates, Failure>,
+}
+
+/// Those of each generation that has a log.
+pub(crate) fn of_store(store: &Store, generations: &[GenerationInfo]) -> Vec<Pending> {
+    let of = |it: &GenerationInfo| {
+        let found = store.pending_updates(it.id).transpose()?;
+        Some(Pending { generation: it.id, found: found.map_err(Failure::from) })
+    };
+    generations.iter().filter_map(of).collect()
+}
+
+/// A drive's share of a log.
+struct Share<'a> {
+    drive: Option<&'a str>,
+    chunks: u64,
+    units: u64,
+    bytes: u64,
+}
+
+/// What of a log each drive has, in the order in which the log came to them.
+fn shares(log: &[LogChunkInspection]) -> Vec<Share<'_>> {
+    let mut shares: Vec<(u16, Share<'_>)> = Vec::new();
+    for chunk in log {
+        let known = shares.iter().position(|(member, _)| *member == chunk.member);
+        let at = known.unwrap_or_else(|| {
+            let share = Share { drive: chunk.drive.as_deref(), chunks: 0, units: 0, bytes: 0 };
+            shares.push((chunk.member, share));
+            shares.len() - 1
+        });
+        if let Some((_, share)) = shares.get_mut(at) {
+            share.chunks += 1;
+            share.units += u64::from(chunk.units);
+            share.bytes += chunk.bytes;
+        }
+    }
+    shares.into_iter().map(|(_, share)| share).collect()
+}
+
+impl Pending {
+    /// The generation's id.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Why they cannot be told, if so.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.found.as_ref().err()
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let found = match &self.found {
+            Ok(found) => found,
+            Err(failure) => return json!({ "generation": self.generation, "error": failure.json() }),
+        };
+        let shares: Vec<Value> = shares(&found.log)
+            .iter()
+            .map(|it| json!({ "drive": it.drive, "chunks": it.chunks, "units": it.units, "bytes": it.bytes }))
+            .collect();
+        let compaction = &found.compaction;
+        json!({
+            "generation": found.generation,
+            "updates": found.updates,
+            "tables": found.tables,
+            "log": {
+                "chunks": found.log.len(),
+                "units": found.log.iter().map(|it| u64::from(it.units)).sum::<u64>(),
+                "bytes": found.log.iter().map(|it| it.bytes).sum::<u64>(),
+                "sealed_chunks": found.log.iter().filter(|it| it.sealed).count(),
+                "drives": shares,
+            },
+            "compaction": {
+                "rewrites": compaction.rewrites,
+                "chunks": compaction.chunks,
+                "needs_chunks": compaction.needs,
+                "free_chunks": compaction.free,
+                "frees_chunks": compaction.frees,
+                "has_room": compaction.has_room(),
+            },
+        })
+    }
+
+    /// How many there are, in a few words.
+    pub(crate) fn updates(&self) -> String {
+        self.found.as_ref().map_or_else(|_| "unknown".to_owned(), |found| units::count(found.updates))
+    }
+
+    /// Their log in a few words.
+    pub(crate) fn log(&self) -> String {
+        match &self.found {
+            Ok(found) => {
+                let bytes = found.log.iter().map(|it| it.bytes).sum();
+                format!("{}, {}", units::plural(found.log.len() as u64, "chunk"), units::bytes(bytes))
+            }
+            Err(_) => "cannot be read".to_owned(),
+        }
+    }
+
+    /// What a compaction would do, in a few words.
+    pub(crate) fn compaction(&self) -> String {
+        let Ok(PendingUpdates { compaction, .. }) = &self.found else { return String::new() };
+        let does = if compaction.rewrites { "rewrites" } else { "copies" };
+        let room = match compaction.has_room() {
+            true => String::new(),
+            false => {
+                format!(", NO ROOM: {} needed, {} free", units::count(compaction.needs), units::count(compaction.free))
+            }
+        };
+        format!("{does} {}{room}", units::plural(compaction.chunks, "chunk"))
+    }
+
+    /// For people, a line each.
+    pub(crate) fn describe(&self) -> String {
+        let found = match &self.found {
+            Ok(found) => found,
+            Err(failure) => {
+                return format!("LOG of generation {} cannot be read: {}", self.generation, failure.message);
+            }
+        };
+        let table = |rows: u64, created: u64, name: &str| {
+            let parts = [(rows, "row"), (created, "new key")];
+            let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = parts.map(|(count, what)| units::plural(count, what)).collect();
+            format!("{} of {}", parts.join(" and "), crate::report::printable(name))
+        };
+        let changed: Vec<String> =
+            found.tables.iter().take(SHOWN).map(|it| table(it.rows, it.created, &it.table)).collect();
+        let more = found.tables.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(", and {} more", units::plural(more as u64, "table")) } else { String::new() };
+        let on: Vec<String> = shares(&found.log)
+            .iter()
+            .map(|it| {
+                let drive = it.drive.unwrap_or("a MISSING drive");
+                let count = [(it.chunks, "chunk"), (it.units, "unit")].map(|(count, what)| units::plural(count, what));
+                format!("{} with {} ({}) on {drive}", count[0], count[1], units::bytes(it.bytes))
+            })
+            .collect();
+        let compaction = &found.compaction;
+        let does = match compaction.rewrites {
+            true => "would write the whole generation anew, with the new keys, into",
+            false => "would copy",
+        };
+        let least = if compaction.rewrites { "at least " } else { "" };
+        let (needs, free) = (units::count(compaction.needs), units::count(compaction.free));
+        let room = match compaction.has_room() {
+            true => format!("{least}{needs} must be free, {free} are"),
+            false => format!("{least}{needs} must be free, and only {free} are: NO ROOM"),
+        };
+        format!(
+            "generation {}: {} not in its chunks yet: {}{more}\n  log: {}\n  compaction {does} {} ({room}), and {} would be free again",
+            found.generation,
+            units::plural(found.updates, "update"),
+            if changed.is_empty() { "of no row".to_owned() } else { changed.join(", ") },
+            on.join(", "),
+            units::plural(compaction.chunks, "chunk"),
+            units::count(compaction.frees),
+        )
+    }
+}
+
+/// Tables that are named, at most.
+const SHOWN: usize = 8;

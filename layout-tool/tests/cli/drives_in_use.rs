@@ -1,0 +1,136 @@
+//! Drives that somebody else has, that were removed, or that the list of drives lacks: who, from where, and which.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::rig::{Rig, Run};
+
+/// Another process that has a drive.
+fn holding(rig: &Rig, drive: &str) -> Child {
+    let mut child =
+        rig.command(&["serve", "--socket", "s", drive]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+    while !said.contains("-device") {
+        assert_ne!(stdout.read_line(&mut said).unwrap(), 0, "it ended: {said}");
+    }
+    child
+}
+
+fn end(mut child: Child) {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn whoever_has_a_drive_is_named_and_can_be_waited_for() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let holder = holding(&rig, &drive);
+    let pid = holder.id();
+    // Where the system lists locks.
+    let listed = std::fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&pid.to_string()));
+    assert!(listed, "no locks are listed here");
+    let error = rig.fails(&["inspect", "-d", &drive], 4);
+    assert_eq!((&error["class"], &error["holder"]["pid"]), (&json!("refused"), &json!(pid)));
+    assert!(error["holder"]["command"].as_str().unwrap().contains("serve --socket s"), "{error}");
+    let plain = rig.run(&["inspect", "-d", &drive]);
+    assert!(plain.stderr.contains(&format!("process {pid} (")) && plain.stderr.contains("--wait"), "{plain:?}");
+
+    // For a bounded time.
+    let begun = Instant::now();
+    let waited = rig.run(&["inspect", "-d", &drive, "--wait=1"]);
+    assert!(waited.exit == 4 && begun.elapsed() >= Duration::from_secs(1), "{waited:?}");
+    assert!(waited.stderr.starts_with("waiting for "), "{waited:?}");
+    assert!(waited.stderr.contains(&format!("process {pid} (")), "{waited:?}");
+    assert!(waited.stderr.contains("it was waited for 1 s"), "{waited:?}");
+    let quiet = rig.run(&["inspect", "-d", &drive, "--wait=1", "--quiet"]);
+    assert!(quiet.exit == 4 && quiet.stderr.starts_with("error: "), "{quiet:?}");
+    assert_eq!(rig.run(&["inspect", "-d", &drive, "--wait=x"]).exit, 2);
+
+    // Ctrl-C ends it.
+    let mut waiting = spawn_waiting(&rig, &drive, "--wait");
+    kill(Pid::from_raw(waiting.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(130));
+
+    // Once the drive is free, the command does what it was to do.
+    let waiting = spawn_waiting(&rig, &drive, "--wait=300");
+    end(holder);
+    let done: Run = waiting.wait_with_output().unwrap().into();
+    assert!(done.exit == 0 && done.stdout.contains("No tables yet"), "{done:?}");
+    rig.ok(&["inspect", "-d", &drive, "--wait"]);
+}
+
+/// A command that has said that it waits.
+fn spawn_waiting(rig: &Rig, drive: &str, wait: &str) -> Child {
+    let mut command = rig.command(&["inspect", "-d", drive, wait]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = Vec::new();
+    let stderr = child.stderr.as_mut().unwrap();
+    while !said.ends_with(b"\n") {
+        let mut byte = [0];
+        stderr.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
+    assert!(said.starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&said));
+    child
+}
+
+#[test]
+fn the_drive_to_add_is_named_and_a_removed_one_says_so() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 1000, 16, |r, c| (r * 16 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    let more = format!("emulated:{}", rig.path("b.drive").display());
+    rig.ok(&["add-drive", &format!("{more},size=64M,serial=SECOND"), "-d", &drive]);
+    let error = rig.fails(&["verify", "-d", &drive], 6);
+    assert!(error["message"].as_str().unwrap().contains("lacks SECOND"), "{error}");
+    let remedy = error["remedy"].as_str().unwrap();
+    assert!(remedy.contains(&format!("add -d {more}")), "{error}");
+    assert_eq!(error["missing"], json!([{ "serial": "SECOND", "member": 1, "found": [more] }]));
+    let error = rig.fails(&["inspect", "-d", &drive], 6);
+    assert!(error["remedy"].as_str().unwrap().contains(&format!("add -d {more}")), "{error}");
+    // Where it is not beside the others, its serial number has to do.
+    std::fs::create_dir(rig.path("away")).unwrap();
+    std::fs::rename(rig.path("b.drive"), rig.path("away/b.drive")).unwrap();
+    let error = rig.fails(&["verify", "-d", &drive], 6);
+    assert_eq!(error["missing"], json!([{ "serial": "SECOND", "member": 1, "found": [] }]));
+    std::fs::rename(rig.path("away/b.drive"), rig.path("b.drive")).unwrap();
+
+    rig.ok(&["remove-drive", &drive, "-d", &drive, "-d", &more]);
+    let store = rig.ok(&["inspect", "-d", &more])["store"]["store"].as_str().unwrap().to_owned();
+    for args in [&["verify", "-d", &drive][..], &["verify", "-d", &drive, "-d", &more]] {
+        let error = rig.fails(args, 6);
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(&format!("was removed from store {store}")), "{error}");
+        assert!(error["remedy"].as_str().unwrap().contains("leave it out"), "{error}");
+    }
+    // That there is no store on it is no error where one only looks.
+    let seen = rig.ok(&["inspect", "-d", &drive]);
+    assert_eq!((&seen["store"], &seen["removed"][0]["from"]), (&json!(null), &json!(store)));
+    assert!(rig.run(&["inspect", "-d", &drive]).stdout.contains("was removed from store"));
+    rig.ok(&["verify", "-d", &more, "--table", "t", "--against", &file]);
+    // It can be added again, and is a member then.
+    rig.ok(&["add-drive", &drive, "-d", &more]);
+    rig.ok(&["verify", "-d", &drive, "-d", &more, "--table", "t", "--against", &file]);
+}
+
+#[test]
+fn a_file_of_tables_gets_no_drive_and_is_none() {
+    let rig = Rig::new();
+    let file = rig.npy("t.npy", 100, 4, |r, _| r as f32);
+    let drive = rig.drive("a.drive", "16M");
+    rig.ok(&["load", "-d", &drive, &file]);
+    let attached = format!("attached:{file}");
+    rig.fails(&["add-drive", "-d", &attached, &drive, "--overwrite"], 4);
+    rig.fails(&["add-drive", "-d", &drive, &attached, "--overwrite"], 4);
+    rig.fails(&["add-drive", "-d", &attached, "emulated:new.drive,size=16M"], 4);
+    assert!(!rig.path("new.drive").exists());
+    rig.ok(&["verify", "-d", &drive, "--against", &file]);
+}

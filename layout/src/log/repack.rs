@@ -1,0 +1,76 @@
+//! Fewer chunks for a log, where no chunk is free and compaction needs one.
+
+use super::{LEAD, Last, Log, RECORD, STREAM, decode};
+use crate::block;
+use crate::codec::{Reader, Writer};
+use crate::error::VolumeError;
+use crate::generation::LogChunk;
+use crate::rewrite::Rewriting;
+use crate::units;
+
+impl Log {
+    /// Writes the records of the first chunks once more, close together, into what is left of a drive behind its last chunk, and has
+    /// the log begin there: in one commit. How many chunks that gives back; 0 if no drive has so much left.
+    ///
+    /// Earlier versions gave a log every chunk that was free, one for each process: a log of many chunks with few records in
+    /// each, and no chunk for its compaction. The place is no chunk: versions before 2.1 refuse the catalogue that names it, until the
+    /// compaction for which this is done has committed.
+    pub fn repack(&mut self, rewriting: &Rewriting) -> Result<usize, VolumeError> {
+        if self.doubt || rewriting.generation() != self.generation {
+            return Ok(0);
+        }
+        let writing = self.volume.writing()?;
+        let found = self.found()?;
+        let Some((reserved, room)) = self.volume.reserve_remainder() else { return Ok(0) };
+        let (Some(&place), Some(&first)) = (reserved.first(), found.log.first()) else { return Ok(0) };
+        let mut records = Vec::new();
+        let mut count = 0;
+        for log in &found.log {
+            let stream = self.volume.read_stream(&found, log)?;
+            let whole = stream.bytes.get(..whole_records(&stream.bytes)).unwrap_or_default();
+            if (records.len() + whole.len()).div_ceil(STREAM) as u64 > room {
+                break;
+            }
+            records.extend_from_slice(whole);
+            count += 1;
+        }
+        let chunk_of = |log: &&LogChunk| self.volume.geometry().is_chunk(log.chunk);
+        let won = found.log.iter().take(count).filter(chunk_of).count();
+        if won == 0 {
+            return Ok(0);
+        }
+        let units = records.len().div_ceil(STREAM) as u32;
+        let packed = LogChunk { chunk: place, units: Some(units), ..first };
+        let blocks: Vec<_> = (0..units)
+            .zip(records.chunks(STREAM))
+            .map(|(position, part)| {
+                let mut payload = Writer(vec![0; LEAD]);
+                payload.bytes(part);
+                block::seal(&self.volume.log_id(&packed, position), &payload.0)
+            })
+            .collect();
+        let address = self.volume.log_id(&packed, 0).address;
+        units::write(&**self.volume.present(place.drive())?, address, &blocks)?;
+        writing.commit(true, None, |catalogue, _| {
+            catalogue.change(self.generation, |generation| {
+                generation.log.splice(..count, (units > 0).then_some(packed));
+                Ok(())
+            })
+        })?;
+        if count == found.log.len() {
+            self.last = (units > 0).then_some(Last { chunk: packed, units, fresh: false });
+            self.inherited = None;
+        }
+        Ok(won)
+    }
+}
+
+/// Bytes of the records that are there whole.
+fn whole_records(stream: &[u8]) -> usize {
+    let mut input = Reader::new(stream);
+    let mut whole = 0;
+    while let Ok((_, record)) = decode(&mut input) {
+        whole += RECORD + record.row.len();
+    }
+    whole
+}

@@ -1,0 +1,106 @@
+//! The files that a drive depends on, and whether one does.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::sidecar::{ENDING, NEW, Sidecar, place_of};
+use super::{DriveUri, Holder, Store};
+use crate::regular::open_regular;
+
+/// A drive, or whatever else has locked a file that it depends on, is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// The file that is locked: the drive's, where it is its sidecar that was asked for.
+    pub path: PathBuf,
+    /// The process that has it, if that can be told.
+    pub holder: Option<Holder>,
+}
+
+impl InUse {
+    /// Who has it, in words.
+    pub fn who(&self) -> String {
+        self.holder.as_ref().map_or_else(|| "another process or this one".to_owned(), Holder::to_string)
+    }
+}
+
+impl DriveUri {
+    /// The files that the drive depends on, whether they are there or not: its image, its sidecar, and what the sidecar is
+    /// replaced from. None, if it is in no file.
+    pub fn files(&self) -> Vec<PathBuf> {
+        if self.backing != Store::File {
+            return Vec::new();
+        }
+        let sidecar = self.sidecar();
+        vec![self.path.clone(), with(&sidecar, NEW), sidecar]
+    }
+
+    /// The serial number and the file of the drive that has a sidecar at `sidecar`, if that is a sound one of a drive that is
+    /// there.
+    pub fn beside(sidecar: &Path) -> Option<(String, PathBuf)> {
+        let drive = drive_of(sidecar).filter(|drive| drive.is_file() && place_of(drive) == sidecar)?;
+        Some((Sidecar::read(sidecar).ok()??.serial, drive))
+    }
+}
+
+/// Whether something in use, in this process or another, depends on the file at `path`, which need not be there: then it must
+/// neither be written nor replaced. A drive depends on its image and its sidecar. Whatever else is kept open by others for as
+/// long as they need it as it is, such as a table that is looked up in a file, or a journal, they have locked.
+///
+/// A symbolic link stands for what it leads to.
+pub fn in_use(path: &Path) -> io::Result<Option<InUse>> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if let Some(found) = locked(&target)? {
+        return Ok(Some(found));
+    }
+    // A sidecar goes by its name: one that is not there yet has no lock.
+    let drives = [path, &target].into_iter().filter_map(drive_of);
+    drives.map(|drive| locked(&drive)).find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
+}
+
+/// The drive whose sidecar would be called so.
+fn drive_of(sidecar: &Path) -> Option<PathBuf> {
+    let name = sidecar.as_os_str().as_bytes();
+    let drive = name.strip_suffix(NEW.as_bytes()).unwrap_or(name).strip_suffix(ENDING.as_bytes())?;
+    Some(OsStr::from_bytes(drive).into())
+}
+
+/// Whether anybody has locked a file, in whatever way.
+fn locked(path: &Path) -> io::Result<Option<InUse>> {
+    let file = match open_regular(path) {
+        Ok(file) => file,
+        // What is not there, or no file, nobody has locked.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(_) => Ok(None),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(Some(InUse { path: path.to_owned(), holder: Holder::of(&metadata) })),
+        Err((_, errno)) => Err(errno.into()),
+    }
+}
+
+/// A file that is needed as it is, which [`in_use`] tells others until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _lock: Flock<fs::File>,
+}
+
+/// Holds a file, if there is one that can be locked.
+pub fn hold(path: &Path) -> Option<Held> {
+    let lock = Flock::lock(open_regular(path).ok()?, FlockArg::LockSharedNonblock).ok()?;
+    Some(Held { _lock: lock })
+}
+
+/// A path that ends so besides.
+pub(super) fn with(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    PathBuf::from(path)
+}

@@ -1,0 +1,143 @@
+//! Updates that only a log has: how many, where they are, and what bringing them into chunks would take.
+
+use serde::Serialize;
+use warprow_layout::{Generation, LogChunkInspection, VolumeError};
+
+use super::grown::spec_grown;
+use super::{CREATED, has_created, lock};
+use crate::overlay::Snapshot;
+use crate::{Store, StoreError};
+
+/// Updates of a generation that its chunks do not have yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PendingUpdates {
+    /// The generation's id.
+    pub generation: u64,
+    /// Updates in its log, of one row or key each. A row that was updated twice counts twice.
+    pub updates: u64,
+    /// The tables that they change.
+    pub tables: Vec<PendingTable>,
+    /// The log's chunks, in their order.
+    pub log: Vec<LogChunkInspection>,
+    /// What a compaction would do now.
+    pub compaction: CompactionNeeds,
+}
+
+/// Updates of a table that its chunks do not have yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PendingTable {
+    /// The table's name.
+    pub table: String,
+    /// Different rows of the table that have other content.
+    pub rows: u64,
+    /// Keys that were created, which the table does not have yet.
+    pub created: u64,
+}
+
+/// What a compaction of a generation would do, and what it would need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CompactionNeeds {
+    /// Whether the whole generation would be written anew, since keys were created; else chunks with updated rows are copied.
+    pub rewrites: bool,
+    /// Chunks that would be copied, or written.
+    pub chunks: u64,
+    /// Chunks that have to be free for that. Where keys were created, at least: the size of their index is known once it is built.
+    /// Else one, for it goes in steps where fewer are free than are copied; but all at once where somebody reads the generation.
+    pub needs: u64,
+    /// Chunks that are free.
+    pub free: u64,
+    /// Chunks that would be free again afterwards, when nobody reads them any more: the old ones, and those of the log.
+    pub frees: u64,
+}
+
+impl CompactionNeeds {
+    /// Whether there are as many free chunks as needed.
+    pub fn has_room(&self) -> bool {
+        self.needs <= self.free
+    }
+}
+
+impl Store {
+    /// The updates of generation `id` that only its log has, and what [`compact`](Self::compact) would do with them; `None`: there is
+    /// no log. The log is read, unless an update or a look-up has done so before; and the orders and keys of the tables concerned,
+    /// as an update or a compaction does.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// store.update("user", &[5, 6, 5], &[0; 48])?;
+    /// let id = store.generations()[0].id;
+    /// let pending = store.pending_updates(id)?.ok_or("nothing is pending")?;
+    /// assert_eq!((pending.updates, pending.tables[0].rows), (3, 2));
+    /// println!("{} chunks would be copied, {} are free", pending.compaction.chunks, pending.compaction.free);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pending_updates(&self, id: u64) -> Result<Option<PendingUpdates>, StoreError> {
+        let volume = &self.shared.volume;
+        let found = volume.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        if found.log.is_empty() {
+            return Ok(None);
+        }
+        self.shared.watch()?;
+        let updating = self.shared.updating(id)?;
+        let current = lock(&updating.0).current.clone();
+        let snapshot = current.snapshot();
+        let tables = (0u32..).zip(&found.tables).map(|(index, table)| {
+            let count = |index| snapshot.as_ref().map_or(0, |it| it.rows(index).count() as u64);
+            PendingTable { table: table.name.clone(), rows: count(index), created: count(index | CREATED) }
+        });
+        Ok(Some(PendingUpdates {
+            generation: id,
+            updates: current.sequence().saturating_sub(found.base_sequence),
+            tables: tables.filter(|it| it.rows + it.created > 0).collect(),
+            log: volume.inspect_log(&found)?,
+            compaction: self.needs(&found, snapshot.as_ref())?,
+        }))
+    }
+
+    /// What [`compact`](Self::compact) of generation `id` would do now, and how many free chunks it would need. Nothing is written.
+    pub fn compaction_needs(&self, id: u64) -> Result<CompactionNeeds, StoreError> {
+        let found = self.shared.volume.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        if found.log.is_empty() {
+            return self.needs(&found, None);
+        }
+        self.shared.watch()?;
+        let updating = self.shared.updating(id)?;
+        let snapshot = lock(&updating.0).current.snapshot();
+        self.needs(&found, snapshot.as_ref())
+    }
+
+    /// The same, with the updates of `snapshot`.
+    fn needs(&self, found: &Generation, snapshot: Option<&Snapshot>) -> Result<CompactionNeeds, StoreError> {
+        let volume = &self.shared.volume;
+        let (free, log) = (volume.free_chunks().iter().sum(), found.log.len() as u64);
+        let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, frees: log };
+        let Some(snapshot) = snapshot else { return Ok(none) };
+        if has_created(snapshot, found) {
+            let created = (0..).take(found.tables.len()).map(|it| (it, snapshot.rows(it | CREATED).count() as u64));
+            let spec = spec_grown(found, &created.collect());
+            let (needs, chunks) = volume.chunks_to_write(&spec)?;
+            let frees = log + found.placement.map().len() as u64;
+            return Ok(CompactionNeeds { rewrites: true, chunks, needs, free, frees });
+        }
+        let mut ranks = Vec::new();
+        for index in (0u32..).take(found.tables.len()) {
+            let mut rows = snapshot.rows(index).peekable();
+            if rows.peek().is_some() {
+                let order = volume.read_ranks(found, index as usize)?;
+                let rank_of = |id| order.as_ref().map_or(Some(id), |order| order.get(id));
+                ranks.extend(rows.filter_map(|(id, _)| Some((index, rank_of(id)?))));
+            }
+        }
+        let chunks = volume.chunks_to_copy(found, ranks)?;
+        Ok(CompactionNeeds { rewrites: false, chunks, needs: chunks.min(1), free, frees: log + chunks })
+    }
+}
