@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows, Slot};
 use warprow_soft_controller::Profile;
-use warprow_store::{Batch, Feature, HostOptions, Output, PlanOptions, Rows, Slot};
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, verify};
 use zerocopy::IntoBytes;
 
@@ -173,7 +174,7 @@ pub fn run(
     let bed = Bed { media: Media::Computed, profile, ..Bed::default() };
     let store = bed.store(&[BedTable::new(TABLE, setup.content())], None).context("no computed drive")?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize);
     let plan = host.plan(&[Feature::new("f", TABLE)], options.with_slots(ahead + 1).with_prefetch())?;
     let slots = (0..=ahead).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;

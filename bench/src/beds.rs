@@ -340,7 +340,8 @@ mod tests {
     fn hot_rows_are_hints_of_the_tables() {
         let table = BedTable { hot_rows: 7, ..BedTable::new("t", Oracle::new(1, 0, 100, 16, DType::F32)) };
         let store = Bed { media: Media::Computed, ..Bed::default() }.store(&[table], None).unwrap();
-        let host = store.attach_host(warprow_store::HostOptions::default().with_dram_bytes(7 * 64)).unwrap();
+        let host = warprow_lookup::Host::attach(&store, warprow_lookup::HostOptions::default().with_dram_bytes(7 * 64))
+            .unwrap();
         assert_eq!(host.hot_rows("t"), Some(7));
     }
 }

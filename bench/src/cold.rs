@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, RowSource};
-use warprow_store::{
-    AttachOptions, AttachedTable, Device, HostOptions, LoadOptions, OpenOptions, Store, TableLoad, TableSpec,
-};
+use warprow_lookup::HostOptions;
+use warprow_store::{AttachOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{Caching, PerId, Pread, Rival, RivalError, Target};
 use warprow_workload::{Answer, Content, Random, median, verify};
 use zerocopy::IntoBytes;

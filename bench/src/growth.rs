@@ -49,9 +49,9 @@ pub fn run(setup: &LookupSetup, dram: u64, profile: Profile, time: Duration) -> 
     let store = bed.store(&[BedTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let mut ours = Ours::new(&store, setup, hot_rows)?;
     let mut race = Race::new(setup, false)?;
-    let before = store.metrics();
+    let before = ours.metrics();
     let (ids_per_second, latencies) = race.alone(&mut ours, time)?;
-    let after = store.metrics();
+    let after = ours.metrics();
     let (commands, ids) = (after.commands - before.commands, after.ids - before.ids);
     Ok(GrowthResult {
         size: setup.size,

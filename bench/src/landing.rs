@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
-use warprow_store::{
-    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, PlanOptions, Report, Rows, Slot, Stage, Store,
+use warprow_lookup::Host;
+use warprow_lookup::{
+    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, PlanOptions, Report, Rows, Slot, Stage,
 };
+use warprow_store::Store;
 use warprow_workload::{Answer, Batches, Content, Oracle, Pairs, verify};
 use zerocopy::IntoBytes;
 
@@ -87,7 +89,8 @@ struct Looker {
 impl Looker {
     fn new(store: &Store, slot: Slot, setup: &LookupSetup) -> anyhow::Result<Self> {
         let (batch, dim) = (setup.batch as usize, setup.dim as usize);
-        let buffers = (0..TURN).map(|_| store.allocate_output(DType::F32, batch * dim)).collect::<Result<_, _>>()?;
+        let buffers =
+            (0..TURN).map(|_| OutputBuffer::allocate(store, DType::F32, batch * dim)).collect::<Result<_, _>>()?;
         let (ids, rows) = (vec![vec![0; batch]; TURN], vec![vec![0.0; batch * dim]; TURN]);
         Ok(Self { slot, batch: setup.batch, dim, ids, rows, buffers, checked: 0 })
     }
@@ -143,7 +146,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
-    let plan = store.attach_host(options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
+    let plan = Host::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let lookers = (0..threads).map(|_| Looker::new(&store, plan.slot()?, setup));
     let (mut lookers, batches) = (lookers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);
     let mut teams = Vec::new();

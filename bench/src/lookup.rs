@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, Plan, PlanOptions, Rows, Slot};
 use warprow_soft_controller::SoftController;
-use warprow_store::{
-    Batch, Device, Feature, HostOptions, LoadOptions, Merging, OpenOptions, Output, Plan, PlanOptions, ReadCurve, Rows,
-    Slot, Store, TableLoad, TableSpec,
-};
+use warprow_store::{Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, PowerLaw, Shuffle, median, verify};
 use zerocopy::IntoBytes;
@@ -107,6 +106,7 @@ impl<R: Rival> Contender for OfFile<R> {
 
 /// The host executor.
 pub(crate) struct Ours {
+    host: Host,
     slot: Slot,
     width: usize,
     batch: u32,
@@ -126,12 +126,17 @@ impl Ours {
         merging: Merging,
     ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
+        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
         let feature = Feature::new("f", TABLE);
         let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
         let plan: Plan =
             host.plan(&[feature], PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize))?;
-        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch }, curve))
+        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch, host }, curve))
+    }
+
+    /// Totals over all its look-ups.
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.host.metrics()
     }
 }
 

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Context;
+use warprow_lookup::Merging;
 use warprow_soft_controller::Profile;
-use warprow_store::{Merging, ReadCurve};
+use warprow_store::ReadCurve;
 use warprow_workload::{Latencies, Pairs};
 
 use crate::Cores;
@@ -56,9 +57,9 @@ pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Res
     let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;
     // What commands and bytes a batch takes, of one way: the same batches each time.
     let count = |ours: &mut Ours| -> anyhow::Result<(f64, f64)> {
-        let before = store.metrics();
+        let before = ours.metrics();
         race.borrow_mut().turn(ours, u64::MAX - TURN, TURN, &mut Latencies::new())?;
-        let after = store.metrics();
+        let after = ours.metrics();
         let each = |before: u64, after: u64| (after - before) as f64 / TURN as f64;
         Ok((each(before.commands, after.commands), each(before.bytes_read, after.bytes_read)))
     };

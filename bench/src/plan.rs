@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use warprow_layout::{DType, FormatOptions, TableSpec};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
 use warprow_plan::trace::{Bags, Generated, Pattern, Recorded, Source, Trace};
 use warprow_plan::{Budgets, Drives, HostCosts, Options, Planned, TableShape, plan};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
-use warprow_store::{
-    Batch, Device, Feature, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Rows, Store, TableLoad,
-};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Answer, Oracle, PowerLaw, median, peak_resident_bytes, verify};
 use zerocopy::IntoBytes;
 
@@ -169,7 +169,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let load = TableLoad::new(&spec, &content).with_ranks(&ranks).with_random_access();
     store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
     let (batch, width) = (setup.batch as usize, setup.dim as usize);
     let of_host = host.plan(&[Feature::new("f", TABLE)], PlanOptions::default().with_max(batch, batch))?;
     let mut slot = of_host.slot()?;

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, TableSpec};
+use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, Plan, PlanOptions, PrepareOptions, Rows};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
-use warprow_store::{
-    Batch, Device, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, Plan, PlanOptions, PrepareOptions,
-    Rows, Store, TableLoad,
-};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Answer, Batches, Latencies, Oracle, PowerLaw, Shuffle, verify};
 use zerocopy::IntoBytes;
 
@@ -191,7 +189,7 @@ pub fn run(setup: &SwitchSetup) -> anyhow::Result<SwitchResult> {
     setup.check()?;
     let (store, generations) = setup.store()?;
     let dram = (setup.rows() as f64 * setup.hot) as u64 * u64::from(setup.dim) * 4;
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(setup.readers);
     let plan = host.plan(&[Feature::new("f", TABLE)], options)?;
     let course = Course::default();

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warprow_layout::DType;
-use warprow_store::Rows;
+use warprow_lookup::Rows;
 use zerocopy::IntoBytes;
 
 /// Room for rows.

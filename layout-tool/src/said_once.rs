@@ -48,7 +48,8 @@ pub fn without_remedy(mut message: String, remedy: &str) -> String {
 #[cfg(test)]
 mod tests {
     use warprow_layout::{OpenError, VolumeError};
-    use warprow_store::{LookupError, Report, RowError, StoreError};
+    use warprow_lookup::{LookupError, Report, RowError};
+    use warprow_store::StoreError;
 
     use crate::failure::Failure;
     use crate::store_failure::of_lookup;

@@ -6,9 +6,10 @@ use std::io::ErrorKind;
 use warprow_dma::FunctionError;
 use warprow_driver::DriverError;
 use warprow_layout::{DriveError, FormatError, OpenError, VolumeError};
+use warprow_lookup::{LookupError, RowError};
 use warprow_soft_controller::UriError;
 use warprow_spec::StatusCode;
-use warprow_store::{LookupError, RowError, StoreError};
+use warprow_store::StoreError;
 use warprow_vfio::OpenError as VfioError;
 use warprow_vfio_user::OpenError as VfioUserError;
 

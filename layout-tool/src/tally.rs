@@ -1,6 +1,6 @@
 //! Reports of look-ups, added up.
 
-use warprow_store::Report;
+use warprow_lookup::Report;
 
 /// Adds `report` to `total`, whose generation becomes the latest.
 pub fn add(total: &mut Report, report: &Report) {

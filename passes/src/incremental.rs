@@ -49,6 +49,7 @@ impl Passes {
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_passes::*;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;

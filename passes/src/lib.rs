@@ -3,6 +3,7 @@
 //!
 //! ```
 //! # use std::ops::ControlFlow;
+//! # use warprow_lookup::*;
 //! # use warprow_store::*;
 //! use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
 //!

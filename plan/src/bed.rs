@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{FormatOptions, TableSpec};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Report, Rows, Slot, Stage};
 use warprow_soft_controller::{Namespace, Placement, Ram, SoftController, Timing};
-use warprow_store::{
-    Batch, DType, Device, Feature, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Report, Rows, Slot,
-    Stage, Store, TableLoad,
-};
+use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::Random;
 
 use crate::PlanError;
@@ -96,7 +95,7 @@ impl Bed {
 
     /// Prepares look-ups with so many bytes of rows in DRAM.
     fn slot(&self, store: &Store, dram: u64) -> Result<Slot, PlanError> {
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
+        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
         let options = PlanOptions::default().with_max(BATCH, BATCH);
         let plan = host.plan(&[Feature::new("f", "t")], options).map_err(|error| fail(&error))?;
         plan.slot().map_err(|error| fail(&error))

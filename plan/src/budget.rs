@@ -43,7 +43,7 @@ impl<'a> Heat<'a> {
 /// Gives memory to the rows that are looked up most for each byte that they take: GPU memory first, DRAM to the next. What is left when none of those that
 /// were looked up fits goes to the others in proportion to their bytes.
 ///
-/// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_store::GpuOptions::hbm_rows)), and both as its hint, the
+/// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_gpu::GpuOptions::hbm_rows)), and both as its hint, the
 /// executors place the same.
 pub fn allocate(tables: &[Heat<'_>], budgets: Budgets) -> Allocation {
     let mut classes: Vec<Wanted> = Vec::new();

@@ -1,7 +1,7 @@
 //! What a plan says.
 
 use serde::{Deserialize, Serialize};
-use warprow_store::GpuOptions;
+use warprow_gpu::GpuOptions;
 
 use crate::budget::Budgets;
 use crate::drives::Drives;

@@ -1,7 +1,7 @@
 //! From tables, a trace and budgets to a plan.
 
+use warprow_gpu::gpu_row_bytes;
 use warprow_layout::RowPacking;
-use warprow_store::gpu_row_bytes;
 
 use crate::PlanError;
 use crate::backtest::Backtest;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use warprow_dma::Clock;
 use warprow_layout::{DType, FormatOptions, TableSpec};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
 use warprow_plan::trace::{Bags, Generated, Pattern, Read, Recorded, Source, Trace};
 use warprow_plan::{Budgets, Drives, GroupRows, HostCosts, Options, PlanFile, Planned, TableShape, plan};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
-use warprow_store::{
-    Batch, Device, Feature, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, Rows, Store, TableLoad,
-};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::VirtualClock;
 use warprow_workload::{Answer, Oracle, PowerLaw, verify};
 
@@ -102,7 +102,7 @@ impl Case {
         let content = Oracle::new(1, 0, shape.rows, shape.dim, shape.dtype);
         let load = TableLoad::new(&spec, &content).with_ranks(&ranks).with_random_access();
         store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(self.dram)).unwrap();
+        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(self.dram)).unwrap();
         assert_eq!(host.hot_rows("t"), Some(hot_rows));
 
         let batches: Vec<Range<usize>> = queries

@@ -2,11 +2,14 @@
 
 use std::ops::ControlFlow;
 
+use warprow_gpu::GpuPlacement;
+use warprow_gpu::gpu_row_bytes;
 use warprow_layout::{DType, FormatOptions, TableSpec};
+use warprow_lookup::{Host, HostOptions};
 use warprow_plan::trace::{Generated, Pattern, Source, Trace};
 use warprow_plan::{Budgets, Options, PlanFile, Planned, TableShape, plan};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
-use warprow_store::{Device, HostOptions, LoadOptions, OpenOptions, Store, TableLoad, gpu_row_bytes};
+use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Oracle, PowerLaw};
 
 /// Rows, elements, and how skewed look-ups are.
@@ -82,7 +85,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         let budgets = Budgets { hbm, dram };
         let planned = planned(budgets, queries);
         let store = loaded(&planned);
-        let placed = store.gpu_placement(&planned.plan.gpu_options()).unwrap();
+        let placed = GpuPlacement::of(&store, &planned.plan.gpu_options()).unwrap();
         let (mut in_hbm, mut in_dram) = (0, 0);
         for (it, at) in planned.plan.tables.iter().zip(&placed.tables) {
             let row_bytes = u64::from(gpu_row_bytes(it.row_bytes));
@@ -110,7 +113,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
 fn a_host_has_the_rows_in_dram_that_the_plan_says() {
     for dram in [1000, 60_000, 400_000, 10 << 20] {
         let planned = planned(Budgets { hbm: 0, dram }, QUERIES);
-        let host = loaded(&planned).attach_host(HostOptions::default().with_dram_bytes(dram)).unwrap();
+        let host = Host::attach(&loaded(&planned), HostOptions::default().with_dram_bytes(dram)).unwrap();
         for it in &planned.plan.tables {
             assert_eq!((it.hbm_rows, Some(it.dram_rows)), (0, host.hot_rows(&it.name)), "{} of {dram}", it.name);
         }

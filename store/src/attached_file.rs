@@ -27,6 +27,7 @@ const PROPERTIES: [&str; 3] = [TENSOR, DIRECT, DEPTH];
 /// tensors, where `*` stands for any characters and `?` for one; `tensor=NAME=GLOB` gives the only one that matches another name.
 ///
 /// ```
+/// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("m.safetensors");
@@ -38,7 +39,7 @@ const PROPERTIES: [&str; 3] = [TENSOR, DIRECT, DEPTH];
 /// let address: DriveAddress = format!("attached:{},tensor=a=emb.*", path.display()).parse()?;
 /// let device = Device::open(&address, Create::Never)?;
 /// let store = Store::open(&[device], &OpenOptions::default().with_read_only())?;
-/// let host = store.attach_host(HostOptions::default())?;
+/// let host = Host::attach(&store, HostOptions::default())?;
 /// let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default())?;
 /// let mut rows = [0.0f32; 4];
 /// plan.slot()?.lookup(&Batch::new(&[2i64, 0], 2), &mut Output::new(Rows::F32(&mut rows), 2))?;

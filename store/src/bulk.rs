@@ -8,7 +8,7 @@ use warprow_driver::{DriverError, Ended};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
-use crate::member::{Driving, Member, SharedPair, lock};
+use crate::member::{Driving, MemberDrive, SharedPair, lock};
 
 /// Bytes of an extent, at best: large enough to run at a drive's bandwidth.
 const EXTENT: usize = 512 << 10;
@@ -54,7 +54,7 @@ pub(crate) struct Bulk {
 
 struct Lane {
     pair: SharedPair,
-    member: Arc<Member>,
+    member: Arc<MemberDrive>,
     purpose: Purpose,
     /// Whether it was reset.
     was_reset: bool,
@@ -81,13 +81,13 @@ impl Bulk {
     /// Takes a queue pair on every member. No extent will be longer than `least` or [`extent_bytes`](Self::extent_bytes).
     pub(crate) fn new(
         purpose: Purpose,
-        members: &[Option<Arc<Member>>],
+        members: &[Option<Arc<MemberDrive>>],
         least: usize,
         driving: &Driving,
     ) -> Result<Self, StoreError> {
         let limits = members.iter().flatten().map(|member| member.transfer_limit() as usize);
         let extent_bytes = limits.fold(EXTENT, usize::min).max(least);
-        let lane = |member: &Arc<Member>| {
+        let lane = |member: &Arc<MemberDrive>| {
             let lba = member.namespace().lba_bytes() as usize;
             let command_bytes = (member.transfer_limit() as usize / lba * lba).max(lba);
             let commands = extent_bytes.div_ceil(command_bytes) * DEPTH;

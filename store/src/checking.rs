@@ -11,14 +11,14 @@ use warprow_layout::{Drive, DriveError, Extent, Ranks, Region, RowReader, Table,
 
 use crate::StoreError;
 use crate::member::lock;
-use crate::store::{Located, Shared};
+use crate::store::{Shared, TableVersion};
 use crate::sweep::{Sweep, Tick};
 use crate::verify::{BadKind, BadUnit, LISTED, Verified};
 
 /// A table that is being checked. Holds, and so pins, its generation: nothing that is read can be given away meanwhile.
 pub(crate) struct Checking<'a> {
     store: &'a Shared,
-    located: &'a Located,
+    located: &'a TableVersion,
     /// Reads that may yet be cut in halves to find the LBAs that cannot be read.
     salvaging: Cell<u32>,
 }
@@ -58,7 +58,7 @@ struct Array {
 type Keys = Option<(KeyIndex, Vec<u64>)>;
 
 impl<'a> Checking<'a> {
-    pub(crate) fn new(store: &'a Shared, located: &'a Located) -> Self {
+    pub(crate) fn new(store: &'a Shared, located: &'a TableVersion) -> Self {
         Self { store, located, salvaging: Cell::new(SALVAGING) }
     }
 

@@ -125,7 +125,7 @@ impl ReadCurve {
     }
 
     /// Picoseconds that a read of `bytes` takes of the drive, rounded up: then that of two together is at most the sum of both, where longer reads cost no more a byte.
-    pub(crate) fn cost(&self, bytes: u64) -> u64 {
+    pub fn cost(&self, bytes: u64) -> u64 {
         let after = self.points.partition_point(|&(known, _)| u64::from(known) < bytes);
         let before = after.checked_sub(1).and_then(|before| self.points.get(before));
         let linear = |bytes: u64, by: u64, cost: u64| {

@@ -18,6 +18,7 @@ use crate::{AttachedFile, StoreError};
 /// are ([`AttachedFile`]).
 ///
 /// ```
+/// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// let address: DriveAddress = "0000:41:00.0/2".parse()?;
 /// assert!(matches!(address, DriveAddress::Pci { namespace: 2, .. }));

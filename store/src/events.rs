@@ -197,7 +197,7 @@ mod tests {
         let (spec, source) = (TableSpec::new("t", 100, 512, DType::U8), &rows[..]);
         let go = &mut |_| ControlFlow::Continue(());
         store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).unwrap();
-        let host = store.attach_host(HostOptions::default()).unwrap();
+        let host = Host::attach(&store, HostOptions::default()).unwrap();
         let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_out(DType::U8)).unwrap();
         World { drives, store, slot: plan.slot().unwrap() }
     }
@@ -292,7 +292,7 @@ mod tests {
         is(world.store.scan("t", 0..100, &mut |_, _| ControlFlow::Continue(())));
         is(world.store.verify("t", &mut |_| ControlFlow::Continue(())).map(drop));
         is(world.store.ranks("t").map(drop));
-        is(world.store.attach_host(HostOptions::default()).map(drop));
+        is(Host::attach(&world.store, HostOptions::default()).map(drop));
         let (spec, source) = (TableSpec::new("u", 1, 512, DType::U8), &[1; 512][..]);
         let go = &mut |_| ControlFlow::Continue(());
         is(world.store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).map(drop));

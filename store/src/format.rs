@@ -11,7 +11,7 @@ use warprow_spec::admin::SecureErase;
 
 use crate::driven::{self, Driven};
 use crate::measure::{DEPTH, measure_empty};
-use crate::member::{Device, Member};
+use crate::member::{Device, MemberDrive};
 use crate::store::latest_tables;
 use crate::{OpenOptions, ReadCurve, Store, StoreError};
 
@@ -239,6 +239,7 @@ impl std::fmt::Display for Bound {
 /// A look at drives that are to be formatted. Nothing has changed yet.
 ///
 /// ```
+/// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
 /// let settings = FormatSettings::default().with_lba(LbaChoice::ForRows(4096));
@@ -307,7 +308,7 @@ impl FormatPlan {
     pub fn measure_reads(&self) -> Vec<Option<ReadCurve>> {
         let open = &self.settings.open;
         let of_drive = |(device, driven): (&Device, &Arc<Driven>)| {
-            let member = Member::on(device, driven.clone(), &open.driving()).ok()?;
+            let member = MemberDrive::on(device, driven.clone(), &open.driving()).ok()?;
             measure_empty(&member, (DEPTH, open.timeout), &*open.clock)
                 .inspect_err(|error| tracing::warn!("{}: its reads could not be measured: {error}", device.name()))
                 .ok()?
@@ -361,7 +362,7 @@ impl FormatPlan {
         // A format may have reached other namespaces of its drive: all are as they are only now.
         let opened = self.devices.iter().zip(self.driven);
         let members: Vec<_> =
-            opened.map(|(device, driven)| Member::on(device, driven, &driving)).collect::<Result<_, _>>()?;
+            opened.map(|(device, driven)| MemberDrive::on(device, driven, &driving)).collect::<Result<_, _>>()?;
         let chunk_size = self.settings.chunk_size;
         warprow_layout::format(&members, &FormatOptions { chunk_size, overwrite: true, ..FormatOptions::default() })?;
         Store::on(members, &self.settings.open)
@@ -410,7 +411,7 @@ fn look(
     let seen = match namespace.metadata_bytes() {
         // Its blocks cannot be read as they are.
         1.. => Seen { content: Content::Unknown, tables: None, mark: 0 },
-        0 => see(&*Member::on(device, driven.clone(), &settings.open.driving())?)?,
+        0 => see(&*MemberDrive::on(device, driven.clone(), &settings.open.driving())?)?,
     };
     Ok(DriveFormat {
         drive: device.name(),

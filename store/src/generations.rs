@@ -59,6 +59,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;

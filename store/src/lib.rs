@@ -2,6 +2,7 @@
 //!
 //! ```
 //! # use std::ops::ControlFlow;
+//! # use warprow_lookup::*;
 //! # use warprow_store::*;
 //! let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
 //! let device = Device::open(&address, Create::IfMissing)?;
@@ -12,7 +13,7 @@
 //! let load = TableLoad::new(&spec, &source);
 //! store.load("model", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 //!
-//! let host = store.attach_host(HostOptions::default().with_dram_bytes(100 * 64))?;
+//! let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100 * 64))?;
 //! let plan = host.plan(&[Feature::new("user", "user").pooling(Pooling::Sum)], PlanOptions::default())?;
 //! let mut sums = vec![0.0; 2 * plan.width()];
 //! let batch = Batch::new(&[1i64, 2, 999], 2).with_offsets(&[0i64, 2]);
@@ -29,75 +30,46 @@
 
 mod attach;
 mod attached_file;
-mod batch;
 mod bulk;
-mod check;
 mod checking;
 mod curve;
 mod drive;
 mod driven;
 mod error;
 mod events;
-mod expand;
-mod feature;
 mod format;
 mod generations;
-mod gpu;
-mod host;
-mod hosting;
 mod load;
 mod measure;
 mod member;
 mod membership;
-mod memory;
-mod merging;
-mod output_buffer;
 mod overlay;
-mod plan;
-mod prefetch;
-mod read;
-mod report;
-mod rows_out;
 mod scrub;
-mod slot;
-pub mod stage;
+mod sparse_ids;
 mod store;
 mod sweep;
 mod update;
 mod verify;
+pub mod view;
 
 pub use attach::{AttachOptions, AttachedTable};
 pub use attached_file::{AttachError, AttachedFile, SkippedTensor};
-pub use batch::{Batch, Ids, Output, Rows};
 pub use curve::{CurveError, ReadCurve};
 pub use drive::{Create, DriveAddress};
-pub use error::{InvalidBatch, LookupError, RowError, StoreError};
+pub use error::StoreError;
 pub use events::{DriveEvents, NamespaceChanged};
-pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
-pub use gpu::{
-    CopiedSlot, Dedupe, DramRows, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlacement, GpuPlan,
-    GpuReport, GpuSlot, GpuUpcoming, IdType, Len, Prefetched, QueueFault, TablePlacement, Ticket, gpu_row_bytes,
-};
-pub use host::{Host, HostOptions};
-pub use hosting::{PrepareOptions, Upcoming};
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use member::Device;
 pub use membership::{Joined, Moved};
-pub use merging::Merging;
-pub use output_buffer::{OutputBuffer, OutputBufferError};
-pub use plan::Plan;
-pub use report::{Metrics, Report, Stage};
 pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
-pub use slot::Slot;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
 pub use update::{
     CheckRows, Compacted, CompactionNeeds, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates, TakeRow,
     UpdateOptions,
 };
 pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata, Verifier};
-pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};
 pub use warprow_keys::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource};

@@ -8,8 +8,8 @@ use warprow_driver::prp::Data;
 use warprow_driver::{DriverError, Ended};
 
 use crate::ReadCurve;
-use crate::member::{Member, SharedPair, lock};
-use crate::store::Located;
+use crate::member::{MemberDrive, SharedPair, lock};
+use crate::store::TableVersion;
 
 /// How long one drive is measured, all lengths together; what is under way then is waited for.
 const TIME: Duration = Duration::from_millis(50);
@@ -32,8 +32,8 @@ const PLASTIC: [u64; 2] = [0xc13f_a9a9_02a6_328f, 0x91e1_0da5_c79e_7b1d];
 /// Measures `member`, drive number `drive`, with up to `depth` commands in flight, where it holds rows of `tables`. `None`: it holds too little, or
 /// is too slow to tell anything in that time.
 pub(crate) fn measure(
-    (drive, member): (u16, &Arc<Member>),
-    tables: &[Located],
+    (drive, member): (u16, &Arc<MemberDrive>),
+    tables: &[TableVersion],
     (depth, timeout): (u32, Duration),
     clock: &dyn Clock,
 ) -> Result<Option<ReadCurve>, DriverError> {
@@ -43,7 +43,7 @@ pub(crate) fn measure(
 
 /// As [`measure`], of a drive that holds no rows yet: all over its namespace, whatever lies there. Nothing is written.
 pub(crate) fn measure_empty(
-    member: &Arc<Member>,
+    member: &Arc<MemberDrive>,
     (depth, timeout): (u32, Duration),
     clock: &dyn Clock,
 ) -> Result<Option<ReadCurve>, DriverError> {
@@ -57,7 +57,7 @@ pub(crate) fn measure_empty(
 
 /// Measures reads within the `stripe` LBAs from each of `places` on.
 fn measure_at(
-    member: &Arc<Member>,
+    member: &Arc<MemberDrive>,
     places: Vec<u64>,
     stripe: u64,
     (depth, timeout): (u32, Duration),
@@ -92,8 +92,8 @@ fn spread(index: u64, dimension: usize, count: u64) -> u64 {
 }
 
 /// Where stripe units begin on a drive that rows of `tables` fill, all over them.
-fn places(drive: u16, tables: &[Located]) -> Vec<u64> {
-    let units = |located: &Located| {
+fn places(drive: u16, tables: &[TableVersion]) -> Vec<u64> {
+    let units = |located: &TableVersion| {
         let (stripe, table) = (located.generation.placement.stripe_lbas(), located.table());
         // The region may have room behind the last row.
         let begin = table.rows_region.first_lba;
@@ -124,7 +124,7 @@ fn places(drive: u16, tables: &[Located]) -> Vec<u64> {
 
 struct Gauge<'a> {
     pair: SharedPair,
-    member: &'a Member,
+    member: &'a MemberDrive,
     memory: Arc<Mapped>,
     places: Vec<u64>,
     /// LBAs from each place on.

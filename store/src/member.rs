@@ -102,14 +102,15 @@ pub(crate) struct Driving {
 }
 
 /// A queue pair that one slot's look-ups use, within reach of a reset that needs it to be let go.
-pub(crate) type SharedPair = Arc<Mutex<QueuePair>>;
+pub type SharedPair = Arc<Mutex<QueuePair>>;
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex, also where a thread that held it has panicked: what it guards is in order between any two statements.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An opened drive. The store reaches it through queue pairs only: `io` for metadata, and those it gives out.
-pub(crate) struct Member {
+pub struct MemberDrive {
     name: String,
     serial: String,
     driven: Arc<Driven>,
@@ -121,7 +122,7 @@ pub(crate) struct Member {
     io: Arc<MetadataIo>,
 }
 
-impl Member {
+impl MemberDrive {
     /// A device as it is formatted now, with its controller open.
     pub(crate) fn on(device: &Device, driven: Arc<Driven>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
         let unchanged = driven.changes().into();
@@ -149,7 +150,8 @@ impl Member {
         }))
     }
 
-    pub(crate) fn controller(&self) -> &Arc<Controller> {
+    /// The controller that the namespace is of.
+    pub fn controller(&self) -> &Arc<Controller> {
         self.driven.controller()
     }
 
@@ -157,12 +159,13 @@ impl Member {
         &self.driven
     }
 
-    pub(crate) fn namespace(&self) -> &Namespace {
+    /// The namespace, as it was when the store was opened.
+    pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
     /// Most bytes of one command.
-    pub(crate) fn transfer_limit(&self) -> u64 {
+    pub fn transfer_limit(&self) -> u64 {
         self.controller().max_transfer_bytes().unwrap_or(u64::MAX).min(MAX_TRANSFER)
     }
 
@@ -187,13 +190,13 @@ impl Member {
     }
 
     /// The same, where a reset can reach it.
-    pub(crate) fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
+    pub fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
         Ok(self.driven.share(self.queue_pair(depth, timeout)?))
     }
 
     /// Looks for events if it is time, and fails once the namespace is not what it was.
     #[inline]
-    pub(crate) fn watch<E>(&self, now: Duration) -> Result<(), E>
+    pub fn watch<E>(&self, now: Duration) -> Result<(), E>
     where
         E: From<DriverError> + From<NamespaceChanged>,
     {
@@ -235,7 +238,7 @@ impl Member {
     }
 
     /// See [`Driven::revive`]; nobody is to blame.
-    pub(crate) fn revive(
+    pub fn revive(
         &self,
         blame: Option<Blame>,
         recreate: impl FnMut() -> Result<(), DriverError>,
@@ -306,7 +309,7 @@ impl Member {
     }
 }
 
-impl Drive for Member {
+impl Drive for MemberDrive {
     fn name(&self) -> &str {
         &self.name
     }
@@ -346,9 +349,9 @@ impl Drive for Member {
     }
 }
 
-impl std::fmt::Debug for Member {
+impl std::fmt::Debug for MemberDrive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Member")
+        f.debug_struct("MemberDrive")
             .field("name", &self.name)
             .field("namespace", &self.namespace.nsid())
             .finish_non_exhaustive()
@@ -365,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    fn member() -> (Arc<SoftController>, Arc<Member>) {
+    fn member() -> (Arc<SoftController>, Arc<MemberDrive>) {
         let namespace = Namespace::new(Ram::new(1 << 20).unwrap()).write_cache(1 << 20);
         let drive = SoftController::builder().namespace(namespace).build().unwrap();
         let second = Duration::from_secs(1);
@@ -374,7 +377,7 @@ mod tests {
         (drive, member)
     }
 
-    fn first_byte(member: &Member, lba: u64) -> u8 {
+    fn first_byte(member: &MemberDrive, lba: u64) -> u8 {
         let mut block = [0; 512];
         member.read(lba, &mut block).unwrap();
         block[0]

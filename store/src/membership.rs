@@ -6,8 +6,7 @@ use std::sync::Arc;
 use warprow_layout::{Drive, Volume};
 
 use crate::format::record;
-use crate::member::{Device, Member};
-use crate::report::Totals;
+use crate::member::{Device, MemberDrive};
 use crate::store::{Shared, open_members};
 use crate::update::Updates;
 use crate::{OpenOptions, Store, StoreError};
@@ -41,7 +40,8 @@ impl Store {
         progress: Moved<'_>,
     ) -> Result<Joined, StoreError> {
         let position = |it: &Shared| {
-            let named = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|it| it.name() == device.name());
+            let named =
+                |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|it| it.name() == device.name());
             it.members.iter().position(named)
         };
         let store = match position(&self.shared) {
@@ -71,7 +71,7 @@ impl Store {
     /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt), or are dropped. This store refuses to write from then
     /// on; the one that this returns goes on.
     pub fn remove_drive(&self, drive: &str, options: &OpenOptions, progress: Moved<'_>) -> Result<Self, StoreError> {
-        let named = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|member| member.name() == drive);
+        let named = |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|member| member.name() == drive);
         let index = self.shared.members.iter().position(named).ok_or_else(|| StoreError::NoSuchDrive {
             drive: drive.to_owned(),
             known: self.shared.members.iter().flatten().map(|member| member.name().to_owned()).collect(),
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// The store on a volume with other members.
-    fn succeeded_by(&self, volume: Volume, joined: Option<Arc<Member>>, options: &OpenOptions) -> Self {
+    fn succeeded_by(&self, volume: Volume, joined: Option<Arc<MemberDrive>>, options: &OpenOptions) -> Self {
         let known = |index: usize| self.shared.members.get(index).cloned().flatten();
         let present = |index: usize| volume.drive(index as u16).is_some();
         let members = (0..volume.geometry().members.len()).map(|index| {
@@ -92,16 +92,9 @@ impl Store {
             known(index).or_else(|| joined.clone()).filter(|_| present(index))
         });
         let members = members.collect();
-        let (totals, updates) = (Totals::default(), Updates::new(options.overlay_bytes));
-        let shared = Shared {
-            volume,
-            members,
-            driving: options.driving(),
-            totals,
-            updates,
-            repairs: Vec::new(),
-            unopened: Vec::new(),
-        };
+        let updates = Updates::new(options.overlay_bytes);
+        let shared =
+            Shared { volume, members, driving: options.driving(), updates, repairs: Vec::new(), unopened: Vec::new() };
         Self { shared: Arc::new(shared) }
     }
 }

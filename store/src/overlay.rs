@@ -8,7 +8,7 @@ use crate::StoreError;
 use crate::member::lock;
 
 /// Somebody who has the rows of an overlay once more.
-pub(crate) trait Follower: std::fmt::Debug + Send + Sync {
+pub trait Follower: std::fmt::Debug + Send + Sync {
     /// Makes room for so many more rows of table number `table`.
     fn make_room(&self, table: u32, rows: usize) -> Result<(), StoreError>;
 
@@ -17,11 +17,11 @@ pub(crate) trait Follower: std::fmt::Debug + Send + Sync {
 }
 
 /// In an entry's table: its key is one that the table does not have, and no id or slot.
-pub(crate) const CREATED: u32 = 1 << 31;
+pub const CREATED: u32 = 1 << 31;
 
 /// The rows of one generation that were updated.
 #[derive(Debug)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     table: RwLock<Arc<Records>>,
     /// Whether there are any.
     any: AtomicBool,
@@ -77,20 +77,22 @@ impl Record {
 
 /// A row to be put in.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its table's index in the generation, with [`CREATED`] if the key is one that the table does not have.
     pub table: u32,
     /// Its id or slot.
     pub key: u64,
+    /// The sequence number of the update.
     pub sequence: u64,
-    /// Where it begins in the rows of its batch, and its bytes.
+    /// Where it begins in the rows of its batch, in bytes.
     pub begin: usize,
+    /// Bytes of the row.
     pub bytes: usize,
 }
 
 /// An overlay as of one sequence number.
 #[derive(Debug, Clone)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     records: Arc<Records>,
     sequence: u64,
 }
@@ -209,7 +211,7 @@ impl Overlay {
     }
 
     /// Tells somebody of all that is published from now on; `begin` gets what was before.
-    pub(crate) fn follow<F, T, E>(
+    pub fn follow<F, T, E>(
         &self,
         begin: impl FnOnce(Option<&Snapshot>) -> Result<(F, Arc<dyn Follower>, T), E>,
     ) -> Result<(F, T), E> {
@@ -226,7 +228,7 @@ impl Overlay {
     }
 
     /// The sequence number up to which rows are not here.
-    pub(crate) fn base(&self) -> u64 {
+    pub fn base(&self) -> u64 {
         self.base
     }
 
@@ -255,7 +257,7 @@ impl Overlay {
 
     /// As it is now; `None`: no row was ever updated.
     #[inline]
-    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+    pub fn snapshot(&self) -> Option<Snapshot> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -318,7 +320,7 @@ impl Overlay {
 impl Snapshot {
     /// The record that has the row of that key, if it was updated.
     #[inline]
-    pub(crate) fn find(&self, table: u32, key: u64) -> Option<u32> {
+    pub fn find(&self, table: u32, key: u64) -> Option<u32> {
         let mut number = self.records.find(table, key).1;
         loop {
             let record = self.records.get(number)?;
@@ -331,19 +333,19 @@ impl Snapshot {
 
     /// The row of a record.
     #[inline]
-    pub(crate) fn row(&self, record: u32) -> &[u8] {
+    pub fn row(&self, record: u32) -> &[u8] {
         self.records.get(record).map_or(&[], Record::row)
     }
 
     /// Whether keys may have been created: else none was.
     #[inline]
-    pub(crate) fn creates(&self) -> bool {
+    pub fn creates(&self) -> bool {
         // Written before what this one shows was published.
         self.records.created.load(Ordering::Relaxed)
     }
 
     /// All updated rows of a table: id or slot and row, in no particular order. With [`CREATED`], of its created keys: key and row.
-    pub(crate) fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
+    pub fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
         let keys = self.records.latest().filter(move |record| record.table == table).map(|record| record.key);
         keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use warprow_layout::Generation;
 
 use crate::checking::Checking;
-use crate::store::Located;
+use crate::store::TableVersion;
 use crate::sweep::Sweep;
 use crate::verify::BadUnit;
 use crate::{Store, StoreError};
@@ -124,6 +124,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -155,7 +156,7 @@ impl Store {
                 if index as u32 != at.table {
                     (at.table, at.rank) = (index as u32, 0);
                 }
-                let located = Located { generation: generation.clone(), index };
+                let located = TableVersion { generation: generation.clone(), index };
                 if scrub.table(&located, &mut sweep, options.pace, &mut at)?.is_break() {
                     scrub.done.next = Some(at);
                     return Ok(scrub.done);
@@ -187,7 +188,7 @@ struct Scrub<'a> {
 impl Scrub<'_> {
     fn table(
         &mut self,
-        located: &Located,
+        located: &TableVersion,
         sweep: &mut Sweep,
         pace: Option<Pace>,
         at: &mut ScrubPosition,

@@ -14,8 +14,7 @@ use warprow_layout::{
 
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::events::DriveEvents;
-use crate::member::{Device, Driving, Member};
-use crate::report::{Metrics, Totals};
+use crate::member::{Device, Driving, MemberDrive};
 use crate::update::Updates;
 use crate::{StoreError, driven};
 
@@ -103,6 +102,7 @@ impl OpenOptions {
 ///
 /// ```
 /// # use std::ops::ControlFlow;
+/// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
 /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -132,9 +132,8 @@ pub struct Store {
 pub(crate) struct Shared {
     pub volume: Volume,
     /// By member index; `None`: missing.
-    pub members: Vec<Option<Arc<Member>>>,
+    pub members: Vec<Option<Arc<MemberDrive>>>,
     pub driving: Driving,
-    pub totals: Totals,
     pub updates: Updates,
     pub repairs: Vec<Repair>,
     /// Drives that were given, and could not be driven.
@@ -143,7 +142,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// That a row which was read does not match its checksum.
-    pub(crate) fn damaged_row(&self, located: &Located, rank: u64) -> StoreError {
+    pub(crate) fn damaged_row(&self, located: &TableVersion, rank: u64) -> StoreError {
         let at = located.generation.row(located.index, rank);
         let member = at.and_then(|at| self.members.get(usize::from(at.drive))?.as_ref());
         let drive = member.map_or_else(|| "unknown".to_owned(), |member| member.name().to_owned());
@@ -178,7 +177,7 @@ pub struct DriveState {
 }
 
 impl DriveState {
-    fn of(member: &Arc<Member>) -> Self {
+    fn of(member: &Arc<MemberDrive>) -> Self {
         let controller = member.controller();
         let function = controller.name().clone();
         let failure = controller.failure().map(|failure| DriverError::GivenUp { function, failure });
@@ -214,15 +213,19 @@ pub struct TableInfo {
     pub generation: u64,
 }
 
-/// A table in its generation.
+/// A table as it is in a generation, which it pins.
 #[derive(Debug, Clone)]
-pub(crate) struct Located {
+pub struct TableVersion {
+    /// The generation.
     pub generation: Arc<Generation>,
+    /// The index of the table among those of the generation.
     pub index: usize,
 }
 
-impl Located {
-    pub(crate) fn table(&self) -> &Table {
+impl TableVersion {
+    /// The table.
+    #[inline]
+    pub fn table(&self) -> &Table {
         &self.generation.tables[self.index]
     }
 }
@@ -246,17 +249,21 @@ impl Store {
         Self::without(failed, members, options).map_err(|error| of_image(devices, error))
     }
 
-    pub(crate) fn on(given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
+    pub(crate) fn on(given: Vec<Arc<MemberDrive>>, options: &OpenOptions) -> Result<Self, StoreError> {
         Self::without(Vec::new(), given, options)
     }
 
-    fn without(unopened: Vec<DriveState>, given: Vec<Arc<Member>>, options: &OpenOptions) -> Result<Self, StoreError> {
+    fn without(
+        unopened: Vec<DriveState>,
+        given: Vec<Arc<MemberDrive>>,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
         let opened = warprow_layout::open(given.clone(), options.access)?;
         let volume = opened.volume;
         let members = volume.positions().iter().map(|position| given.get((*position)?).cloned()).collect();
         let driving = options.driving();
-        let (totals, updates) = (Totals::default(), Updates::new(options.overlay_bytes));
-        let shared = Shared { volume, members, driving, totals, updates, repairs: opened.repairs, unopened };
+        let updates = Updates::new(options.overlay_bytes);
+        let shared = Shared { volume, members, driving, updates, repairs: opened.repairs, unopened };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -270,7 +277,7 @@ impl Store {
         let found: std::collections::HashSet<(u64, usize)> =
             self.located().iter().map(|it| (it.generation.id, it.index)).collect();
         let all = self.shared.volume.generations().into_iter().flat_map(|generation| {
-            (0..generation.tables.len()).map(move |index| Located { generation: generation.clone(), index })
+            (0..generation.tables.len()).map(move |index| TableVersion { generation: generation.clone(), index })
         });
         all.filter(|it| !found.contains(&(it.generation.id, it.index))).map(|it| TableInfo::new(&it)).collect()
     }
@@ -307,7 +314,7 @@ impl Store {
 
     /// The names of the drives, in the order of the members; `None`: missing.
     pub fn drives(&self) -> Vec<Option<String>> {
-        let name = |member: &Arc<Member>| member.name().to_owned();
+        let name = |member: &Arc<MemberDrive>| member.name().to_owned();
         self.shared.members.iter().map(|member| member.as_ref().map(name)).collect()
     }
 
@@ -325,7 +332,7 @@ impl Store {
     /// sets it up. Returns how these drives do then. Look-ups use the ones that are back from their next batch on. A drive
     /// that was plugged out of a VFIO group does not come back this way: open the store again.
     pub fn retry_drives(&self) -> Vec<DriveState> {
-        let given_up = |member: &&Arc<Member>| member.controller().failure().is_some();
+        let given_up = |member: &&Arc<MemberDrive>| member.controller().failure().is_some();
         let retried = self.shared.members.iter().flatten().filter(given_up).map(|member| {
             let error = member.driven().retry().err();
             let state = DriveState::of(member);
@@ -346,12 +353,6 @@ impl Store {
     pub fn free_bytes(&self) -> u64 {
         let volume = &self.shared.volume;
         volume.free_chunks().iter().sum::<u64>().saturating_mul(volume.geometry().chunk_size())
-    }
-
-    /// Totals over all look-ups since the store was opened.
-    pub fn metrics(&self) -> Metrics {
-        let drives_failed = self.drive_states().iter().filter(|drive| drive.failure.is_some()).count() as u64;
-        Metrics { drives_failed, ..self.shared.totals.snapshot() }
     }
 
     /// A table's id → rank permutation; `None`: ids are ranks.
@@ -406,14 +407,14 @@ impl Store {
     ) -> Result<(), StoreError> {
         let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
         let updated = self.updated_by_rank(&located, &*overlay?)?;
-        self.scan_located(&located, ranks, &mut |rank, stored| {
+        self.scan_version(&located, ranks, &mut |rank, stored| {
             row(rank, updated.get(&rank).map_or(stored, |updated| &updated[..]))
         })
     }
 
-    pub(crate) fn scan_located(
+    pub(crate) fn scan_version(
         &self,
-        located: &Located,
+        located: &TableVersion,
         ranks: Range<u64>,
         row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
@@ -438,11 +439,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn located(&self) -> Vec<Located> {
+    pub(crate) fn located(&self) -> Vec<TableVersion> {
         latest_tables(self.shared.volume.generations())
     }
 
-    pub(crate) fn locate(&self, table: &str) -> Result<Located, StoreError> {
+    pub(crate) fn locate(&self, table: &str) -> Result<TableVersion, StoreError> {
         let tables = self.located();
         let found = tables.iter().find(|located| located.table().name == table).cloned();
         found.ok_or_else(|| StoreError::NoSuchTable {
@@ -476,12 +477,15 @@ fn of_image(devices: &[Device], error: StoreError) -> StoreError {
 }
 
 /// Every table that counts: of each name the one of the generation shown last, in the order of generations.
-pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<Located> {
+pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<TableVersion> {
     latest_tables_by(generations, |generation| generation.shown)
 }
 
 /// The same, were `shown` what is said of each.
-pub(crate) fn latest_tables_by(generations: Vec<Arc<Generation>>, shown: impl Fn(&Generation) -> u64) -> Vec<Located> {
+pub(crate) fn latest_tables_by(
+    generations: Vec<Arc<Generation>>,
+    shown: impl Fn(&Generation) -> u64,
+) -> Vec<TableVersion> {
     let mut seen = std::collections::HashSet::new();
     let mut tables = Vec::new();
     let mut generations: Vec<_> = generations.into_iter().map(|it| (shown(&it), it.id, it)).collect();
@@ -490,7 +494,7 @@ pub(crate) fn latest_tables_by(generations: Vec<Arc<Generation>>, shown: impl Fn
     for (_, _, generation) in generations.into_iter().rev() {
         for (index, table) in generation.tables.iter().enumerate() {
             if seen.insert(table.name.clone()) {
-                tables.push(Located { generation: generation.clone(), index });
+                tables.push(TableVersion { generation: generation.clone(), index });
             }
         }
     }
@@ -498,16 +502,19 @@ pub(crate) fn latest_tables_by(generations: Vec<Arc<Generation>>, shown: impl Fn
     tables
 }
 
-pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<Member>>, StoreError> {
+pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<MemberDrive>>, StoreError> {
     let driven = driven::open(devices, driving)?;
-    devices.iter().zip(driven).map(|(device, driven)| Member::on(device, driven?, driving)).collect()
+    devices.iter().zip(driven).map(|(device, driven)| MemberDrive::on(device, driven?, driving)).collect()
 }
 
 /// As [`open_members`], doing without the drives that cannot be driven.
-fn open_what_works(devices: &[Device], driving: &Driving) -> Result<(Vec<Arc<Member>>, Vec<DriveState>), StoreError> {
+fn open_what_works(
+    devices: &[Device],
+    driving: &Driving,
+) -> Result<(Vec<Arc<MemberDrive>>, Vec<DriveState>), StoreError> {
     let (mut members, mut failed) = (Vec::new(), Vec::new());
     for (device, driven) in devices.iter().zip(driven::open(devices, driving)?) {
-        match driven.map_err(StoreError::from).and_then(|driven| Member::on(device, driven, driving)) {
+        match driven.map_err(StoreError::from).and_then(|driven| MemberDrive::on(device, driven, driving)) {
             Ok(member) => members.push(member),
             Err(StoreError::Driver(error)) => {
                 tracing::error!(drive = device.name(), %error, "a drive is left out");
@@ -526,7 +533,7 @@ fn open_what_works(devices: &[Device], driving: &Driving) -> Result<(Vec<Arc<Mem
 }
 
 impl TableInfo {
-    fn new(located: &Located) -> Self {
+    fn new(located: &TableVersion) -> Self {
         let (table, generation) = (located.table(), &located.generation);
         Self {
             name: table.name.clone(),

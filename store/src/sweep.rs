@@ -12,7 +12,7 @@ use warprow_layout::Extent;
 
 use crate::StoreError;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::member::{Driving, Member, lock};
+use crate::member::{Driving, MemberDrive, lock};
 use crate::scrub::Pace;
 
 /// Threads at most: what they read passes through caches that they share.
@@ -43,7 +43,7 @@ impl Sweep {
     /// Of `members`, for extents of `least` bytes at least, with so many threads, or as many as there are processors and queues
     /// for.
     pub(crate) fn new(
-        members: &[Option<Arc<Member>>],
+        members: &[Option<Arc<MemberDrive>>],
         least: usize,
         threads: Option<usize>,
         pace: Option<Pace>,
@@ -66,7 +66,7 @@ impl Sweep {
             let own = |nth: usize| if worker < base { nth % base == worker } else { nth == worker % present.len() };
             let mine: Vec<usize> =
                 present.iter().enumerate().filter(|(nth, _)| own(*nth)).map(|(_, member)| *member).collect();
-            let subset: Vec<Option<Arc<Member>>> = (0..members.len())
+            let subset: Vec<Option<Arc<MemberDrive>>> = (0..members.len())
                 .map(|it| members.get(it).cloned().flatten().filter(|_| mine.contains(&it)))
                 .collect();
             match Bulk::new(Purpose::Read, &subset, least, driving) {

@@ -21,8 +21,8 @@ use warprow_layout::{
 use self::compactor::{DeskPlace, LOG_OF_MEMORY};
 use crate::member::lock;
 use crate::overlay::{CREATED, Entry, Overlay, Snapshot};
-use crate::stage::SparseIds;
-use crate::store::{Located, Shared};
+use crate::sparse_ids::SparseIds;
+use crate::store::{Shared, TableVersion};
 use crate::{Store, StoreError};
 
 /// Updates of all generations of a store.
@@ -316,7 +316,7 @@ impl Shared {
     }
 
     /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago.
-    pub(crate) fn with_overlay(&self, located: Located) -> (Located, Result<Arc<Overlay>, StoreError>) {
+    pub(crate) fn with_overlay(&self, located: TableVersion) -> (TableVersion, Result<Arc<Overlay>, StoreError>) {
         let (mut located, mut turns) = (located, 0);
         loop {
             let missing = VolumeError::NoSuchGeneration { id: located.generation.id };
@@ -334,9 +334,9 @@ impl Shared {
     }
 
     /// The same of many; `None`: it could not be had. Where a log cannot be read, no other table of its generation asks again.
-    pub(crate) fn with_overlays(&self, located: Vec<Located>) -> Vec<(Located, Option<Arc<Overlay>>)> {
+    pub(crate) fn with_overlays(&self, located: Vec<TableVersion>) -> Vec<(TableVersion, Option<Arc<Overlay>>)> {
         let mut failed = HashSet::new();
-        let mut one = |located: Located| {
+        let mut one = |located: TableVersion| {
             if failed.contains(&located.generation.id) {
                 return (located, None);
             }
@@ -385,7 +385,7 @@ impl Shared {
     }
 
     /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
-    pub(crate) fn overridden(&self, located: &Located) -> Result<HashSet<u64>, StoreError> {
+    pub(crate) fn overridden(&self, located: &TableVersion) -> Result<HashSet<u64>, StoreError> {
         let Some(snapshot) = self.overlay_of(&located.generation)?.and_then(|overlay| overlay.snapshot()) else {
             return Ok(HashSet::new());
         };
@@ -475,13 +475,14 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-    /// let plan = store.attach_host(HostOptions::default())?.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+    /// let plan = Host::attach(&store, HostOptions::default())?.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
     /// let new: Vec<u8> = [-1.0f32; 8].iter().flat_map(|x| x.to_le_bytes()).collect();
     /// store.update("user", &[7, 999], &new)?;                  // two rows, durable now
     /// let mut found = [0.0f32; 8];
@@ -500,6 +501,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -565,17 +567,17 @@ impl Store {
         Ok(rows.into_iter().map(|(key, row)| (key, row.to_vec())).collect())
     }
 
-    fn locate_for(&self, table: &str, options: &UpdateOptions) -> Result<Located, StoreError> {
+    fn locate_for(&self, table: &str, options: &UpdateOptions) -> Result<TableVersion, StoreError> {
         match options.generation {
             Some(generation) => self.locate_in(generation, table),
             None => self.locate(table),
         }
     }
 
-    pub(crate) fn locate_in(&self, id: u64, table: &str) -> Result<Located, StoreError> {
+    pub(crate) fn locate_in(&self, id: u64, table: &str) -> Result<TableVersion, StoreError> {
         let generation = self.shared.volume.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         match generation.table_index(table) {
-            Some(index) => Ok(Located { generation, index }),
+            Some(index) => Ok(TableVersion { generation, index }),
             None => Err(StoreError::NoSuchTable {
                 table: table.to_owned(),
                 known: generation.tables.iter().map(|table| table.name.clone()).collect(),
@@ -583,7 +585,13 @@ impl Store {
         }
     }
 
-    fn update_located(&self, located: &Located, ids: &[u64], rows: &[u8], create: bool) -> Result<u64, StoreError> {
+    fn update_located(
+        &self,
+        located: &TableVersion,
+        ids: &[u64],
+        rows: &[u8],
+        create: bool,
+    ) -> Result<u64, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         let row_bytes = table.row_bytes() as usize;
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
@@ -652,7 +660,7 @@ impl Store {
     /// The updated rows of a table, if any: by rank, as of now.
     pub(crate) fn updated_by_rank(
         &self,
-        located: &Located,
+        located: &TableVersion,
         overlay: &Overlay,
     ) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
         match overlay.snapshot() {
@@ -662,7 +670,7 @@ impl Store {
     }
 
     /// The same, as of then.
-    fn rows_by_rank(&self, located: &Located, snapshot: &Snapshot) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
+    fn rows_by_rank(&self, located: &TableVersion, snapshot: &Snapshot) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
         let mut rows = snapshot.rows(located.index as u32).peekable();
         if rows.peek().is_none() {
             return Ok(HashMap::new());
@@ -683,6 +691,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -868,7 +877,13 @@ struct Placed {
 
 impl Writer {
     /// Those of ids or keys of a table; refuses keys that are not there, unless they are to be created.
-    fn places(&mut self, store: &Shared, located: &Located, ids: &[u64], create: bool) -> Result<Placed, StoreError> {
+    fn places(
+        &mut self,
+        store: &Shared,
+        located: &TableVersion,
+        ids: &[u64],
+        create: bool,
+    ) -> Result<Placed, StoreError> {
         let (table, index) = (located.table(), located.index as u32);
         self.know(store, &located.generation, index)?;
         let places = self.keyed.places(index, ids);

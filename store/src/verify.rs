@@ -7,7 +7,7 @@ use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, MendWhat, Ranks, VolumeError};
 
 use crate::checking::{Checking, chain, is_answer};
-use crate::store::Located;
+use crate::store::TableVersion;
 use crate::sweep::Sweep;
 use crate::{Store, StoreError};
 
@@ -66,7 +66,7 @@ impl BadUnit {
         Self { what, drive, lba, lbas, generation, table, ranks, unreadable, detail }
     }
 
-    pub(crate) fn of(self, located: &Located) -> Self {
+    pub(crate) fn of(self, located: &TableVersion) -> Self {
         let (generation, table) = (Some(located.generation.id), Some(located.table().name.clone()));
         Self { generation, table, ..self }
     }
@@ -123,6 +123,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -241,7 +242,7 @@ impl Verifier<'_> {
 
     fn located(
         &mut self,
-        located: &Located,
+        located: &TableVersion,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Verified, StoreError> {
         let shared = &self.store.shared;
@@ -260,7 +261,7 @@ impl Verifier<'_> {
 
 fn verify(
     checking: &Checking<'_>,
-    located: &Located,
+    located: &TableVersion,
     sweep: &mut Sweep,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Verified, StoreError> {
@@ -286,7 +287,12 @@ fn verify(
 }
 
 /// Whether every stored key leads to the rank that it has: how many there are, or what is wrong.
-fn keys_lead_home(located: &Located, ranks: Option<&Ranks>, index: &KeyIndex, keys: &[u64]) -> Result<u64, String> {
+fn keys_lead_home(
+    located: &TableVersion,
+    ranks: Option<&Ranks>,
+    index: &KeyIndex,
+    keys: &[u64],
+) -> Result<u64, String> {
     let mut slots = [0; 1024];
     for (first, keys) in (0u64..).step_by(slots.len()).zip(keys.chunks(slots.len())) {
         index.slots(keys, &mut slots);

@@ -6,9 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use warprow_layout::{DType, TableSpec, float8};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Pooling, Rows};
 use warprow_store::{
-    AttachError, AttachOptions, AttachedTable, Batch, Create, Device, DriveAddress, Feature, HostOptions, OpenOptions,
-    Output, PlanOptions, Pooling, RowSource, Rows, Store, StoreError, TableLoad,
+    AttachError, AttachOptions, AttachedTable, Create, Device, DriveAddress, OpenOptions, RowSource, Store, StoreError,
+    TableLoad,
 };
 
 /// Bytes in memory, by rows.
@@ -93,7 +95,7 @@ fn rows_of_every_size_are_those_of_the_source() {
             .collect();
         let device = Device::attached("attached", made.iter().map(|(table, _)| table.clone()).collect()).unwrap();
         let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(random.u64(0..200_000))).unwrap();
+        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(random.u64(0..200_000))).unwrap();
         for (attached, source) in &made {
             let spec = &attached.spec;
             let row_bytes = spec.dim as usize;
@@ -213,7 +215,7 @@ fn rows_in_files_are_the_same_however_they_are_read() {
             };
             store.scan("t", 0..u64::MAX, &mut look).unwrap();
             assert_eq!(seen, rows, "{how}");
-            let host = store.attach_host(HostOptions::default()).unwrap();
+            let host = Host::attach(&store, HostOptions::default()).unwrap();
             let ids: Vec<i64> = (0..300).map(|_| random.i64(0..rows as i64)).collect();
             let options = PlanOptions::default().with_max(300, 300).with_out(DType::U8);
             let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
@@ -241,13 +243,13 @@ fn files_that_became_shorter_fail_and_their_rows_are_not_taken_for_zeros() {
             device => device.unwrap(),
         };
         let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
-        let host = store.attach_host(HostOptions::default()).unwrap();
+        let host = Host::attach(&store, HostOptions::default()).unwrap();
         let plan = PlanOptions::default().with_max(4, 4).with_out(DType::U8);
         let mut slot = host.plan(&[Feature::new("f", "t")], plan).unwrap().slot().unwrap();
         source.files[0].set_len(200_000).unwrap();
         let mut out = [0u8; 640];
         let error = slot.lookup(&Batch::new(&[3i64, 2400, 4, 5], 4), &mut Output::new(Rows::U8(&mut out), 160));
-        let Err(warprow_store::LookupError::RowsFailed { positions, .. }) = error else {
+        let Err(warprow_lookup::LookupError::RowsFailed { positions, .. }) = error else {
             panic!("direct {direct}: {error:?}");
         };
         assert_eq!(positions, [1], "direct {direct}");

@@ -1,5 +1,6 @@
 //! A thread that compacts: before memory is full, beside updates and look-ups, reported when it fails.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;
@@ -9,10 +10,11 @@ use std::time::Duration;
 
 use common::{Keys, Table};
 use warprow_layout::{FormatOptions, VolumeError};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    Batch, CompactorOptions, DType, Feature, Fingerprint, HostOptions, KeyKind, LoadOptions, OpenOptions, Output,
-    PlanOptions, PrepareOptions, RowOrder, Rows, Store, StoreError, UpdateOptions,
+    CompactorOptions, DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError, UpdateOptions,
 };
 
 const BOUND: u64 = 60_000;
@@ -98,7 +100,7 @@ fn change(
 #[test]
 fn updates_go_on_for_ever() {
     let (drives, store, mut table, mut random) = loaded(64 << 20, 1);
-    let host = store.attach_host(HostOptions::default().with_checked_keys()).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_checked_keys()).unwrap();
     let options = PlanOptions::default().with_max(1, 2).with_out(DType::U8).with_growth();
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let (compacted, over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
@@ -157,7 +159,7 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
     }
     assert!(standby.len() > 2);
     // A reader who does not go over: the one chunk that is kept is not free again behind a compaction.
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let (told, reports) = mpsc::channel();
     let compactor =
         store.keep_compacted(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
@@ -202,7 +204,7 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
 #[test]
 fn an_update_waits_no_longer_than_it_may() {
     let (_drives, store, mut table, mut random) = loaded(24 << 20, 3);
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let options = CompactorOptions::default().with_at_percent(100).with_patience(Duration::from_millis(50));
     let (go_on, goes_on) = mpsc::channel::<()>();
     let goes_on = Mutex::new(goes_on);

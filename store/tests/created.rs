@@ -1,5 +1,6 @@
 //! Keys that updates create: found by all look-ups, by nobody else's, over compaction and opening; or refused.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,11 +13,11 @@ use std::time::Duration;
 use common::random::{Case, random_features};
 use common::{Keys, Table};
 use warprow_layout::FormatOptions;
+use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    Batch, Create, DType, Device, DriveAddress, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions,
-    OpenOptions, Output, PlanOptions, PrepareOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
-    UpdateOptions, VerifiedMetadata,
+    Create, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store,
+    StoreError, TableSpec, UpdateOptions, VerifiedMetadata,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -155,7 +156,7 @@ fn created_at_random(seed: u64) {
         let attach = |store: &Store, random: &mut fastrand::Rng| {
             let mut options = HostOptions::default().with_dram_bytes(random.u64(..100_000)).with_checked_rows();
             options.check_keys = checked;
-            store.attach_host(options).unwrap()
+            Host::attach(store, options).unwrap()
         };
         if random.u32(..3) > 0 {
             hosts.push(attach(&store, &mut random));
@@ -226,7 +227,7 @@ fn a_created_key_has_its_own_row_whatever_fingerprints_say() {
     let (kind, fingerprint, order) = (KeyKind::I64, Fingerprint::Bits8, RowOrder::Given);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = host
         .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(1, 4000).with_out(DType::U8).with_growth())
         .unwrap();
@@ -393,7 +394,7 @@ fn look_ups_see_whole_creations_in_order() {
     let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Given);
     let keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
     common::load(&store, &[Table { rows: vec![0; 400 * 256], ranks: None, keys, spec }], &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();

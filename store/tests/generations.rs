@@ -1,5 +1,6 @@
 //! Generations that stand by, switches under look-ups, and what pins what was read before.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;
@@ -8,12 +9,10 @@ use std::time::{Duration, Instant};
 
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
+use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
-use warprow_store::{
-    Batch, DType, Feature, Host, HostOptions, LoadOptions, OpenOptions, Output, PlanOptions, PrepareOptions, Ranks,
-    Rows, Store, StoreError, TableLoad, TableSpec,
-};
+use warprow_store::{DType, LoadOptions, OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec};
 
 const DIM: u32 = 16;
 const ROWS: u64 = 3000;
@@ -63,7 +62,7 @@ fn store() -> (Vec<std::sync::Arc<SoftController>>, Store) {
 
 /// Looks ids up in both tables, unpooled, and compares all with what the version read must have; which version that is, by the
 /// generation in the report.
-fn check(plan: &warprow_store::Plan, random: &mut fastrand::Rng, mut version_of: impl FnMut(u64) -> u64) -> Duration {
+fn check(plan: &warprow_lookup::Plan, random: &mut fastrand::Rng, mut version_of: impl FnMut(u64) -> u64) -> Duration {
     let ids: Vec<i64> = (0..64).map(|_| random.i64(0..ROWS as i64)).collect();
     let mut rows = vec![0.0; ids.len() * plan.width()];
     let mut slot = plan.slot().unwrap();
@@ -80,7 +79,7 @@ fn check(plan: &warprow_store::Plan, random: &mut fastrand::Rng, mut version_of:
     took
 }
 
-fn plan(host: &Host, slots: u32) -> warprow_store::Plan {
+fn plan(host: &Host, slots: u32) -> warprow_lookup::Plan {
     let features = [Feature::new("fa", "a"), Feature::new("fb", "b")];
     host.plan(&features, PlanOptions::default().with_max(32, 64).with_slots(slots)).unwrap()
 }
@@ -123,7 +122,7 @@ fn who_reads_since_before_a_switch_is_counted() {
     let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
     let readers = |id: u64| store.generations().iter().find(|it| it.id == id).map(|it| it.readers);
     assert_eq!((readers(first), readers(second)), (Some(0), Some(0)));
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = plan(&host, 1);
     assert!(readers(first) >= Some(1));
     let held = readers(first);
@@ -181,7 +180,7 @@ fn other_models_are_not_hidden() {
 fn tables_that_do_not_fit_a_plan_are_refused_before_anything_changes() {
     let (_drives, store) = store();
     load_as(&store, "model", &version(1), &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(u64::MAX >> 20)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(u64::MAX >> 20)).unwrap();
     let plan = plan(&host, 1);
     let mut random = fastrand::Rng::with_seed(5);
     // Another dimension; other rows on drives than were (none).
@@ -206,7 +205,7 @@ fn chunks_that_look_ups_may_read_are_not_given_away() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
     let empty_of_first = store.free_bytes();
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = plan(&host, 1);
     let mut random = fastrand::Rng::with_seed(6);
     let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
@@ -238,7 +237,7 @@ fn a_thousand_switches_under_readers_mix_nothing() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
     let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(100 << 10).with_checked_rows()).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100 << 10).with_checked_rows()).unwrap();
     let plan = plan(&host, 3);
     let version_of = |generation| if generation == first { 1 } else { 2 };
     let (stop, of_version) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);

@@ -1,5 +1,6 @@
 //! Tables with sparse keys in a whole store: what verify sees, what damage costs, how often a foreign key passes.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::collections::HashSet;
@@ -8,9 +9,11 @@ use std::os::unix::fs::FileExt;
 
 use common::{Keys, Table};
 use warprow_layout::VolumeError;
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
 use warprow_store::{
-    Batch, Create, DType, Device, DriveAddress, Feature, Fingerprint, HostOptions, KeyKind, LoadOptions, Output,
-    PlanOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
+    Create, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, Ranks, RowOrder, Store, StoreError,
+    TableSpec,
 };
 
 const DIM: usize = 6;
@@ -33,7 +36,7 @@ fn table(name: &str, rows: usize, fingerprint: Fingerprint, order: RowOrder, sto
     Table { spec, rows: content.collect(), ranks: None, keys: Some(keys) }
 }
 
-fn look_up(host: &warprow_store::Host, table: &str, ids: &[i64]) -> Result<(Vec<Vec<u8>>, Vec<u8>), StoreError> {
+fn look_up(host: &warprow_lookup::Host, table: &str, ids: &[i64]) -> Result<(Vec<Vec<u8>>, Vec<u8>), StoreError> {
     let plan = host.plan(&[Feature::new("f", table)], PlanOptions::default().with_max(1, ids.len()))?;
     let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7; ids.len()]);
     let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
@@ -62,7 +65,8 @@ fn loads_of_every_order_and_size_lead_every_key_to_its_row() {
                 &LoadOptions::default().with_replace().with_memory(memory),
             );
             let ids: Vec<i64> = table.keys.as_ref().unwrap().numbers.iter().map(|&key| key as i64).collect();
-            let host = store.attach_host(HostOptions::default().with_dram_bytes(500_000).with_checked_rows()).unwrap();
+            let host =
+                Host::attach(&store, HostOptions::default().with_dram_bytes(500_000).with_checked_rows()).unwrap();
             let (found, mask) = look_up(&host, "t", &ids).unwrap();
             assert!(mask.iter().all(|&byte| byte == 1));
             found.iter().zip(0..).for_each(|(row, position)| assert_eq!(row, table.row(position)));
@@ -101,7 +105,7 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
     let known: HashSet<i128> = tables.iter().flat_map(|it| it.keys.as_ref().unwrap().numbers.clone()).collect();
     let foreign: Vec<i64> =
         std::iter::repeat_with(|| random.i64(..)).filter(|&id| !known.contains(&id.into())).take(100_000).collect();
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(1 << 20)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 20)).unwrap();
     for table in ["stored", "bare"] {
         let (found, mask) = look_up(&host, table, &foreign).unwrap();
         let passed = mask.iter().filter(|&&byte| byte == 1).count() as f64;
@@ -110,7 +114,7 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
         // All others get the default row, which is zeros.
         assert!(found.iter().zip(&mask).all(|(row, &mask)| mask == 1 || row.iter().all(|&byte| byte == 0)));
     }
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(1 << 20).with_checked_keys()).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 20).with_checked_keys()).unwrap();
     let (found, mask) = look_up(&host, "stored", &foreign).unwrap();
     assert!(mask.iter().all(|&byte| byte == 0) && found.iter().flatten().all(|&byte| byte == 0));
     let error = look_up(&host, "bare", &foreign).unwrap_err();
@@ -137,7 +141,7 @@ fn damaged_keys_harm_their_own_table_alone() {
         file.read_exact_at(&mut before, extent.lba * 512).unwrap();
         file.write_all_at(&before.map(|byte| byte ^ 0x5a), extent.lba * 512).unwrap();
         let options = HostOptions::default();
-        let host = store.attach_host(if checked { options.with_checked_keys() } else { options }).unwrap();
+        let host = Host::attach(&store, if checked { options.with_checked_keys() } else { options }).unwrap();
         let error = look_up(&host, "bad", &ids).unwrap_err();
         assert!(matches!(error, StoreError::Volume(VolumeError::KeysDamaged { .. })), "{error}");
         assert!(error.to_string().contains("\"bad\""), "{error}");

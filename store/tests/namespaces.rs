@@ -1,5 +1,6 @@
 //! Several namespaces of one controller in one store.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;
@@ -7,11 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Table;
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, PlanOptions, Rows, Slot};
 use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode};
 use warprow_store::{
-    Batch, Consent, DType, Device, Feature, FormatPlan, FormatSettings, HostOptions, LbaChoice, LoadOptions,
-    LookupError, OpenOptions, Output, PlanOptions, Rows, Slot, Store, StoreError, TableSpec,
+    Consent, DType, Device, FormatPlan, FormatSettings, LbaChoice, LoadOptions, OpenOptions, Store, StoreError,
+    TableSpec,
 };
 
 const ROWS: u64 = 2000;
@@ -66,7 +69,7 @@ fn namespaces_of_one_controller_make_a_store() {
     let store = Store::open(&[devices[1].clone(), devices[0].clone()], &options()).unwrap();
     let verified = store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(verified.rows, ROWS);
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_slots(2)).unwrap();
     let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
     assert!(look(&mut slot, &table).unwrap() > 0);
@@ -94,7 +97,7 @@ fn metadata_of_both_namespaces_gets_by_with_one_queue() {
     let table = table();
     // Rows take both queues; metadata has none left then, and both again afterwards.
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default()).unwrap();
     look(&mut plan.slot().unwrap(), &table).unwrap();
     drop(plan);

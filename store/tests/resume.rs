@@ -1,5 +1,6 @@
 //! A load that was killed goes on where it was; one that meets anything else begins anew.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;

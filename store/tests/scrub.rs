@@ -1,5 +1,6 @@
 //! What has gone bad is found, every bit of it and nothing else, whatever goes on meanwhile.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeSet;
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use common::Table;
 use warprow_layout::FormatOptions;
+use warprow_lookup::Host;
+use warprow_lookup::HostOptions;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    BadKind, Create, DType, Device, DriveAddress, HostOptions, LoadOptions, OpenOptions, Pace, ScrubOptions,
-    ScrubPosition, ScrubProgress, Scrubbed, Store, StoreError,
+    BadKind, Create, DType, Device, DriveAddress, LoadOptions, OpenOptions, Pace, ScrubOptions, ScrubPosition,
+    ScrubProgress, Scrubbed, Store, StoreError,
 };
 
 fn go(_: ScrubProgress<'_>) -> ControlFlow<()> {
@@ -343,7 +346,7 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
             });
         }
         let began = Instant::now();
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(1 << 16).with_checked_rows()).unwrap();
+        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 16).with_checked_rows()).unwrap();
         let mut turns = 0;
         while (began.elapsed() < Duration::from_secs(3) || turns < 3 || scrubs.load(Ordering::Relaxed) < 4)
             && !stop.load(Ordering::Relaxed)

@@ -1,5 +1,6 @@
 //! Stores: what is loaded is there, by content; replaced tables give way; drives are asked for consent.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;
@@ -7,10 +8,12 @@ use std::ops::ControlFlow;
 use common::Table;
 use warprow_driver::FormatRequest;
 use warprow_layout::{OpenError, RowSource, VolumeError};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
 use warprow_store::{
-    Batch, Consent, Content, Create, DType, Device, DriveAddress, Feature, FormatPlan, FormatSettings, HostOptions,
-    LbaChoice, LoadOptions, OpenOptions, Output, PlanOptions, Ranks, Rows, Store, StoreError, TableLoad, TableSpec,
+    Consent, Content, Create, DType, Device, DriveAddress, FormatPlan, FormatSettings, LbaChoice, LoadOptions,
+    OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec,
 };
 
 fn go(_: impl Sized) -> ControlFlow<()> {
@@ -166,7 +169,7 @@ fn replaced_tables_give_way_and_stay_for_whoever_reads_them() {
     let (_, store) = common::store(1, 16 << 20, 512);
     let (a, b) = (small("a", 1), small("b", 2));
     common::load(&store, &[a.clone(), b.clone()], &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default()).unwrap();
     let mut slot = plan.slot().unwrap();
     let mut look = |table: &Table| {
@@ -607,7 +610,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
     let row_bytes = good.row_bytes() as u64;
     for options in [HostOptions::default(), HostOptions::default().with_dram_bytes(20 * row_bytes).with_checked_rows()]
     {
-        let host = store.attach_host(options).unwrap();
+        let host = Host::attach(&store, options).unwrap();
         for _ in 0..2 {
             let plan = |table| host.plan(&[Feature::new("f", table)], PlanOptions::default());
             let error = plan("bad").unwrap_err();

@@ -1,5 +1,6 @@
 //! Updated rows: seen by look-ups, scans and whoever opens the store next; whole, in order, or refused.
 
+#[path = "../../lookup/tests/common/mod.rs"]
 mod common;
 
 use std::ops::ControlFlow;
@@ -9,11 +10,11 @@ use std::time::Duration;
 
 use common::{Keys, Table};
 use warprow_layout::{FormatOptions, VolumeError, row_crc};
+use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, Pooling, PrepareOptions, Rows};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Batch, DType, Feature, Fingerprint, Host, HostOptions, KeyKind, LoadOptions, OpenOptions, Output, PlanOptions,
-    Pooling, PrepareOptions, Ranks, RowOrder, Rows, Store, StoreError, TableSpec,
+    DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store, StoreError, TableSpec,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -92,7 +93,7 @@ fn updates_are_seen_by_everybody_and_survive_opening() {
         common::load(&store, &tables, &LoadOptions::default());
         for turn in 0..6 {
             let dram = random.u64(..500_000);
-            let host = store.attach_host(HostOptions::default().with_dram_bytes(dram).with_checked_rows()).unwrap();
+            let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram).with_checked_rows()).unwrap();
             for _ in 0..4 {
                 let (table, count) = (random.usize(..3), [1, 3, 64, 400][random.usize(..4)]);
                 update(&store, &mut tables[table], count, &mut random);
@@ -122,7 +123,7 @@ fn compaction_changes_no_row_for_anybody() {
         for _ in 0..4 {
             let attach = |store: &Store, random: &mut fastrand::Rng| {
                 let options = HostOptions::default().with_dram_bytes(random.u64(..300_000)).with_checked_rows();
-                store.attach_host(options).unwrap()
+                Host::attach(store, options).unwrap()
             };
             // One goes on with the old chunks, one goes over to the new.
             let (old, new) = (attach(&store, &mut random), attach(&store, &mut random));
@@ -183,7 +184,7 @@ fn bags_are_summed_from_updated_rows() {
     let mut table = Table::random("t", 1000, 32, DType::F32, &mut random);
     table.rows.chunks_mut(4).for_each(|element| element.copy_from_slice(&random.f32().to_le_bytes()));
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(20_000)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(20_000)).unwrap();
     let plan =
         host.plan(&[Feature::new("f", "t").pooling(Pooling::Mean)], PlanOptions::default().with_max(64, 640)).unwrap();
     let mut slot = plan.slot().unwrap();
@@ -213,7 +214,7 @@ fn look_ups_see_whole_updates_in_order() {
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
     let table = Table { rows: vec![0; 400 * 256], ranks: None, keys: None, spec };
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25).collect();
@@ -317,7 +318,7 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
     let mut tables = vec![bytes("a", 60_000, 64, &mut random), bytes("b", 3000, 1200, &mut random)];
     common::load(&store, &tables, &LoadOptions::default());
     let options = OpenOptions::default();
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(100_000)).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100_000)).unwrap();
     update(&store, &mut tables[0], 50, &mut random);
     // The host reads what lies on it: it stays.
     let in_use = store.remove_drive("drive40", &options, &mut |_, _| ControlFlow::Continue(()));
@@ -346,7 +347,7 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
     joined.moved.unwrap();
     let added = joined.store;
     update(&added, &mut tables[1], 50, &mut random);
-    let host = added.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&added, HostOptions::default()).unwrap();
     looked_up(&host, &tables, &mut random);
     drop((host, added, removed));
     let store = open(&[drives[2].clone(), another, drives[0].clone()], &options);
@@ -376,7 +377,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
     let store = open(&drives, &OpenOptions::default());
     let unreadable = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
     let rule = drives[drive].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
-    let host = store.attach_host(HostOptions::default()).unwrap();
+    let host = Host::attach(&store, HostOptions::default()).unwrap();
     let once = drives[drive].faults().fired(rule);
     assert!((1..=4).contains(&once), "{once} reads");
     let damaged = |result: Result<(), StoreError>| {
@@ -390,7 +391,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
         damaged(host.plan(&[Feature::new("f", &**name)], options).map(drop));
     }
     damaged(store.compact(0).map(drop));
-    store.attach_host(HostOptions::default()).unwrap();
+    Host::attach(&store, HostOptions::default()).unwrap();
     looked_up(&host, &tables[3..], &mut random);
     update(&store, &mut tables[3], 10, &mut random);
     scanned(&store, &tables[3]);
@@ -472,7 +473,7 @@ fn rows_are_updated_by_their_keys() {
             }
         };
         let check = |store: &Store, table: &Table| {
-            let host = store.attach_host(HostOptions::default().with_dram_bytes(30_000).with_checked_keys()).unwrap();
+            let host = Host::attach(store, HostOptions::default().with_dram_bytes(30_000).with_checked_keys()).unwrap();
             let options = PlanOptions::default().with_max(1, 2000).with_out(DType::U8);
             let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
             let ids: Vec<i64> = numbers.iter().map(|&number| number as i64).collect();

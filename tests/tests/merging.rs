@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use warprow_dma::Clock;
 use warprow_layout::FormatOptions;
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Report, Rows, Slot};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
-use warprow_store::{
-    Batch, DType, Device, Feature, HostOptions, LoadOptions, Merging, OpenOptions, Output, PlanOptions, ReadCurve,
-    Report, Rows, Slot, Store, TableLoad, TableSpec,
-};
+use warprow_store::{DType, Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_tests::{VirtualClock, versions};
 
 const ROWS: u64 = 100_000;
@@ -39,7 +38,7 @@ fn world(profile: Profile, row_bytes: usize) -> World {
 
 impl World {
     fn slot(&self, merging: Merging) -> (Slot, Option<ReadCurve>) {
-        let host = self.store.attach_host(HostOptions::default().with_merging(merging)).unwrap();
+        let host = Host::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let plan = host
             .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(BATCH, BATCH).with_out(DType::U8))
             .unwrap();

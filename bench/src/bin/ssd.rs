@@ -14,8 +14,8 @@ use warprow_bench::output::{busy, finish};
 use warprow_bench::ssd::{HostGround, Medium, SsdResult, SsdSetup, run, show};
 use warprow_bench::{Bytes, Count, Scratch, machine_json};
 use warprow_gpu_queues::Gpu;
+use warprow_lookup::Merging;
 use warprow_soft_controller::Profile;
-use warprow_store::Merging;
 use warprow_workload::Machine;
 use warprow_workload::rival::Caching;
 

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::{GpuOptions, GpuSlot, Prefetched, Ticket};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::DType;
-use warprow_store::{Feature, GpuOptions, GpuSlot, PlanOptions, Prefetched, Ticket};
+use warprow_lookup::{Feature, PlanOptions};
 use warprow_workload::{Latencies, Oracle, Pairs, Shuffle};
 
 use super::criteo::{Percentiles, different};
@@ -201,7 +203,7 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
     let content = Oracle::new(seed, 0, rows, DIM, DType::F32);
     let bed = Bed { drives, media: Media::Computed, disorder: true, ..Bed::default() };
     let store = bed.store(&[BedTable::new("table", content)], None)?;
-    let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
+    let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;
     let options = PlanOptions::default().with_max(ids as usize, ids as usize).with_slots(2).with_prefetch();
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;
     let request = || {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use warprow_store::{GpuPlan, GpuReport, GpuSlot, Ticket};
+use warprow_gpu::{GpuPlan, GpuReport, GpuSlot, Ticket};
 
 use super::{Graph, Request, Stream};
 

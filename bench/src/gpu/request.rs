@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use warprow_gpu::{GpuBatch, GpuOutput, IdType, Len};
 use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
 use warprow_layout::DType;
-use warprow_store::{GpuBatch, GpuOutput, IdType, Len};
 use warprow_workload::{Content, Oracle, PowerLaw, Random, mix_all};
 use zerocopy::IntoBytes;
 

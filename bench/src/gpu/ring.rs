@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
+use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_soft_controller::{Profile, Watched};
-use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median};
 
 use super::{Drawn, Looker, Request, Shape, Stream};
@@ -107,7 +109,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
     let cores = Cores::each(setup.threads as usize);
     let (store, drives) = bed.with_drives(&[BedTable::new("table", content)], cores.as_ref())?;
-    let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default())?;
+    let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;
     let feature = Feature::new("f", "table").pooling(Pooling::None);
     let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, ids as usize))?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;

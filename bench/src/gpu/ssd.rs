@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
 use warprow_gpu_queues::{Gpu, Registered};
-use warprow_store::{Feature, GpuExecutor, GpuOptions, GpuPlan, PlanOptions, Store};
+use warprow_lookup::{Feature, PlanOptions};
+use warprow_store::Store;
 use warprow_workload::mix_all;
 
 use super::{Drawn, Looker, Request, Shape, Stream};
@@ -48,7 +50,7 @@ impl Ground for GpuGround<'_> {
         let options = GpuOptions::default().with_queue_sets(by);
         let merging = setup.merging.clone().unwrap_or(options.merging.clone());
         let options = options.with_merging(merging);
-        let executor = store.attach_gpu(self.stream.gpu().clone(), options)?;
+        let executor = GpuExecutor::attach(store, self.stream.gpu().clone(), options)?;
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", TABLE)], options)?;
         let request = self.request(setup, count)?;

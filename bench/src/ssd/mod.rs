@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
+use warprow_lookup::Merging;
 use warprow_soft_controller::Profile;
-use warprow_store::{Merging, Store};
+use warprow_store::Store;
 use warprow_workload::rival::{Equal, RivalError, Target};
 use warprow_workload::{Oracle, median};
 

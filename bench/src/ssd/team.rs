@@ -7,7 +7,9 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_store::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Rows, Slot, Store};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Rows, Slot};
+use warprow_store::Store;
 use warprow_workload::rival::{Equal, Rival, Target, Uring};
 use zerocopy::IntoBytes;
 
@@ -70,7 +72,7 @@ impl Crew<'_> {
             Self::Host(store, merging) => {
                 let options = HostOptions::default();
                 let merging = merging.cloned().unwrap_or(options.merging.clone());
-                let host = store.attach_host(options.with_merging(merging))?;
+                let host = Host::attach(store, options.with_merging(merging))?;
                 let options = PlanOptions::default().with_max(share, share).with_slots(threads);
                 let plan = host.plan(&[Feature::new("f", table)], options)?;
                 (0..threads).map(|_| Ok(Box::new(plan.slot()?) as Box<dyn Worker>)).collect()

@@ -6,11 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warprow_driver::DriverError;
 use warprow_layout::DType;
+use warprow_lookup::{Batch, Feature, Host, HostOptions, Ids, Output, PlanOptions, Report, Slot};
 use warprow_plan::PlanFile;
-use warprow_store::{
-    Batch, Feature, Host, HostOptions, Ids, OpenOptions, Output, PlanOptions, Report, Slot, Store, StoreError,
-    TableInfo,
-};
+use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
 use warprow_traces::{Block, Trace, TraceSpec};
 
 use super::lookup::{CHUNK, CHUNK_BYTES, LookupArgs};
@@ -69,7 +67,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
     let dram = args.dram.unwrap_or_else(|| plan.as_ref().map_or(0, |plan| plan.plan.memory_for_rows()));
     let options = HostOptions::default().with_dram_bytes(dram);
     let options = if args.no_check { options } else { options.with_checked_rows() };
-    let host = store.attach_host(if args.check_keys { options.with_checked_keys() } else { options })?;
+    let host = Host::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
     let (mut asked, mut queries) = (Vec::new(), 0u64);
     for log in &logs {
         let mut of_log = of_log(log, &tables, &host);

@@ -8,9 +8,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use warprow_formats::refuse_special;
 use warprow_layout::DType;
-use warprow_store::{
-    Batch, Feature, HostOptions, Ids, LookupError, OpenOptions, Output, PlanOptions, Report, RowError, TableInfo,
-};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Ids, LookupError, Output, PlanOptions, Report, RowError};
+use warprow_store::{OpenOptions, TableInfo};
 use warprow_workload::{Keys, NpyHeader, TraceFile};
 
 use super::hit_rates::{self, hit_rate};
@@ -155,22 +155,22 @@ impl Pooling {
         }
     }
 
-    fn of_store(self) -> warprow_store::Pooling {
+    fn of_store(self) -> warprow_lookup::Pooling {
         match self {
-            Self::None => warprow_store::Pooling::None,
-            Self::Sum => warprow_store::Pooling::Sum,
-            Self::Mean => warprow_store::Pooling::Mean,
+            Self::None => warprow_lookup::Pooling::None,
+            Self::Sum => warprow_lookup::Pooling::Sum,
+            Self::Mean => warprow_lookup::Pooling::Mean,
         }
     }
 }
 
 impl Missing {
-    pub(super) fn of_store(self) -> warprow_store::Missing {
+    pub(super) fn of_store(self) -> warprow_lookup::Missing {
         match self {
-            Self::Default => warprow_store::Missing::Default,
-            Self::Zero => warprow_store::Missing::Zero,
-            Self::Skip => warprow_store::Missing::Skip,
-            Self::Error => warprow_store::Missing::Error,
+            Self::Default => warprow_lookup::Missing::Default,
+            Self::Zero => warprow_lookup::Missing::Zero,
+            Self::Skip => warprow_lookup::Missing::Skip,
+            Self::Error => warprow_lookup::Missing::Error,
         }
     }
 }
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         return Err(Failure::input("--json", what).remedy("write them to a file, with --out, or look up fewer at once"));
     }
     let options = if args.no_check || args.degraded { options } else { options.with_checked_rows() };
-    let host = store.attach_host(if args.check_keys { options.with_checked_keys() } else { options })?;
+    let host = Host::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
     let feature = Feature::new("lookup", name).pooling(args.pooling.of_store()).missing(args.missing.of_store());
     let feature = if request.weights.is_some() { feature.weighted() } else { feature };
     let feature = match args.padding {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use warprow_formats::TableFile;
-use warprow_store::{
-    Batch, Create, Device, Feature, HostOptions, OpenOptions, Output, PlanOptions, Pooling, Rows, Store,
-};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Pooling, Rows};
+use warprow_store::{Create, Device, OpenOptions, Store};
 
 use crate::rig::Rig;
 
@@ -400,7 +400,7 @@ fn a_real_model_answers_as_its_file_does() {
 
     let device = Device::open(&drive.parse().unwrap(), Create::Never).unwrap();
     let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
-    let host = store.attach_host(HostOptions::default().with_checked_rows()).unwrap();
+    let host = Host::attach(&store, HostOptions::default().with_checked_rows()).unwrap();
     let names: Vec<String> = FIELDS.iter().map(|it| vector(it)).chain(FIELDS.iter().map(|it| first(it))).collect();
     let features: Vec<Feature> = names.iter().map(|name| Feature::new(name, name).pooling(Pooling::Sum)).collect();
     const SAMPLES: usize = 50;

@@ -79,6 +79,7 @@ impl Device {
     /// without checksums.
     ///
     /// ```
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// struct Zeros;
     /// impl RowSource for Zeros {

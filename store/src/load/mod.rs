@@ -18,7 +18,7 @@ use warprow_layout::{
 
 use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::store::{Located, latest_tables};
+use crate::store::{TableVersion, latest_tables};
 use crate::{Store, StoreError};
 use buckets::{Bucket, Buckets};
 use journal::Journal;
@@ -27,6 +27,7 @@ use journal::Journal;
 ///
 /// ```
 /// # use std::ops::ControlFlow;
+/// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
 /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -207,6 +208,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
     /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
@@ -410,13 +412,17 @@ impl Store {
 }
 
 /// The generations all of whose tables that count `spec` replaces, where `current` are those that count.
-fn superseded(current: Vec<Located>, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
+fn superseded(
+    current: Vec<TableVersion>,
+    spec: &GenerationSpec,
+    options: &LoadOptions,
+) -> Result<Vec<u64>, StoreError> {
     if options.beside {
         return Ok(Vec::new());
     }
     let named = |name: &str| spec.tables.iter().any(|table| table.name == name);
     if !options.replace
-        && let Some(table) = current.iter().map(Located::table).find(|table| named(&table.name))
+        && let Some(table) = current.iter().map(TableVersion::table).find(|table| named(&table.name))
     {
         return Err(StoreError::TableExists { table: table.name.clone() });
     }

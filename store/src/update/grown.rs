@@ -16,8 +16,8 @@ use super::{KeyedTables, created_rows, lock};
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::load::{TableLoad, regions};
 use crate::overlay::Snapshot;
-use crate::stage::SparseIds;
-use crate::store::Located;
+use crate::sparse_ids::SparseIds;
+use crate::store::TableVersion;
 use crate::{Store, StoreError};
 
 /// Bytes of rows that are read at once.
@@ -76,7 +76,7 @@ impl Store {
             return Err(VolumeError::Rewriting { generation: found.id }.into());
         }
         for ((index, table), spec) in found.tables.iter().enumerate().zip(&specs) {
-            let located = Located { generation: found.clone(), index };
+            let located = TableVersion { generation: found.clone(), index };
             let updated = self.rows_by_rank(&located, snapshot)?;
             let Some((growing, keyed)) = of(index) else {
                 rebuilt.transaction().copied(index, table)?;
@@ -109,7 +109,7 @@ impl Store {
     /// Copies a table region by region to where the same one of `to` lies, with rows, and their checksums, changed on the way.
     fn copy_table(
         &self,
-        located: &Located,
+        located: &TableVersion,
         to: &Generation,
         updated: &HashMap<u64, Vec<u8>>,
     ) -> Result<(), StoreError> {
@@ -280,7 +280,7 @@ fn of_source(error: StoreError) -> StoreError {
 /// The rows of a table by rank, as they are updated, and then those that were created. Read in their order.
 struct Source<'a> {
     store: &'a Store,
-    located: Located,
+    located: TableVersion,
     /// Of the rows as they are stored.
     crcs: Option<Vec<u32>>,
     updated: HashMap<u64, Vec<u8>>,
@@ -294,7 +294,7 @@ impl Source<'_> {
         let first = ranks.start;
         out.resize((ranks.end - first) as usize * row_bytes, 0);
         let mut damaged = None;
-        self.store.scan_located(&self.located, ranks, &mut |rank, row| {
+        self.store.scan_version(&self.located, ranks, &mut |rank, row| {
             // Its new checksum would say that it is whole.
             let crc = self.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
             if crc.is_some_and(|&crc| crc != row_crc(rank, row)) && !self.updated.contains_key(&rank) {

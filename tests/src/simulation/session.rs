@@ -3,10 +3,11 @@
 use anyhow::{Result, bail, ensure};
 use fastrand::Rng;
 use half::{bf16, f16};
-use warprow_store::{
-    Batch, DType, Feature, HostOptions, LookupError, Missing, Output, Plan, PlanOptions, Pooling, RowError, Rows, Slot,
-    Store,
+use warprow_lookup::Host;
+use warprow_lookup::{
+    Batch, Feature, HostOptions, LookupError, Missing, Output, Plan, PlanOptions, Pooling, RowError, Rows, Slot,
 };
+use warprow_store::{DType, Store};
 
 use crate::simulation::model::{State, Table};
 
@@ -142,7 +143,7 @@ impl Session {
         if checked {
             options = options.with_checked_rows();
         }
-        let host = store.attach_host(options)?;
+        let host = Host::attach(store, options)?;
         let slots = if rng.u32(..4) == 0 { 2 } else { 1 };
         let plan_options = PlanOptions::default().with_max(MAX_BATCH as usize, MAX_IDS).with_out(out).with_slots(slots);
         let plan = host.plan(&planned, plan_options)?;

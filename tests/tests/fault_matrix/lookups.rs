@@ -7,11 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, PlanOptions, RowError, Rows, Slot};
 use warprow_soft_controller::{Cut, Namespace, Ram, SoftController};
-use warprow_store::{
-    Batch, DType, Device, Feature, HostOptions, LoadOptions, LookupError, OpenOptions, Output, PlanOptions, RowError,
-    Rows, Slot, Store, TableLoad, TableSpec,
-};
+use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_tests::{VirtualClock, versions};
 
 use crate::rig::{LATE, PATIENCE};
@@ -59,7 +58,7 @@ impl Rig {
         load.stripe_unit = Some(512);
         store.load("model", &[TableLoad::new(&spec, &rows)], &load, &mut |_| ControlFlow::Continue(()))?;
         let options = HostOptions::default().with_depth(8);
-        let host = store.attach_host(if checked { options.with_checked_rows() } else { options })?;
+        let host = Host::attach(&store, if checked { options.with_checked_rows() } else { options })?;
         let plan = host.plan(&[Feature::new("feature", "table")], PlanOptions::default().with_out(DType::U8))?;
         Ok(Self { slot: plan.slot()?, store, drives, clock })
     }
@@ -114,7 +113,7 @@ impl Rig {
             ensure!(took < Duration::from_millis(10), "it took {took:?}");
             let states = self.store.drive_states();
             ensure!(states.iter().all(|state| state.failure.is_some() == (state.drive == name)), "{states:?}");
-            ensure!(self.store.metrics().drives_failed == 1);
+            ensure!(self.store.drive_states().iter().filter(|state| state.failure.is_some()).count() == 1);
         }
         Ok(())
     }
@@ -169,7 +168,10 @@ fn cell(drives: usize, mishap: Mishap, checked: bool, says: Says, next: Next) ->
             rig.drives[last].power_cut(Cut::KeepAll)?;
             rig.is_given_up().context("while nobody retries it")?;
             ensure!(rig.store.retry_drives()[0].failure.is_none(), "it is not back");
-            ensure!(rig.store.metrics().drives_failed == 0 && rig.store.retry_drives().is_empty());
+            ensure!(
+                rig.store.drive_states().iter().all(|state| state.failure.is_none())
+                    && rig.store.retry_drives().is_empty()
+            );
         }
     }
     for round in 0..2 {

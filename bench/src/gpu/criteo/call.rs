@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
+use warprow_lookup::{Feature, PlanOptions};
 use warprow_soft_controller::Profile;
-use warprow_store::{Feature, GpuOptions, PlanOptions};
 use warprow_workload::{Latencies, Oracle};
 
 use super::Percentiles;
@@ -64,7 +66,7 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
     let mut results = Vec::new();
     for (what, options, ids) in cases {
         note(&format!("{count} calls, {what}"));
-        let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+        let executor = GpuExecutor::attach(&store, stream.gpu().clone(), options)?;
         let plan = executor
             .plan(&[Feature::new("f", "table")], PlanOptions::default().with_max(ids as usize, ids as usize))?;
         let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, seed)?;

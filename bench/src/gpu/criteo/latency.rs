@@ -2,8 +2,11 @@
 
 use anyhow::ensure;
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
-use warprow_store::{Feature, GpuOptions, PlanOptions, Store};
+use warprow_lookup::{Feature, PlanOptions};
+use warprow_store::Store;
 use warprow_workload::{Bar, Content, Latencies, Oracle, Shuffle};
 
 use super::{Percentiles, different};
@@ -120,7 +123,7 @@ fn measure(
     content: Oracle,
     tier: Tier,
 ) -> anyhow::Result<LatencyResult> {
-    let executor = store.attach_gpu(stream.gpu().clone(), tier.options())?;
+    let executor = GpuExecutor::attach(store, stream.gpu().clone(), tier.options())?;
     let options = PlanOptions::default().with_max(setup.ids as usize, setup.ids as usize);
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], setup.ids, setup.ids, setup.seed)?;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use warprow_dma::{Backing, DmaMemory};
 use warprow_gpu_queues::Registered;
-use warprow_store::{Batch, HostOptions, Output, PlanOptions, Report, Rows, Slot, Store};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, HostOptions, Output, PlanOptions, Report, Rows, Slot};
+use warprow_store::Store;
 use warprow_workload::Content;
 
 use super::tables::{DIM, features};
@@ -94,7 +96,7 @@ impl HostSide {
         dram: u64,
         options: PlanOptions,
     ) -> anyhow::Result<Self> {
-        let host = store.attach_host(HostOptions::default().with_dram_bytes(dram))?;
+        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram))?;
         let plan = host.plan(&features(tables, hot), options)?;
         Ok(Self { slot: plan.slot()?, width: plan.width() })
     }

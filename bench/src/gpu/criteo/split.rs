@@ -2,8 +2,9 @@
 
 use anyhow::ensure;
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
 use warprow_layout::DType;
-use warprow_store::{Feature, GpuExecutor, PlanOptions};
+use warprow_lookup::{Feature, PlanOptions};
 use warprow_workload::{Latencies, Oracle, Random, mix_all};
 
 use super::{Percentiles, Tier};
@@ -106,7 +107,7 @@ pub fn split(
     let store = Bed { drives: 4, media: Media::Computed, ..Bed::default() }.store(&tables, None)?;
     let mut results = Vec::new();
     for tier in Tier::ALL {
-        let executor = store.attach_gpu(stream.gpu().clone(), tier.options())?;
+        let executor = GpuExecutor::attach(&store, stream.gpu().clone(), tier.options())?;
         for ids in each.iter().map(|each| each * PARTS) {
             note(&format!("{batches} batches of {ids} ids of one table and of 26, rows in {}", tier.name()));
             for spread in [Spread::Over, Spread::Alone] {

@@ -2,10 +2,12 @@
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::Registered;
 use warprow_layout::DType;
+use warprow_lookup::{Feature, PlanOptions, Pooling, Stage};
 use warprow_soft_controller::Profile;
-use warprow_store::{Feature, GpuOptions, PlanOptions, Pooling, Stage};
 use warprow_workload::{Content, Oracle, median, mix_all};
 
 use super::Shape as Tables;
@@ -168,7 +170,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
             // Of shares that are rounded a row would be left for the drives.
             let dram_bytes = if setup.memory < 1.0 { hot_bytes - hbm_bytes } else { u64::MAX / 2 };
             let options = GpuOptions::default().with_hbm_bytes(hbm_bytes).with_dram_bytes(dram_bytes);
-            let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+            let executor = GpuExecutor::attach(&store, stream.gpu().clone(), options)?;
             let plan = executor.plan(&features(&tables, hot), plan_options.clone())?;
             for &batch in &setup.batches {
                 note(&format!("{} of {hbm} in GPU memory, batches of {batch}", if pooled { "sums" } else { "rows" }));

@@ -7,7 +7,7 @@ use warprow_kernels::abi::{self, KEY_ALIGN, TICKETS, element, outcome, tier};
 use warprow_kernels::dedupe::{self, Needs, slots_log2, sweeps};
 use warprow_kernels::{Ahead, Kernels, Kind, LookupGraph, SMALL_IDS, Shape};
 use warprow_layout::DType;
-use warprow_store::Dedupe;
+use warprow_lookup::Dedupe;
 use warprow_workload::{Content, Oracle};
 
 use super::super::module::{Kernel, Module};

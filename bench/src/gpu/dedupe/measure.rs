@@ -1,8 +1,9 @@
 //! Times of every way.
 
 use anyhow::ensure;
+use warprow_gpu::choose_dedupe;
 use warprow_kernels::SMALL_IDS;
-use warprow_store::Dedupe;
+use warprow_lookup::Dedupe;
 use warprow_workload::{Content, median, mix_all};
 
 use super::field::{Code, Field, on_drives};
@@ -87,7 +88,7 @@ fn batches(
         times.push(WayTimes { way: name(way), us: median(whole), unique_us: median(unique) });
     }
     let keys = rows.next_multiple_of(warprow_kernels::abi::KEY_ALIGN);
-    let chosen = name(Dedupe::choose(ids, keys, ids.min(rows), stream.gpu().memory()?.1));
+    let chosen = name(choose_dedupe(ids, keys, ids.min(rows), stream.gpu().memory()?.1));
     let best = times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |it| (it.way, it.us));
     let its = times.iter().find(|it| it.way == chosen).map_or(f64::NAN, |it| it.us);
     Ok(DedupeResult {

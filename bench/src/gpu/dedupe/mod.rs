@@ -8,7 +8,7 @@ pub use measure::measure;
 
 use anyhow::{bail, ensure};
 use serde::Serialize;
-use warprow_store::Dedupe;
+use warprow_lookup::Dedupe;
 use warprow_workload::PowerLaw;
 
 /// What is measured.
@@ -89,7 +89,6 @@ pub fn name(way: Dedupe) -> &'static str {
         Dedupe::Bitmap => "bitmap",
         Dedupe::Hash => "hash",
         Dedupe::Radix => "radix",
-        _ => "another",
     }
 }
 

@@ -14,8 +14,10 @@ pub use sweep::{Sweep, SweepPoint, sweep};
 pub use torch::{Torch, TorchLine};
 
 use anyhow::{Context, bail, ensure};
+use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
 use warprow_layout::DType;
-use warprow_store::{Feature, GpuExecutor, GpuOptions, GpuPlan, PlanOptions, Pooling, Store};
+use warprow_lookup::{Feature, PlanOptions, Pooling};
+use warprow_store::Store;
 use warprow_workload::{Oracle, PowerLaw};
 
 use super::Stream;
@@ -104,7 +106,7 @@ impl Field {
     fn new(store: &Store, stream: &Stream, setup: &DramSetup, most: u64) -> anyhow::Result<Self> {
         let mut options = GpuOptions::default().with_dram_bytes(u64::MAX / 2).with_gatherers(setup.gatherers);
         options.direct_ids = setup.direct_ids;
-        let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+        let executor = GpuExecutor::attach(store, stream.gpu().clone(), options)?;
         let feature = Feature::new("f", "table").pooling(Pooling::None);
         let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, most as usize))?;
         let found = executor.dram_rows("table").context("no rows in DRAM")?;

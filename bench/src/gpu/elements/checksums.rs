@@ -1,8 +1,11 @@
 //! Rows on drives, compared with their checksums as they arrive, and not.
 
 use anyhow::{Context, ensure};
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::GpuOptions;
 use warprow_layout::{DType, TableSpec};
-use warprow_store::{Feature, GpuOptions, PlanOptions, Store};
+use warprow_lookup::{Feature, PlanOptions};
+use warprow_store::Store;
 use warprow_workload::{Content, Oracle, median, mix_all};
 
 use super::{ChecksumResult, ChecksumSetup};
@@ -56,7 +59,7 @@ fn line(
     let executor = |check_rows: bool| {
         let mut options = GpuOptions::default();
         options.check_rows = check_rows;
-        let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+        let executor = GpuExecutor::attach(store, stream.gpu().clone(), options)?;
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", "table")], options)?;
         let looker = Looker::new(&plan, stream, &request)?;

@@ -1,8 +1,9 @@
 //! Rows of every kind of elements in GPU memory and in DRAM.
 
 use anyhow::{Context, ensure};
+use warprow_gpu::{GpuExecutor, GpuOptions};
 use warprow_layout::{DType, TableSpec};
-use warprow_store::{Feature, GpuExecutor, GpuOptions, PlanOptions, Pooling};
+use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_workload::{Oracle, median, mix_all};
 
 use super::content::Rows;
@@ -48,7 +49,7 @@ fn table(stream: &Stream, setup: &ElementSetup, code: &Code, dtype: DType) -> an
         ("hbm", GpuOptions::default().with_hbm_bytes(u64::MAX / 2), (setup.rows, 0)),
         ("dram", GpuOptions::default().with_dram_bytes(u64::MAX / 2), (0, setup.rows)),
     ] {
-        let executor = store.attach_gpu(stream.gpu().clone(), options)?;
+        let executor = GpuExecutor::attach(&store, stream.gpu().clone(), options)?;
         ensure!(executor.tiers("table") == Some(held), "{tier} does not hold the table");
         for pooled in [false, true] {
             results.push(kind(stream, setup, &executor, &mut decoded, (dtype, rows.row_bytes()), (tier, pooled))?);

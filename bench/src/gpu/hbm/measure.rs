@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use warprow_gpu::{GpuExecutor, GpuOptions};
 use warprow_gpu_queues::DeviceMemory;
-use warprow_store::{Feature, GpuExecutor, GpuOptions, PlanOptions, Pooling};
+use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_workload::{median, mix_all};
 
 use super::{AIM, HbmSetup};
@@ -128,7 +129,8 @@ pub fn measure(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bed = Bed { drives: (cores / 2).clamp(1, 8) as u32, media: Media::Computed, ..Bed::default() };
     let store = bed.store(&[BedTable::new("table", setup.content())], None)?;
-    let executor = store.attach_gpu(stream.gpu().clone(), GpuOptions::default().with_hbm_bytes(u64::MAX / 2))?;
+    let executor =
+        GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default().with_hbm_bytes(u64::MAX / 2))?;
     ensure!(executor.tiers("table") == Some((setup.rows, 0)), "GPU memory does not hold the table");
     let one = |(pooled, alpha): (bool, f64)| {
         let theirs = torch.iter().find(|line| line.pooled == pooled && line.alpha == alpha);

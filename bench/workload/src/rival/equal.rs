@@ -1,4 +1,4 @@
-use warprow_store::stage::{
+use warprow_lookup::stage::{
     Command, Joining, KeyTable, Location, MISSING, NONE, RowRead, dedupe, keys, mask, merge, order, route,
 };
 

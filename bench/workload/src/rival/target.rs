@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warprow_dma::{Backing, DmaMemory, PAGE};
 use warprow_layout::{Generation, Ranks};
-use warprow_store::stage::RouteTable;
+use warprow_lookup::stage::RouteTable;
 
 use super::RivalError;
 

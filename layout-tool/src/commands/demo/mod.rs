@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, Ranks, RowPacking, TableSpec};
+use warprow_lookup::Host;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Report, Slot};
 use warprow_soft_controller::{Fault, Rule, RuleId, SoftController};
 use warprow_spec::NvmOpcode;
-use warprow_store::{
-    Batch, Device, Feature, HostOptions, LoadOptions, LoadReport, OpenOptions, Output, PlanOptions, Report, Slot,
-    Store, TableLoad,
-};
+use warprow_store::{Device, LoadOptions, LoadReport, OpenOptions, Store, TableLoad};
 use warprow_workload::{Content, Mapping, TraceFile};
 
 use super::{Context, Done};
@@ -199,7 +198,7 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     place.filled();
 
     let dram_rows = (rows as f64 * args.dram / 100.0).floor() as u64;
-    let host = store.attach_host(HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;
+    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;
     let options = PlanOptions::default().with_max(workload.batch, workload.batch).with_out(truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     let total = RefCell::default();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use warprow_store::Stage;
+use warprow_lookup::Stage;
 use warprow_workload::{Content, Machine, Mapping};
 
 use super::place::Place;

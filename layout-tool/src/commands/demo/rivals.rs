@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use warprow_gpu::GpuExecutor;
+use warprow_gpu::{CopiedSlot, Gpu, GpuOptions};
 use warprow_layout::{DType, Ranks};
-use warprow_store::{Batch, CopiedSlot, Feature, Gpu, GpuOptions, HostOptions, Output, PlanOptions, Store};
+use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions};
+use warprow_store::Store;
 use warprow_workload::rival::{self, Caching, Equal, PerId, RivalError, Target};
 
 use super::TABLE;
@@ -120,7 +123,8 @@ impl Field {
         let row_bytes = self.store.tables().iter().find(|it| it.name == TABLE).map_or(0, |it| u64::from(it.row_bytes));
         let options = GpuOptions::default().with_dram_bytes(self.hot_rows.saturating_mul(row_bytes));
         let plan = PlanOptions::default().with_max(self.batch, self.batch).with_out(self.dtype);
-        let made = self.store.attach_gpu(gpu, options).and_then(|it| it.plan(&[Feature::new(TABLE, TABLE)], plan));
+        let made =
+            GpuExecutor::attach(&self.store, gpu, options).and_then(|it| it.plan(&[Feature::new(TABLE, TABLE)], plan));
         match made.and_then(|plan| Ok((plan.width(), plan.slot()?.copied()?))) {
             Ok((width, slot)) => Ok(Ok(Box::new(OnGpu { slot, width, mask: vec![0; self.batch] }))),
             Err(error) => Ok(Err(chain(&error))),

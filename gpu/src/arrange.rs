@@ -1,0 +1,353 @@
+//! What of each table goes where: GPU memory, DRAM, drives.
+
+use std::sync::Arc;
+
+use warprow_kernels::abi;
+use warprow_kernels::crc::ROW_CONSTANTS;
+use warprow_keys::KeyIndex;
+use warprow_layout::{Ranks, Table, VolumeError};
+
+use crate::executor::GpuOptions;
+use crate::view::GpuTable;
+use warprow_lookup::executors::{Part, scaled, share};
+use warprow_store::view::{StoreView, TableVersion};
+use warprow_store::{Store, StoreError};
+
+/// Where rows begin: at the lines in which memory is read.
+pub(crate) const LINE: u64 = 128;
+
+/// Bytes that the GPU executor takes for a row of `row_bytes` in GPU memory and in DRAM: whole lines, where that costs at most a third more; else a multiple of 16 B.
+pub fn gpu_row_bytes(row_bytes: u32) -> u32 {
+    let least = row_bytes.next_multiple_of(16);
+    let lines = least.next_multiple_of(LINE as u32);
+    if lines - least <= least / 3 { lines } else { least }
+}
+
+fn stride_of(table: &Table) -> u32 {
+    gpu_row_bytes(table.row_bytes())
+}
+
+/// What lies where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuPlacement {
+    /// Of each table in turn.
+    pub tables: Vec<TablePlacement>,
+    /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys, checksums.
+    pub gpu_bytes: u64,
+    /// Bytes of pinned DRAM.
+    pub dram_bytes: u64,
+}
+
+/// Rows of a table by where they lie; the others lie on drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TablePlacement {
+    /// Its name.
+    pub table: String,
+    /// The first ranks, in GPU memory.
+    pub hbm_rows: u64,
+    /// The next, in DRAM.
+    pub dram_rows: u64,
+}
+
+/// The places of all tables.
+#[derive(Debug)]
+pub(crate) struct Arrangement {
+    pub tables: Vec<GpuTable>,
+    /// In the order of `tables`; of a damaged table nothing.
+    pub orders: Vec<Order>,
+    /// Bytes that they take in GPU memory, and in DRAM.
+    pub bytes: u64,
+    pub dram_bytes: u64,
+}
+
+/// How a table's ids become ranks.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// `None`: the id, or the slot of its key, is the rank.
+    pub ranks: Option<Ranks>,
+    /// `None`: ids are no keys.
+    pub index: Option<KeyIndex>,
+    /// Keys by rank; `None`: not to be compared.
+    pub stored: Option<Vec<u64>>,
+    /// Checksums of rows by rank; `None`: they are not checked.
+    pub crcs: Option<Vec<u32>>,
+}
+
+/// Where the index of a table's keys lies in `constants`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedKeys {
+    /// The kernels' description of it.
+    pub description: u64,
+    pub index: u64,
+    pub stored: Option<u64>,
+}
+
+impl GpuPlacement {
+    /// What [`GpuExecutor::attach`](crate::GpuExecutor::attach) would keep where with these options. It needs no GPU, and reads what is read besides rows.
+    pub fn of(store: &Store, options: &GpuOptions) -> Result<Self, StoreError> {
+        let store = store.view();
+        let arranged = arrange(&store, &store.tables(), options)?;
+        let place = |it: &GpuTable| TablePlacement {
+            table: it.located.table().name.clone(),
+            hbm_rows: it.hbm_rows,
+            dram_rows: it.dram_end - it.hbm_rows,
+        };
+        let tables = arranged.tables.iter().map(place).collect();
+        Ok(Self { tables, gpu_bytes: arranged.bytes, dram_bytes: arranged.dram_bytes })
+    }
+}
+
+fn read_order(
+    store: &StoreView,
+    it: &TableVersion,
+    (check_keys, check_rows): (bool, bool),
+) -> Result<Order, VolumeError> {
+    let index = store.read_key_index(it)?;
+    let compared = check_keys && index.is_some();
+    let stored = if compared { store.read_keys(it)? } else { None };
+    let crcs = if check_rows { store.read_row_crcs(it)? } else { None };
+    Ok(Order { ranks: store.read_ranks(it)?, index, stored, crcs })
+}
+
+/// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
+/// here: what was lost is the table's alone.
+pub(crate) fn arrange(
+    store: &StoreView,
+    located: &[TableVersion],
+    options: &GpuOptions,
+) -> Result<Arrangement, StoreError> {
+    let read = located.iter().map(|it| match read_order(store, it, (options.check_keys, options.check_rows)) {
+        Ok(order) => Ok(Ok(order)),
+        Err(
+            damage @ (VolumeError::RanksDamaged { .. }
+            | VolumeError::RanksInvalid { .. }
+            | VolumeError::KeysDamaged { .. }
+            | VolumeError::KeysInvalid { .. }),
+        ) => {
+            tracing::warn!(%damage, "the GPU executor leaves a table out");
+            Ok(Err(Arc::new(damage)))
+        }
+        Err(error) => Err(StoreError::from(error)),
+    });
+    let read = read.collect::<Result<Vec<_>, _>>()?;
+    let sound: Vec<&Table> =
+        located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it.table()).collect();
+    let mut shares = shares(&sound, options).into_iter();
+    let mut shares = || shares.next().unwrap_or_default();
+
+    let mut all = Arrangement { tables: Vec::new(), orders: Vec::new(), bytes: 0, dram_bytes: 0 };
+    for (located, read) in located.iter().cloned().zip(read) {
+        let (shares, order, damage) = match read {
+            Ok(order) => (shares(), order, None),
+            Err(damage) => ((0, 0), Order::default(), Some(damage)),
+        };
+        all.place(located, shares, order, damage);
+    }
+    Ok(all)
+}
+
+/// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
+fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
+    let all: Vec<Part> = tables.iter().map(|it| Part::of(it, stride_of(it))).collect();
+    let asked: Vec<Option<u64>> =
+        tables.iter().map(|it| options.hbm_rows.get(&it.name).map(|rows| it.rows.min(*rows))).collect();
+    let bytes = |part: &Part, rows: u64| rows.saturating_mul(part.row_bytes);
+    let wanted = all.iter().zip(&asked).map(|(part, asked)| bytes(part, asked.unwrap_or(0)));
+    let wanted = wanted.fold(0, u64::saturating_add);
+    // Of tables that are named no others go there.
+    let others: Vec<Part> = all
+        .iter()
+        .zip(&asked)
+        .map(|(part, asked)| if asked.is_some() { Part { rows: 0, hint: 0, ..*part } } else { *part })
+        .collect();
+    let others = share(&others, options.hbm_bytes.saturating_sub(wanted));
+    let hbm: Vec<u64> = asked
+        .iter()
+        .zip(others)
+        .map(|(asked, others)| asked.map_or(others, |rows| scaled(rows, options.hbm_bytes, wanted)))
+        .collect();
+    let behind: Vec<Part> = all
+        .iter()
+        .zip(&hbm)
+        .map(|(part, hbm)| Part { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
+        .collect();
+    let dram = share(&behind, options.dram_bytes);
+    hbm.into_iter().zip(dram).collect()
+}
+
+impl Arrangement {
+    fn place(
+        &mut self,
+        located: TableVersion,
+        (hbm_rows, dram_rows): (u64, u64),
+        order: Order,
+        damage: Option<Arc<VolumeError>>,
+    ) {
+        let place = |bytes: &mut u64, len: u64| {
+            let begin = bytes.next_multiple_of(LINE);
+            *bytes = begin + len;
+            begin
+        };
+        let bytes = &mut self.bytes;
+        let (stride, dram_end) = (stride_of(located.table()), hbm_rows + dram_rows);
+        let ranks = order.ranks.as_ref().map(|ranks| {
+            let width = ranks.width().bytes();
+            (place(bytes, ranks.len() * u64::from(width)), width)
+        });
+        let keys = order.index.as_ref().map(|index| PlacedKeys {
+            description: place(bytes, size_of::<abi::KeyIndex>() as u64),
+            index: place(bytes, index.as_bytes().len() as u64),
+            stored: order.stored.as_ref().map(|stored| place(bytes, stored.len() as u64 * 8)),
+        });
+        let cold = located.table().rows - dram_end;
+        let crcs = order.crcs.as_ref().filter(|_| cold > 0).map(|_| place(bytes, ROW_CONSTANTS as u64 + cold * 4));
+        let constant = |len: u64| if damage.is_some() { 0 } else { len };
+        self.tables.push(GpuTable {
+            hbm_rows,
+            dram_end,
+            row_stride: stride,
+            hbm: place(bytes, hbm_rows * u64::from(stride)),
+            default_row: place(bytes, constant(stride.into())),
+            ranks,
+            keys,
+            crcs,
+            map: place(bytes, constant(located.generation.placement.map().len() as u64 * 4)),
+            dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
+            damage,
+            located,
+            overlay: 0,
+            unread: None,
+        });
+        self.orders.push(order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use warprow_layout::{DType, Drive, FormatOptions, TableSpec};
+    use warprow_soft_controller::{Namespace, Ram, SoftController};
+
+    use super::*;
+    use crate::GpuError;
+    use warprow_store::{Device, LoadOptions, OpenOptions, TableLoad};
+
+    const ROWS: u64 = 400;
+
+    /// Permuted tables of 400 rows of 64 B on two drives.
+    fn store(names: &[&str]) -> Store {
+        let devices: Vec<Device> = (0..2)
+            .map(|i| {
+                let namespace = Namespace::new(Ram::new(16 << 20).unwrap());
+                let builder = SoftController::builder().name(format!("drive{i}")).serial(format!("drive{i}"));
+                Device::new(builder.namespace(namespace).build().unwrap(), 1)
+            })
+            .collect();
+        let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
+        let counts: Vec<u64> = (0..ROWS).map(|id| id % 7).collect();
+        let (ranks, rows) = (Ranks::by_hotness(&counts), vec![7u8; ROWS as usize * 64]);
+        let specs: Vec<TableSpec> = names
+            .iter()
+            .map(|name| {
+                let mut spec = TableSpec::new(*name, ROWS, 16, DType::F32);
+                spec.permuted = true;
+                spec
+            })
+            .collect();
+        let source = &rows[..];
+        let loads: Vec<_> = specs.iter().map(|spec| TableLoad::new(spec, &source).with_ranks(&ranks)).collect();
+        store.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        store
+    }
+
+    fn damage(store: &Store, table: &str) {
+        let (generation, index) = store.generation(table).unwrap();
+        let first = generation.tables[index].ranks.unwrap().region.first_lba;
+        let (drive, lba) = generation.placement.locate(first).unwrap();
+        let member = store.view().drives()[usize::from(drive)].clone().unwrap();
+        let mut block = vec![0; 512];
+        member.read(lba, &mut block).unwrap();
+        block[17] ^= 4;
+        member.write(lba, &block).unwrap();
+    }
+
+    /// What is checked for updates is what is attached, whatever is switched to, or tried to be updated, meanwhile.
+    #[test]
+    fn the_tables_that_are_checked_for_updates_are_those_that_are_attached() {
+        let store = store(&["a", "b"]);
+        let (spec, rows) = (TableSpec::new("a", ROWS, 16, DType::F32), vec![9u8; ROWS as usize * 64]);
+        let source = &rows[..];
+        let beside = LoadOptions::default().with_beside();
+        let loads = [TableLoad::new(&spec, &source)];
+        let second = store.load("model", &loads, &beside, &mut |_| ControlFlow::Continue(())).unwrap().generation;
+        store.update_generation(second, "a", &[1], &[5; 64]).unwrap();
+        let unfollowing = store.view().refuse_updates();
+        let located = store.view().tables();
+        assert!(!located.iter().any(|it| StoreView::is_updated(&it.generation)));
+        store.switch(second, true).unwrap();
+        let refused = store.update("a", &[1], &[6; 64]);
+        assert!(matches!(refused, Err(StoreError::Unfollowing { .. })), "{refused:?}");
+        let arranged = arrange(&store.view(), &located, &GpuOptions::default()).unwrap();
+        assert_eq!(arranged.tables.len(), 2);
+        assert!(
+            arranged.tables.iter().all(|it| it.located.generation.id != second && it.located.generation.log.is_empty())
+        );
+        drop((arranged, located, unfollowing));
+        store.update("a", &[1], &[6; 64]).unwrap();
+        assert!(
+            store.view().tables().iter().all(|it| it.generation.id == second && StoreView::is_updated(&it.generation))
+        );
+        store.compact(second).unwrap();
+        assert!(!StoreView::is_updated(&store.view().tables()[0].generation));
+    }
+
+    #[test]
+    fn tables_have_the_rows_in_gpu_memory_that_are_asked_for() {
+        let store = store(&["a", "b", "c"]);
+        let rows = |options: &GpuOptions| {
+            let placed = GpuPlacement::of(&store, options).unwrap();
+            // Each table begins at a line.
+            assert!(placed.dram_bytes <= options.dram_bytes + 3 * LINE);
+            placed.tables.iter().map(|it| (it.hbm_rows, it.dram_rows)).collect::<Vec<_>>()
+        };
+        let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(90 * 64);
+        assert_eq!(rows(&options), [(33, 30); 3]);
+        // One that is named; those that are not share the rest.
+        let one = options.clone().with_hbm_rows("b", 60).with_hbm_rows("absent", 1 << 40);
+        assert_eq!(rows(&one)[1].0, 60);
+        assert_eq!((rows(&one)[0].0, rows(&one)[2].0), (20, 20));
+        let none = options.clone().with_hbm_rows("a", 0);
+        assert_eq!(rows(&none).iter().map(|it| it.0).collect::<Vec<_>>(), [0, 50, 50]);
+        // More than there is room for, and than there are.
+        let much = options.with_hbm_rows("a", 300).with_hbm_rows("c", 100);
+        assert_eq!(rows(&much).iter().map(|it| it.0).collect::<Vec<_>>(), [75, 0, 25]);
+        let all = GpuOptions::default().with_hbm_bytes(u64::MAX).with_hbm_rows("a", u64::MAX);
+        assert_eq!(rows(&all), [(ROWS, 0); 3]);
+    }
+
+    #[test]
+    fn a_damaged_permutation_costs_its_own_table_alone() {
+        let store = store(&["a", "bad", "c"]);
+        let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(200 * 64);
+        let sound = arrange(&store.view(), &store.view().tables(), &options).unwrap();
+        assert!(sound.tables.iter().all(|table| table.check(false).is_ok() && table.ranks.is_some()));
+        damage(&store, "bad");
+        let all = arrange(&store.view(), &store.view().tables(), &options).unwrap();
+        assert_eq!(all.orders.iter().map(|order| order.ranks.is_some()).collect::<Vec<_>>(), [true, false, true]);
+        let [a, bad, c] = &all.tables[..] else { panic!("{:?}", all.tables) };
+        assert_eq!((bad.hbm_rows, bad.dram_end, bad.ranks), (0, 0, None));
+        // What it does not get the others do.
+        for table in [a, c] {
+            table.check(false).unwrap();
+            assert_eq!((table.hbm_rows, table.dram_end), (50, 150));
+        }
+        assert!(all.bytes < sound.bytes && all.dram_bytes == 200 * 64);
+        let error = bad.check(false).unwrap_err();
+        assert!(matches!(&error, GpuError::TableDamaged { table, .. } if table == "bad"), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("\"bad\"") && text.contains("damaged") && text.contains("load it again"), "{text}");
+    }
+}

@@ -1,0 +1,203 @@
+//! How the GPU executor finds the different rows among a batch's ids, and which way a plan takes.
+
+use warprow_kernels::SMALL_IDS;
+use warprow_kernels::abi;
+use warprow_kernels::dedupe::{MOST_KEYS, WORD_BITS, slots_log2, sorting_bytes};
+use warprow_lookup::Dedupe;
+
+/// Most keys that have a bitmap: of 1 GiB.
+pub(crate) const MOST_BITMAP_KEYS: u64 = 1 << 33;
+/// No plan's way takes more than this part of the GPU's memory for a slot, if another takes less.
+const SHARE: u64 = 64;
+
+/// What takes batches of up to so many ids of rows outside GPU memory, where plans have up to so many of those.
+struct Crossover {
+    ids: u64,
+    keys: u64,
+    dedupe: Dedupe,
+}
+
+/// The first that holds for a plan's largest batch, of more ids than one block takes: on an H200 at most 1.28 times the best, uniform or skewed, as
+/// `dedupe` of the benchmarks found it (docs/performance.md).
+const CROSSOVERS: [Crossover; 5] = [
+    Crossover { ids: 1 << 15, keys: 1 << 24, dedupe: Dedupe::Radix },
+    Crossover { ids: 1 << 15, keys: 1 << 28, dedupe: Dedupe::Bitmap },
+    Crossover { ids: 1 << 22, keys: MOST_KEYS, dedupe: Dedupe::Radix },
+    Crossover { ids: u64::MAX, keys: 1 << 28, dedupe: Dedupe::Bitmap },
+    Crossover { ids: u64::MAX, keys: MOST_KEYS, dedupe: Dedupe::Radix },
+];
+/// Where there are so many times as many ids as rows, most are repeats: then a hash table has least to do.
+const REPEATS: u64 = 2;
+
+/// What a plan's batches are, at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub ids: u64,
+    /// A multiple of [`abi::KEY_ALIGN`].
+    pub keys: u64,
+    /// Different rows of a batch.
+    pub uniques: u64,
+}
+
+/// What a plan takes whose largest batch has `ids` ids, `uniques` different rows outside GPU memory, of `keys` that there are, on a
+/// GPU with `memory` bytes: by the benchmarks, and by the memory that it takes.
+pub fn choose_dedupe(ids: u64, keys: u64, uniques: u64, memory: u64) -> Dedupe {
+    if ids <= SMALL_IDS { Dedupe::Block } else { Dedupe::of_many(Sizes { ids, keys, uniques }, memory) }
+}
+
+/// What a way to dedupe takes, and whether a plan can go it.
+pub(crate) trait DedupeWay: Copy {
+    /// As [`choose_dedupe`] chooses for launches of many ids, whatever the number of ids is.
+    fn of_many(sizes: Sizes, memory: u64) -> Self;
+
+    /// The way that takes least memory where no launch has many ids: what it is asked for is nothing.
+    const NEVER: Self;
+
+    /// Why it cannot take such batches.
+    fn check(self, sizes: Sizes) -> Result<(), String>;
+
+    /// How the kernels call it.
+    fn code(self) -> u32;
+
+    /// Words that are sorted, at most.
+    fn words(self, sizes: Sizes) -> u64;
+
+    /// Slots of its hash table.
+    fn slots(self, sizes: Sizes) -> u64;
+
+    /// Bytes of a slot that no other slot uses.
+    fn bytes(self, sizes: Sizes) -> u64;
+}
+
+impl DedupeWay for Dedupe {
+    fn of_many(sizes: Sizes, memory: u64) -> Self {
+        let can = |it: &Self| it.check(sizes).is_ok();
+        let least = || {
+            let ways = [Self::Bitmap, Self::Hash, Self::Radix].into_iter().filter(can);
+            ways.min_by_key(|it| it.bytes(sizes)).unwrap_or(Self::Bitmap)
+        };
+        let holds = |it: &&Crossover| sizes.ids <= it.ids && sizes.keys <= it.keys && can(&it.dedupe);
+        let repeats = sizes.ids / REPEATS >= sizes.keys && can(&Self::Hash);
+        let chosen = match repeats {
+            true => Self::Hash,
+            false => CROSSOVERS.iter().find(holds).map_or_else(least, |it| it.dedupe),
+        };
+        if chosen.bytes(sizes) > memory / SHARE { least() } else { chosen }
+    }
+
+    const NEVER: Self = Self::Hash;
+
+    fn check(self, sizes: Sizes) -> Result<(), String> {
+        let Sizes { ids, keys, uniques } = sizes;
+        let most = |what: &str, given: u64, most: u64| match given <= most {
+            true => Ok(()),
+            false => Err(format!("{self:?} takes up to {most} {what}, the plan has {given}")),
+        };
+        match self {
+            Self::Block => most("ids", ids, SMALL_IDS),
+            Self::Bitmap => most("rows outside GPU memory", keys, MOST_BITMAP_KEYS),
+            Self::Hash => most("different rows of a batch", uniques, 1 << (WORD_BITS - 1)),
+            Self::Radix => most("ids", ids, (1 << WORD_BITS) - 1),
+        }
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Self::Block | Self::Bitmap => abi::dedupe::BITMAP,
+            Self::Hash => abi::dedupe::HASH,
+            Self::Radix => abi::dedupe::RADIX,
+        }
+    }
+
+    fn words(self, sizes: Sizes) -> u64 {
+        match self {
+            Self::Block | Self::Bitmap => 0,
+            Self::Hash => sizes.uniques,
+            Self::Radix => sizes.ids,
+        }
+    }
+
+    fn slots(self, sizes: Sizes) -> u64 {
+        if self == Self::Hash { 1 << slots_log2(sizes.uniques) } else { 0 }
+    }
+
+    fn bytes(self, sizes: Sizes) -> u64 {
+        let words = self.words(sizes);
+        match self {
+            Self::Block => 0,
+            Self::Bitmap => sizes.keys / 8 + sizes.keys.div_ceil(32768) * 4 + sizes.keys / 1024 * 4,
+            Self::Hash | Self::Radix => sorting_bytes(words) + 16 * words + 12 * self.slots(sizes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: u64 = 140 << 30;
+
+    fn of(ids: u64, keys: u64) -> Sizes {
+        Sizes { ids, keys, uniques: ids.min(keys) }
+    }
+
+    #[test]
+    fn few_ids_are_one_blocks() {
+        assert_eq!(choose_dedupe(SMALL_IDS, 1 << 30, SMALL_IDS, H200), Dedupe::Block);
+        assert_eq!(choose_dedupe(SMALL_IDS + 1, 1 << 28, SMALL_IDS + 1, H200), Dedupe::Bitmap);
+    }
+
+    #[test]
+    fn a_plan_gets_what_its_rows_allow() {
+        for (ids, keys, wanted) in [
+            (100_000, 1024, Dedupe::Hash),
+            (100_000, 1 << 16, Dedupe::Radix),
+            (30_000, 1 << 24, Dedupe::Radix),
+            (30_000, 1 << 28, Dedupe::Bitmap),
+            (30_000, 1 << 30, Dedupe::Radix),
+            (1 << 21, 1 << 20, Dedupe::Hash),
+            (1 << 21, 1 << 30, Dedupe::Radix),
+            (10_000_000, 1 << 28, Dedupe::Bitmap),
+            (10_000_000, 1 << 30, Dedupe::Radix),
+            (100_000, MOST_KEYS, Dedupe::Radix),
+        ] {
+            assert_eq!(Dedupe::of_many(of(ids, keys), H200), wanted, "{ids} ids, {keys} keys");
+        }
+        // More different rows than words can name slots.
+        assert_eq!(Dedupe::of_many(of(1 << 30, 1 << 29), 1 << 50), Dedupe::Hash);
+        assert_eq!(Dedupe::of_many(of((1 << 30) - 1, MOST_KEYS), 1 << 50), Dedupe::Radix);
+    }
+
+    #[test]
+    fn a_small_gpu_is_not_filled_with_bits() {
+        let sizes = of(65_536, 1 << 32);
+        assert_eq!(Dedupe::Bitmap.bytes(sizes), (1 << 29) + (1 << 19) + (1 << 24));
+        assert_eq!(Dedupe::of_many(sizes, 16 << 30), Dedupe::Radix);
+        // Enough for the bits, not for the table.
+        let many = of(10_000_000, 1 << 28);
+        assert_eq!(Dedupe::of_many(many, 80 << 30), Dedupe::Bitmap);
+        assert_eq!(Dedupe::of_many(of(10_000_000, 4_000_000), 8 << 30), Dedupe::Bitmap);
+        // Where all others take more, the bits are what is left.
+        assert_eq!(Dedupe::of_many(of(1 << 28, 1 << 26), 1 << 20), Dedupe::Bitmap);
+    }
+
+    #[test]
+    fn bytes_by_id_are_what_the_documentation_says() {
+        for ids in [1u64 << 16, (1 << 16) + 1, 1 << 20, 3 << 20] {
+            let sizes = of(ids, 1 << 32);
+            let each = |it: Dedupe| it.bytes(sizes) as f64 / ids as f64;
+            assert!((40.0..65.0).contains(&each(Dedupe::Hash)), "{ids}: {}", each(Dedupe::Hash));
+            assert!((16.0..17.0).contains(&each(Dedupe::Radix)), "{ids}: {}", each(Dedupe::Radix));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_says_why() {
+        let refused = |it: Dedupe, sizes| it.check(sizes).unwrap_err();
+        assert!(refused(Dedupe::Block, of(8193, 1024)).contains("8192 ids"));
+        assert!(refused(Dedupe::Bitmap, of(1, MOST_KEYS)).contains("rows outside"));
+        assert!(refused(Dedupe::Hash, of(1 << 30, MOST_KEYS)).contains("different"));
+        assert!(refused(Dedupe::Radix, of(1 << 30, MOST_KEYS)).contains("1073741823 ids"));
+        assert!([Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix].iter().all(|it| it.check(of(1 << 20, 1 << 30)).is_ok()));
+    }
+}

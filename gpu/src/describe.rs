@@ -1,0 +1,247 @@
+//! A plan as the kernels read it: features, tables, segments. Each state of a plan has a description of its own, which may be
+//! replaced by that of other tables.
+
+use warprow_kernels::abi;
+use warprow_kernels::dedupe::MOST_KEYS;
+use warprow_layout::Table;
+
+use crate::GpuError;
+use crate::dedupe::MOST_BITMAP_KEYS;
+use crate::dedupe::Sizes;
+use crate::executor::{element_of, keys_of, landing_stride};
+use crate::view::{GpuTable, View};
+use warprow_lookup::executors::{Resolved, resolve};
+use warprow_lookup::{Bounds, Feature, Missing, PlanOptions, Pooling};
+
+/// What look-ups of a plan read.
+#[derive(Debug)]
+pub(crate) struct Description {
+    /// Features, tables and segments, one after another; a multiple of 16 bytes.
+    pub bytes: Vec<u8>,
+    pub tables_at: u64,
+    pub segments_at: u64,
+    pub features: u32,
+    /// Segments, empty ones included: two a table.
+    pub segments: u32,
+    pub first: abi::Feature,
+    pub pooled: bool,
+    pub weighted: bool,
+    /// It takes the kernels that can everything.
+    pub rich: bool,
+    pub width: usize,
+    pub keys: Keys,
+    /// Rows that are not in GPU memory, and those on drives.
+    pub keyed_rows: u64,
+    pub cold_rows: u64,
+    /// Bytes of the longest row in memory.
+    pub stride: u32,
+    /// Bytes that a read of a row takes, at most.
+    pub landing: u32,
+    /// LBAs of a row, at least.
+    pub row_lbas: u32,
+    /// What other descriptions in its place have to have: elements, types and bytes of each table's rows.
+    rows: Vec<(u32, u32, u32, u32)>,
+    /// Names of its tables.
+    names: Vec<String>,
+    pub generation: u64,
+}
+
+/// How many keys there are for rows in DRAM and for rows on drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub dram: u64,
+    pub ssd: u64,
+}
+
+impl Keys {
+    pub(crate) fn all(self) -> u64 {
+        self.dram + self.ssd
+    }
+
+    /// For tables that grow: in either tier twice as many as there are rows, as far as that goes.
+    fn grown(self, rows: u64) -> Self {
+        let spare = MOST_BITMAP_KEYS.saturating_sub(self.all()) / 2;
+        let more =
+            |keys: u64| keys + rows.saturating_mul(2).saturating_sub(keys).min(spare) / abi::KEY_ALIGN * abi::KEY_ALIGN;
+        Self { dram: more(self.dram), ssd: more(self.ssd) }
+    }
+}
+
+impl Description {
+    /// Of `features` on the tables of `view`, in the place of `before` if there is one.
+    pub(crate) fn new(
+        view: &View,
+        features: &[Feature],
+        options: &PlanOptions,
+        check_keys: bool,
+        before: Option<&Self>,
+    ) -> Result<Self, GpuError> {
+        let known = view.tables.iter().map(|table| table.located.table());
+        let Resolved { features: planned, tables, pooled, width } = resolve(known, features, options)?;
+        if let Some((feature, _)) = features.iter().zip(&planned).find(|(_, it)| it.missing == Missing::Error) {
+            return Err(GpuError::Unsupported(format!(
+                "feature {:?}: a look-up on the GPU cannot stop at a missing id; choose another `missing` and read the mask",
+                feature.name
+            )));
+        }
+        let tables: Vec<&GpuTable> = tables.iter().filter_map(|table| view.tables.get(table.given)).collect();
+        tables.iter().try_for_each(|table| table.check(check_keys))?;
+        let sum = |rows: fn(&GpuTable) -> u64| tables.iter().map(|table| keys_of(rows(table))).sum::<u64>();
+        let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
+        let keys = match before {
+            Some(before) => before.keys,
+            None if options.growth && view.follows => needed.grown(sum(|it| it.located.table().rows)),
+            None => needed,
+        };
+        if keys.all() > MOST_KEYS {
+            return Err(GpuError::Unsupported(format!(
+                "the plan's tables have {} rows outside GPU memory; the GPU executor takes {MOST_KEYS}: split the plan",
+                keys.all()
+            )));
+        }
+        if needed.dram > keys.dram || needed.ssd > keys.ssd {
+            return Err(GpuError::Unfit(format!(
+                "its slots have room for {} rows in DRAM and {} on drives, the tables have {} and {}: {}",
+                keys.dram,
+                keys.ssd,
+                needed.dram,
+                needed.ssd,
+                if options.growth { "attach and plan anew" } else { "plan with PlanOptions::with_growth" }
+            )));
+        }
+        let mut segments = Vec::with_capacity(tables.len() * 2);
+        let mut firsts = vec![(0, 0); tables.len()];
+        for (tier, mut key) in [(abi::tier::DRAM, 0), (abi::tier::SSD, keys.dram)] {
+            for (index, (it, first)) in (0..).zip(tables.iter().zip(&mut firsts)) {
+                let (first_rank, rows, place) = match tier {
+                    abi::tier::DRAM => (it.hbm_rows, it.dram_rows(), &mut first.0),
+                    _ => (it.dram_end, it.cold_rows(), &mut first.1),
+                };
+                *place = key;
+                if rows > 0 {
+                    segments.push(abi::Segment { first_key: key, first_rank, rows, table: index, tier });
+                    key += keys_of(rows);
+                }
+            }
+        }
+        // Behind every key: there are as many whatever the tables are.
+        segments.resize(tables.len() * 2, abi::Segment { first_key: u64::MAX, ..abi::Segment::default() });
+        let described: Vec<abi::Table> = tables
+            .iter()
+            .zip(firsts)
+            .map(|(table, (dram_key, ssd_key))| table.for_kernels(view, dram_key, ssd_key))
+            .collect();
+        let (mut bytes, mut first) = (Vec::new(), None);
+        for feature in &planned {
+            let (has_padding, padding) = feature.padding.map_or((abi::padding::NONE, 0), padding_of);
+            let feature = abi::Feature {
+                table: described.get(usize::from(feature.table)).copied().unwrap_or_default(),
+                pooling: match feature.pooling {
+                    Pooling::None => abi::pooling::NONE,
+                    Pooling::Sum => abi::pooling::SUM,
+                    Pooling::Mean => abi::pooling::MEAN,
+                },
+                missing: match feature.missing {
+                    Missing::Zero => abi::missing::ZERO,
+                    Missing::Skip => abi::missing::SKIP,
+                    Missing::Default | Missing::Error => abi::missing::DEFAULT,
+                },
+                weighted: feature.weighted.into(),
+                column: feature.column as u32,
+                has_padding,
+                bounds: match feature.bounds {
+                    Bounds::Ignore => abi::bounds::IGNORE,
+                    Bounds::Count => abi::bounds::COUNT,
+                    Bounds::Report => abi::bounds::REPORT,
+                },
+                padding,
+            };
+            first.get_or_insert(feature);
+            bytes.extend_from_slice(feature.as_bytes());
+        }
+        let tables_at = bytes.len() as u64;
+        described.iter().for_each(|table| bytes.extend_from_slice(table.as_bytes()));
+        let segments_at = bytes.len() as u64;
+        segments.iter().for_each(|segment| bytes.extend_from_slice(segment.as_bytes()));
+        let mut landing = 4096;
+        for table in tables.iter().map(|table| table.located.table()) {
+            landing = landing.max(landing_stride(table, view.lba_size).map_err(GpuError::Unsupported)?);
+        }
+        let this = Self {
+            bytes,
+            tables_at,
+            segments_at,
+            features: planned.len() as u32,
+            segments: segments.len() as u32,
+            first: first.unwrap_or_default(),
+            pooled,
+            weighted: planned.iter().any(|feature| feature.weighted),
+            rich: view.updated
+                || tables.iter().map(|it| element_of(it.located.table().dtype)).any(|element| {
+                    // Rows as they are take the same kernels where they are converted.
+                    element > abi::element::U8 || (!pooled && element != element_of(options.out))
+                })
+                || planned.iter().any(|feature| feature.bounds != Bounds::Count),
+            width,
+            keys,
+            keyed_rows: tables.iter().map(|it| it.dram_rows() + it.cold_rows()).sum(),
+            cold_rows: tables.iter().map(|it| it.cold_rows()).sum(),
+            stride: tables.iter().map(|it| it.row_stride).max().unwrap_or(16),
+            landing,
+            row_lbas: tables.iter().map(|it| it.located.table().packing.row_lbas()).min().unwrap_or(1),
+            rows: tables.iter().map(|it| rows_of(it.located.table(), it.row_stride)).collect(),
+            generation: tables.iter().map(|it| it.located.generation.id).max().unwrap_or(0),
+            names: tables.iter().map(|it| it.located.table().name.clone()).collect(),
+        };
+        match before {
+            Some(before) => this.check_in_place_of(before).map(|()| this),
+            None => Ok(this),
+        }
+    }
+
+    /// What batches of up to so many ids are, at most; rows are among all keys where the plan follows updates.
+    pub(crate) fn sizes(&self, ids: u64, follows: bool) -> Sizes {
+        let keys = self.keys.all();
+        Sizes { ids, keys, uniques: if follows { keys } else { self.keyed_rows }.min(ids) }
+    }
+
+    /// The name of table number `index` of those that look-ups read.
+    pub(crate) fn table_name(&self, index: u32) -> &str {
+        self.names.get(index as usize).map_or("", String::as_str)
+    }
+
+    /// Its tables in `view`.
+    pub(crate) fn tables<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a GpuTable> {
+        view.tables.iter().filter(|it| self.names.contains(&it.located.table().name))
+    }
+
+    /// The latest generation among its tables in `view`.
+    pub(crate) fn generation_in(&self, view: &View) -> u64 {
+        self.tables(view).map(|it| it.located.generation.id).max().unwrap_or(0)
+    }
+
+    fn check_in_place_of(&self, before: &Self) -> Result<(), GpuError> {
+        let unfit = |why: &str| Err(GpuError::Unfit(why.to_owned()));
+        if self.rows != before.rows || self.width != before.width {
+            return unfit("rows of a table have another number or type of elements: attach, and plan anew");
+        }
+        if self.landing > before.landing {
+            return unfit("rows lie on drives in another way, so that reads of them are longer: attach, and plan anew");
+        }
+        Ok(())
+    }
+}
+
+fn rows_of(table: &Table, stride: u32) -> (u32, u32, u32, u32) {
+    (table.dim, element_of(table.dtype), table.row_bytes(), stride)
+}
+
+/// A padding id as the kernels compare it: which types of ids can be it, and its bits.
+fn padding_of(id: i128) -> (u32, u64) {
+    match (i64::try_from(id), u64::try_from(id)) {
+        (Ok(id), Ok(_)) => (abi::padding::ANY, id as u64),
+        (Ok(id), Err(_)) => (abi::padding::SIGNED, id as u64),
+        (Err(_), Ok(id)) => (abi::padding::U64, id),
+        (Err(_), Err(_)) => (abi::padding::NONE, 0),
+    }
+}

@@ -1,0 +1,84 @@
+use std::sync::Arc;
+
+use warprow_driver::DriverError;
+use warprow_layout::VolumeError;
+
+use warprow_store::StoreError;
+
+/// What can go wrong with the GPU executor.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// The GPU, its memory or its driver.
+    #[error(transparent)]
+    Gpu(#[from] warprow_gpu_queues::GpuError),
+    /// The kernels.
+    #[error(transparent)]
+    Kernels(#[from] warprow_kernels::KernelError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A drive's controller.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A plan or an option that the GPU executor cannot serve.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A table of the plan was found damaged when the executor was attached: which row is whose is lost.
+    #[error(
+        "{source}: load it again, and attach again (no look-up can find the rows of {table:?}; other tables are as they were)"
+    )]
+    TableDamaged {
+        /// The table.
+        table: String,
+        /// What is wrong with it.
+        source: Arc<VolumeError>,
+    },
+    /// A plan has no room for the tables that it is to go over to; nothing was changed.
+    #[error("look-ups cannot go over to these tables: {0}")]
+    Unfit(String),
+    /// The batch or the output does not fit; nothing was launched.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// Which part of it.
+        what: &'static str,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The slot runs another launch, or all its tickets are taken.
+    #[error("the slot is busy: {0}")]
+    QueueBusy(&'static str),
+    /// An earlier launch was cut off half-way by an error of CUDA's.
+    #[error("the slot cannot be used any more since a launch failed half-way: drop it and take another")]
+    Broken,
+    /// More ids or bags than planned, or offsets that do not ascend: found on the GPU.
+    #[error("the batch was wrong: {0}; {1}")]
+    Flawed(&'static str, &'static str),
+    /// Rows could not be read. Everything else in the output is valid; the mask tells which.
+    #[error(
+        "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
+        .first.as_ref().map_or_else(|| "their queues were closed for a reset, or have been started anew since".to_owned(), ToString::to_string)
+    )]
+    RowsFailed {
+        /// Ids concerned.
+        failed: u64,
+        /// The first cause, by queue.
+        first: Option<QueueFault>,
+        /// What the look-up did all the same.
+        report: Box<crate::GpuReport>,
+    },
+}
+
+/// What went wrong on a queue.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{drive}: {what} (queue {queue}, CID {:#06x}, LBA {})", .command.0, .command.1)]
+pub struct QueueFault {
+    /// The drive.
+    pub drive: String,
+    /// NVMe queue identifier.
+    pub queue: u16,
+    /// Identifier and first LBA of a command that was not answered, or failed by its status.
+    pub command: (u16, u64),
+    /// What happened.
+    pub what: String,
+}

@@ -1,0 +1,308 @@
+//! The calls into CUDA: the only part of the store that is not safe code.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
+use warprow_gpu_queues::{Gpu, ends_context};
+use warprow_kernels::abi::{Adoption, Lookup, Update};
+use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
+
+use crate::GpuError;
+use crate::batch::{GpuBatch, GpuOutput, Len};
+use crate::plan::Prepared;
+
+/// Graphs of that kind, one for each of `count` tickets.
+pub(crate) fn graphs(
+    gpu: &Arc<Gpu>,
+    kernels: &Kernels,
+    (kind, like): (Kind, &Lookup),
+    shape: &Shape,
+    count: usize,
+) -> Result<Vec<LookupGraph>, GpuError> {
+    let _current = gpu.enter()?;
+    // SAFETY: the context is current; the executor holds the kernels, and its slots hold the executor.
+    (0..count).map(|_| Ok(unsafe { LookupGraph::new(gpu, kernels, kind, like, shape) }?)).collect()
+}
+
+/// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
+///
+/// # Safety
+/// As [`Kernels::launch`].
+pub(crate) unsafe fn launch(
+    kernels: &Kernels,
+    graph: Option<&mut LookupGraph>,
+    stream: CUstream,
+    (kind, lookup, shape): (Kind, &Lookup, &Shape),
+) -> Result<(), KernelError> {
+    match graph {
+        // SAFETY: the caller's promise.
+        Some(graph) => unsafe { graph.launch(stream, kernels, lookup, shape) },
+        // SAFETY: the caller's promise.
+        None => unsafe { kernels.launch(stream, kind, lookup, shape) },
+    }
+}
+
+/// A stream that waits for no other.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    gpu: Arc<Gpu>,
+    stream: CUstream,
+}
+
+// SAFETY: CUDA's handle of a stream may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let (mut stream, flags) = (std::ptr::null_mut(), sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING);
+        // SAFETY: a context is current; it stores a handle.
+        cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) })?;
+        Ok(Self { gpu: gpu.clone(), stream })
+    }
+
+    /// Fails if the context is lost.
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the stream is this one's.
+        match unsafe { sys::cuStreamQuery(self.stream) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            code => cuda("the stream on which tables are replaced", code),
+        }
+    }
+
+    /// Launches the replacement of descriptions.
+    ///
+    /// # Safety
+    /// As [`Kernels::adopt`], but for the context, which is the stream's.
+    pub(crate) unsafe fn adopt(&self, kernels: &Kernels, adoption: &Adoption, states: u32) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
+    }
+
+    /// Launches an update of rows.
+    ///
+    /// # Safety
+    /// As [`Kernels::update`], but for the context, which is the stream's.
+    pub(crate) unsafe fn update(&self, kernels: &Kernels, update: &Update) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.update(self.stream, update) }?)
+    }
+}
+
+/// A slot's own stream, on which rows are fetched ahead, and how others follow it and it follows others.
+#[derive(Debug)]
+pub(crate) struct Side {
+    // Goes last but for the context.
+    given: Event,
+    fetched: Event,
+    used: Event,
+    stream: Stream,
+}
+
+impl Side {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let event = || Event::new(gpu);
+        Ok(Self { given: event()?, fetched: event()?, used: event()?, stream: Stream::new(gpu)? })
+    }
+
+    pub(crate) fn stream(&self) -> CUstream {
+        self.stream.stream
+    }
+
+    /// What comes on it next waits for what `stream` has been given, and for the last look-up of what was fetched.
+    pub(crate) fn follow(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.given.record(stream)?;
+        self.given.hold(self.stream())?;
+        self.used.hold(self.stream())
+    }
+
+    /// It has been given all that fetches.
+    pub(crate) fn end(&self) -> Result<(), GpuError> {
+        self.fetched.record(self.stream())
+    }
+
+    /// What comes on `stream` next waits for what was fetched, or forgotten.
+    pub(crate) fn join(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.fetched.hold(stream)
+    }
+
+    /// `stream` has been given all that uses what was fetched.
+    pub(crate) fn used(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.used.record(stream)
+    }
+
+    /// Whether all that fetches has ended.
+    pub(crate) fn is_fetched(&self) -> Result<bool, GpuError> {
+        // SAFETY: the event is one; a context is current.
+        match unsafe { sys::cuEventQuery(self.fetched.event) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => cuda("rows that are fetched ahead", code).map(|()| true),
+        }
+    }
+}
+
+/// A place in a stream.
+#[derive(Debug)]
+struct Event {
+    gpu: Arc<Gpu>,
+    event: CUevent,
+}
+
+// SAFETY: CUDA's handle of an event may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let (mut event, flags) = (std::ptr::null_mut(), sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING);
+        // SAFETY: a context is current; it stores a handle.
+        cuda("an event", unsafe { sys::cuEventCreate(&mut event, flags as u32) })?;
+        Ok(Self { gpu: gpu.clone(), event })
+    }
+
+    fn record(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: both are of this context, which is current: the stream was checked, or is the slot's.
+        cuda("an event", unsafe { sys::cuEventRecord(self.event, stream) })
+    }
+
+    fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: as above. Of an event that was never recorded it waits for nothing.
+        cuda("the wait for an event", unsafe { sys::cuStreamWaitEvent(stream, self.event, 0) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
+        // SAFETY: made once, destroyed once; who waits for it goes on waiting.
+        unsafe { sys::cuEventDestroy_v2(self.event) };
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Ok(_current) = self.gpu.enter() else { return };
+        // SAFETY: made once, destroyed once; what runs on it ends all the same.
+        unsafe { sys::cuStreamDestroy_v2(self.stream) };
+    }
+}
+
+fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code if ends_context(code) => Err(warprow_gpu_queues::GpuError::ContextLost { what, code }.into()),
+        code => Err(KernelError::Cuda { what, code }.into()),
+    }
+}
+
+/// Whether the stream is one of this GPU's context, and whether it is being captured.
+pub(crate) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError> {
+    if !stream.is_null() {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: CUDA tells a stream from what is none, as far as it can; it stores a handle.
+        cuda("the stream", unsafe { sys::cuStreamGetCtx(stream, &mut context) })?;
+        if context != gpu.context() {
+            let why = "it belongs to another context than the executor: use one of its".to_owned();
+            return Err(GpuError::Invalid { what: "the stream", why });
+        }
+    }
+    let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is one; it stores a status.
+    cuda("the stream's capture", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
+    if status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_INVALIDATED {
+        let why = "its capture has become invalid: end it, and begin another".to_owned();
+        return Err(GpuError::Invalid { what: "the stream", why });
+    }
+    Ok(status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_ACTIVE)
+}
+
+/// Whether every address is one that the GPU reaches, aligned, and with room for what lies there.
+pub(crate) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
+    check_batch_addresses(plan, batch, ids)?;
+    check_output_addresses(plan, batch, out, ids)
+}
+
+/// The same of the batch alone.
+pub(crate) fn check_batch_addresses(plan: &Prepared, batch: &GpuBatch, ids: u64) -> Result<(), GpuError> {
+    let features = u64::from(plan.description.features);
+    // Graphs and streams may look up less than the most: what they will find cannot be known here.
+    let is_known = matches!(batch.len, Len::Host(_));
+    let least = |bytes: u64| if is_known { bytes } else { 0 };
+    let none = is_known && ids == 0;
+    check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size(), none)?;
+    if let Some(offsets) = batch.offsets {
+        let size = batch.offset_type.size();
+        check_address("the offsets", offsets, least((features * u64::from(batch.batch) + 1) * size), size, false)?;
+    }
+    if let Some(weights) = batch.weights {
+        check_address("the weights", weights, least(ids * 4), 4, none)?;
+    }
+    if let Len::Device(counts) = batch.len {
+        check_address("the counts", counts, 16, 8, false)?;
+    }
+    Ok(())
+}
+
+/// The same of the output alone, for that batch.
+pub(crate) fn check_output_addresses(
+    plan: &Prepared,
+    batch: &GpuBatch,
+    out: &GpuOutput,
+    ids: u64,
+) -> Result<(), GpuError> {
+    let element = u64::from(plan.options.out.size());
+    let rows = if plan.description.pooled { u64::from(batch.batch) } else { ids };
+    let rows = match rows.checked_sub(1) {
+        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.description.width as u64),
+        None => 0,
+    };
+    let is_known = matches!(batch.len, Len::Host(_));
+    let least = |bytes: u64| if is_known { bytes } else { 0 };
+    if let Some(mask) = out.mask {
+        check_address("the mask", mask, least(ids), 1, is_known && ids == 0)?;
+    }
+    check_address("the output", out.rows, least(rows.saturating_mul(element)), element.max(1), is_known && rows == 0)
+}
+
+/// `nothing`: nothing lies there, so that there need be no address.
+fn check_address(
+    what: &'static str,
+    address: CUdeviceptr,
+    bytes: u64,
+    align: u64,
+    nothing: bool,
+) -> Result<(), GpuError> {
+    let invalid = |why: String| Err(GpuError::Invalid { what, why });
+    if address == 0 {
+        return if nothing { Ok(()) } else { invalid("it is the null address".to_owned()) };
+    }
+    if !address.is_multiple_of(align) {
+        return invalid(format!("{address:#x} is not a multiple of {align}"));
+    }
+    let (mut begin, mut len): (CUdeviceptr, usize) = (0, 0);
+    let mut attributes = [
+        CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    ];
+    let mut values = [std::ptr::from_mut(&mut begin).cast(), std::ptr::from_mut(&mut len).cast()];
+    // SAFETY: two attributes with a place of the right size for each; CUDA answers zeros for addresses that are not its.
+    let asked = unsafe {
+        sys::cuPointerGetAttributes(attributes.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), address)
+    };
+    cuda(what, asked)?;
+    if begin == 0 || len == 0 {
+        return invalid(format!("{address:#x} is no memory of CUDA's: allocate it with CUDA, or register it"));
+    }
+    match (begin + len as u64).checked_sub(address) {
+        Some(room) if room >= bytes => Ok(()),
+        room => invalid(format!("{} bytes are there, {bytes} are needed", room.unwrap_or(0))),
+    }
+}

@@ -1,0 +1,37 @@
+//! Look-ups of a store's rows on a GPU: CUDA kernels on the caller's stream read the hottest rows from GPU memory and DRAM, and the
+//! others from drives, to which they write NVMe commands themselves. Features, batches' meaning and options are those of
+//! `warprow-lookup`; [`GpuExecutor::attach`] is the way in.
+//!
+//! CUDA is looked for when [`Gpu::open`] is called: everything builds, and starts, on a machine that has none. `docs/gpu.md` has the
+//! protocol.
+
+mod arrange;
+mod batch;
+mod copied;
+mod dedupe;
+mod describe;
+mod error;
+mod executor;
+mod follow;
+mod herald;
+mod launch;
+mod merging;
+mod overlay;
+mod plan;
+mod prefetch;
+mod slot;
+mod ticket;
+mod view;
+
+pub use arrange::{GpuPlacement, TablePlacement, gpu_row_bytes};
+pub use batch::{GpuBatch, GpuOutput, IdType, Len};
+pub use copied::CopiedSlot;
+pub use dedupe::choose_dedupe;
+pub use error::{GpuError, QueueFault};
+pub use executor::{DramRows, GpuExecutor, GpuOptions};
+pub use follow::GpuUpcoming;
+pub use plan::GpuPlan;
+pub use prefetch::Prefetched;
+pub use slot::GpuSlot;
+pub use ticket::{GpuReport, Ticket};
+pub use warprow_gpu_queues::{Gpu, Ladder, Rung};

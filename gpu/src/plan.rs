@@ -1,0 +1,277 @@
+//! Prepared look-ups on the GPU.
+
+use std::sync::{Arc, Mutex};
+
+use warprow_gpu_queues::{DeviceMemory, Gpu};
+use warprow_kernels::abi::TICKETS;
+use warprow_kernels::dedupe::Needs;
+use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
+
+use crate::GpuError;
+use crate::arrange::LINE;
+use crate::dedupe::{DedupeWay, Sizes};
+use crate::describe::Description;
+use crate::executor::Attached;
+use crate::slot::{GpuSlot, State};
+use crate::view::{GpuTable, View};
+use warprow_lookup::Dedupe;
+use warprow_lookup::{Feature, PlanOptions};
+use warprow_store::view::lock;
+
+/// Look-ups of a list of features on the GPU, prepared. Clones share its slots.
+#[derive(Debug, Clone)]
+pub struct GpuPlan {
+    pub(crate) inner: Arc<Prepared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    // Dropped first: graphs go before the kernels that they are made of.
+    idle: Mutex<Vec<State>>,
+    pub attached: Arc<Attached>,
+    pub source: Vec<Feature>,
+    pub options: PlanOptions,
+    /// As the plan was made: what it has room for, and what no other description in its place changes.
+    pub description: Description,
+    /// The tables that look-ups read at present, for as long as they may; more than one while they are replaced.
+    views: Mutex<Vec<Arc<View>>>,
+    /// Of each slot its state and one for each ticket, each with a description behind.
+    pub states: DeviceMemory,
+    /// Rows on drives, now or some day: slots have queues.
+    pub is_cold: bool,
+    /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
+    direct_ids: u64,
+    /// How launches of many ids find different rows: not by one block.
+    pub many: Dedupe,
+    /// Of few ids, and of many.
+    sharing: [Sharing; 2],
+    /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row, not rows, and what
+    /// reads over the bus cost is rows.
+    pub lines_of_row: u32,
+}
+
+/// How lanes share a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing {
+    /// log₂ of the lanes that share a row, or a part of it.
+    pub lanes: u32,
+    /// As many, or only as many as the widest row needs.
+    pub row_lanes: u32,
+    /// Parts of the widest row.
+    pub parts_of_row: u32,
+    /// Lanes are aligned to lines of 128 B: where most rows in DRAM straddle those.
+    pub by_lines: bool,
+}
+
+impl Sharing {
+    /// `widest`: bytes of the longest row; `whole`: all rows are of whole 16 B.
+    fn new(widest: u32, whole: bool, by_lines: bool) -> Self {
+        let quads = widest / 16 + if by_lines { LINE as u32 / 16 - 1 } else { 0 };
+        let lanes = quads.next_power_of_two().trailing_zeros().min(5);
+        let row_lanes = if whole { quads.clamp(1, 1 << lanes) } else { 1 << lanes };
+        Self { lanes, row_lanes, parts_of_row: quads.div_ceil(1 << lanes).max(1), by_lines }
+    }
+}
+
+/// From so many ids on, reading by lines gains more than the idle lanes cost.
+const MANY: u64 = 4096;
+
+/// Bytes that a state takes, so that its description begins at a line.
+const STATE: u64 = (size_of::<abi::SlotState>() as u64).next_multiple_of(LINE);
+
+impl GpuPlan {
+    pub(crate) fn new(attached: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, GpuError> {
+        // Who replaces tables meanwhile finds this plan, or this the tables.
+        let mut plans = lock(&attached.plans);
+        let view = attached.view();
+        let description = Description::new(&view, features, &options, attached.options.check_keys, None)?;
+        let tables = || description.tables(&view);
+        let straddles = |it: &GpuTable| it.dram_rows() > 0 && mostly_straddle(it.row_stride.into());
+        let by_lines = tables().any(straddles);
+        let row_bytes = |it: &GpuTable| it.located.table().row_bytes();
+        // Rich kernels have groups of lanes within a warp.
+        let whole = !description.rich && tables().all(|it| row_bytes(it).is_multiple_of(16));
+        let longest = tables().map(|it| row_bytes(it).next_multiple_of(16)).max().unwrap_or(16);
+        let in_dram = tables().any(|it| it.dram_rows() > 0);
+        let lines_of_row = if in_dram { 1 } else { longest.div_ceil(LINE as u32).max(1) };
+        let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
+        let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);
+        let count = u64::from(options.slots) * (1 + TICKETS as u64);
+        let states = DeviceMemory::new(&attached.gpu, stride * count)?;
+        let mut state = abi::SlotState { generation: description.generation, ..Default::default() }.as_bytes().to_vec();
+        state.resize(STATE as usize, 0);
+        state.extend_from_slice(&description.bytes);
+        (0..count).try_for_each(|number| states.write(number * stride, &state))?;
+        let dram = view.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
+        let most = attached.options.direct_ids.unwrap_or(match dram >> 30 {
+            0..=2 => 1 << 19,
+            3..=8 => 1 << 18,
+            _ => 1 << 17,
+        });
+        let sizes = description.sizes(options.max_ids as u64, attached.options.following);
+        let many = many(&attached.gpu, &options, sizes, description.keys.dram > 0)?;
+        let mut prepared = Prepared {
+            many,
+            is_cold: description.cold_rows > 0 || view.follows && options.growth,
+            direct_ids: match options.dedupe {
+                _ if description.keyed_rows == 0 && !view.follows => u64::MAX,
+                None => most.max(SMALL_IDS),
+                Some(_) => 0,
+            },
+            source: features.to_vec(),
+            views: Mutex::new(vec![view]),
+            states,
+            sharing,
+            lines_of_row,
+            description,
+            options,
+            idle: Mutex::default(),
+            attached: attached.clone(),
+        };
+        let slots = (0..prepared.options.slots).map(|number| State::new(&prepared, number));
+        prepared.idle = Mutex::new(slots.collect::<Result<_, _>>()?);
+        let inner = Arc::new(prepared);
+        plans.retain(|plan| plan.strong_count() > 0);
+        plans.push(Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Takes a slot, until it is dropped. [`GpuError::QueueBusy`] if all are taken.
+    pub fn slot(&self) -> Result<GpuSlot, GpuError> {
+        match lock(&self.inner.idle).pop() {
+            Some(state) => Ok(GpuSlot::new(self.inner.clone(), state)),
+            None => Err(GpuError::QueueBusy("all slots of the plan are taken")),
+        }
+    }
+
+    /// Elements of an output row: all features side by side if they are pooled, else the widest.
+    pub fn width(&self) -> usize {
+        self.inner.description.width
+    }
+
+    /// How its largest batches' different rows are found, where that is done at all; of up to 8,192 ids it is by one block, unless the plan was asked for
+    /// another way.
+    pub fn dedupe(&self) -> Dedupe {
+        if self.inner.by_one_block(self.inner.options.max_ids as u64) { Dedupe::Block } else { self.inner.many }
+    }
+
+    /// The latest generation among those that it reads; of each look-up, [`GpuReport::generation`](crate::GpuReport::generation).
+    pub fn generation(&self) -> u64 {
+        let views = lock(&self.inner.views);
+        views.last().map_or(0, |view| self.inner.description.generation_in(view))
+    }
+}
+
+/// How launches of many ids find different rows; those of plans that have none, the one that takes least memory.
+fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<Dedupe, GpuError> {
+    if let Some(asked) = options.dedupe {
+        asked.check(sizes).map_err(GpuError::Unsupported)?;
+        return Ok(if asked == Dedupe::Block { Dedupe::NEVER } else { asked });
+    }
+    match sizes.ids > SMALL_IDS || options.prefetch && dram {
+        true => Ok(Dedupe::of_many(sizes, gpu.memory()?.1)),
+        false => Ok(Dedupe::NEVER),
+    }
+}
+
+impl Prepared {
+    /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without deduplication.
+    /// Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay when there are enough ids,
+    /// the sooner the larger the memory, and sooner for uniform ids than for skewed ones; this is where they pay for both
+    /// (docs/performance.md).
+    pub(crate) fn kind(&self, ids: u64) -> Kind {
+        if !self.is_cold && ids <= self.direct_ids {
+            Kind::Direct
+        } else if self.by_one_block(ids) {
+            Kind::Small
+        } else {
+            Kind::Large
+        }
+    }
+
+    fn by_one_block(&self, ids: u64) -> bool {
+        self.options.dedupe.map_or(ids <= SMALL_IDS, |it| it == Dedupe::Block)
+    }
+
+    /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
+    pub(crate) fn ahead(&self, ids: u64) -> Ahead {
+        let staged = self.description.keys.dram > 0 && self.options.dedupe.is_none();
+        if staged || !self.by_one_block(ids) { Ahead::Large } else { Ahead::Small }
+    }
+
+    pub(crate) fn sharing(&self, ids: u64) -> Sharing {
+        self.sharing[usize::from(ids >= MANY)]
+    }
+
+    /// What a slot's launches need memory for.
+    pub(crate) fn needs(&self) -> Needs {
+        let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.following);
+        Needs {
+            ids: sizes.ids,
+            uniques: sizes.uniques,
+            bits: if self.many == Dedupe::Bitmap { sizes.keys } else { 0 },
+            words: self.many.words(sizes),
+            slots: self.many.slots(sizes),
+            parts: Shape::parts(self.attached.gpu.sms()),
+            stride: self.description.stride.into(),
+        }
+    }
+
+    /// The shape of a launch of so many ids and rows or bags.
+    pub(crate) fn shape(&self, max_ids: u64, max_rows: u64) -> Shape {
+        Shape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
+    }
+
+    /// Bytes from a state to the next, and from a state to its description.
+    pub(crate) fn strides(&self) -> (u64, u64) {
+        (STATE + (self.description.bytes.len() as u64).next_multiple_of(LINE), STATE)
+    }
+
+    /// The state of slot `slot`, or of that slot's launches with ticket `ticket` that need no slot.
+    pub(crate) fn state(&self, slot: u32, ticket: Option<usize>) -> u64 {
+        let number = u64::from(slot) * (1 + TICKETS as u64) + ticket.map_or(0, |ticket| 1 + ticket as u64);
+        self.states.address() + number * self.strides().0
+    }
+
+    pub(crate) fn state_count(&self) -> u32 {
+        self.options.slots * (1 + TICKETS as u32)
+    }
+
+    /// Launches may read `view` from now on.
+    pub(crate) fn may_read(&self, view: &Arc<View>) {
+        let mut views = lock(&self.views);
+        if !views.iter().any(|it| Arc::ptr_eq(it, view)) {
+            views.push(view.clone());
+        }
+    }
+
+    /// No launch reads anything but `view` any more.
+    pub(crate) fn reads_only(&self, view: &Arc<View>) {
+        lock(&self.views).retain(|it| Arc::ptr_eq(it, view));
+    }
+
+    pub(crate) fn give_back(&self, state: State) {
+        lock(&self.idle).push(state);
+    }
+}
+
+/// Whether more than half of all rows that follow each other so many bytes apart (a multiple of 16) begin in one line and end
+/// in another, without being made of whole lines.
+fn mostly_straddle(stride: u64) -> bool {
+    let step = 1 << stride.trailing_zeros().min(LINE.trailing_zeros());
+    step < LINE && (stride > LINE || 2 * (stride - step) > LINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_straddle_lines_as_counting_says() {
+        for stride in (16..2000).step_by(16) {
+            let straddling = (0..LINE).filter(|row| row * stride / LINE != (row * stride + stride - 1) / LINE).count();
+            let wanted = !stride.is_multiple_of(LINE) && 2 * straddling as u64 > LINE;
+            assert_eq!(mostly_straddle(stride), wanted, "{stride}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Look-ups whose rows are fetched ahead, on a stream of the slot's.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::sys::CUstream;
+use warprow_kernels::abi::{self, TICKETS};
+use warprow_kernels::{Ahead, Kind};
+
+use crate::GpuError;
+use crate::batch::{GpuBatch, GpuOutput};
+use crate::launch;
+use crate::slot::{GpuSlot, HOLDS, Inner, Resting, State, check_batch, check_output, describe};
+use crate::ticket::Ticket;
+use warprow_store::view::lock;
+
+/// A batch whose rows are fetched ahead of its look-up, for [`GpuSlot::lookup_prefetched`]. Its slot does nothing else meanwhile. Dropped, it
+/// is forgotten: reads that are under way end first, on the GPU, for which nobody waits but the slot's next launch.
+#[derive(Debug)]
+#[must_use = "rows are fetched for a look-up, and a slot holds them until then"]
+pub struct Prefetched {
+    slot: Arc<Inner>,
+    index: usize,
+    /// The sequence number that ends the look-up.
+    ends: u64,
+    lookup: abi::Lookup,
+    batch: GpuBatch,
+    /// The most ids that it may find.
+    ids: u64,
+    ahead: Ahead,
+    /// Its look-up was launched.
+    taken: bool,
+}
+
+impl GpuSlot {
+    /// Begins to fetch rows that are not in GPU memory, for [`lookup_prefetched`](Self::lookup_prefetched): from drives, and from DRAM where
+    /// the plan has rows there. That happens on a stream of the slot's own, behind all that `stream` has been given so far and behind the
+    /// latest look-up of what this slot fetched ahead; `stream` goes on. It launches 3 kernels if the plan has no rows in DRAM and the batch
+    /// at most 8,192 ids, else 6, and waits for nothing but, as [`lookup`](Self::lookup) does, a drive whose queue has to be started anew.
+    /// As many batches can be fetched ahead as a plan has slots. The plan is made with
+    /// [`PlanOptions::with_prefetch`](warprow_lookup::PlanOptions::with_prefetch).
+    ///
+    /// The batch is looked up as the tables are when it begins: other tables are adopted, and rows updated, for what begins
+    /// later. [`GpuExecutor::adopt`](crate::GpuExecutor::adopt) waits for the look-up, as for any that is under way.
+    ///
+    /// # Safety
+    /// The ids, and counts in device memory, stay valid and as they are until the rows are there
+    /// ([`Prefetched::is_fetched`], [`Prefetched::hold`]); offsets and weights until the look-up has ended, or the rows are there if it is
+    /// forgotten.
+    ///
+    /// # Errors
+    /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room, and for a stream that is being
+    /// captured; [`GpuError::QueueBusy`] if the slot holds a batch. What happens on the GPU is an error of the look-up's ticket.
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<Prefetched, GpuError> {
+        let plan = &*self.inner.plan;
+        let invalid = |what, why: &str| Err(GpuError::Invalid { what, why: why.to_owned() });
+        if !plan.options.prefetch {
+            return invalid("the plan", "it has no room for prefetched batches: plan with PlanOptions::with_prefetch");
+        }
+        if self.inner.broken.load(Ordering::Relaxed) {
+            return Err(GpuError::Broken);
+        }
+        let ids = check_batch(plan, batch)?;
+        let gpu = &plan.attached.gpu;
+        let _current = gpu.enter()?;
+        if launch::check_stream(gpu, stream)? {
+            return invalid("the stream", "it is being captured, and a prefetch cannot be: capture look-ups");
+        }
+        launch::check_batch_addresses(plan, batch, ids)?;
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        if state.resting == Resting::Yes {
+            return Err(HOLDS);
+        }
+        state.recover_idle(plan)?;
+        let index = state.free_ticket(0..TICKETS / 2)?;
+        let (ahead, shape) = (plan.ahead(ids), plan.shape(ids, ids));
+        // Where rows go is said later; the mask is kept until then.
+        let nowhere = GpuOutput::new(0, 0).with_mask(state.kept());
+        let lookup = describe(plan, state, batch, &nowhere, (ids, index));
+        plan.attached.wake_drives();
+        let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
+        side.follow(stream)?;
+        let (kind, own) = (Kind::Ahead(ahead), side.stream());
+        // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which is held.
+        unsafe {
+            launch::launch(&plan.attached.kernels, graphs.of(kind, index), own, (kind, &lookup, &shape))?;
+        }
+        let ended = side.end();
+        state.resting = Resting::Yes;
+        let ends = state.count_launch(index, false);
+        // From here on it is forgotten if it is not returned.
+        drop(held);
+        let slot = self.inner.clone();
+        let prefetched = Prefetched { slot, index, ends, lookup, batch: *batch, ids, ahead, taken: false };
+        ended.map(|()| prefetched)
+    }
+
+    /// Looks up a batch whose rows were fetched ahead, on `stream`, which waits for them: what [`lookup`](Self::lookup) would have given. Rows
+    /// are expanded from GPU memory, by 1 or 2 kernels, and one more if a mask is wanted. The report counts what both did; its times are
+    /// those of either, without what passed between them.
+    ///
+    /// # Safety
+    /// The addresses of `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; nor to the batch's
+    /// offsets and weights.
+    ///
+    /// # Errors
+    /// [`GpuError::Invalid`] for what does not fit, another slot's batch, and a stream that is being captured, what CUDA says; the batch is
+    /// forgotten then. What befell drives is the ticket's to tell: [`GpuError::RowsFailed`].
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn lookup_prefetched(
+        &self,
+        mut prefetched: Prefetched,
+        stream: CUstream,
+        out: &GpuOutput,
+    ) -> Result<Ticket, GpuError> {
+        let plan = &*self.inner.plan;
+        let invalid = |what, why: &str| Err(GpuError::Invalid { what, why: why.to_owned() });
+        if !Arc::ptr_eq(&self.inner, &prefetched.slot) {
+            return invalid("the batch", "it was prefetched by another slot: look it up there");
+        }
+        let (ids, batch) = (prefetched.ids, prefetched.batch);
+        check_output(plan, out)?;
+        let gpu = &plan.attached.gpu;
+        let _current = gpu.enter()?;
+        if launch::check_stream(gpu, stream)? {
+            return invalid("the stream", "it is being captured, and what was prefetched is looked up once");
+        }
+        launch::check_output_addresses(plan, &batch, out, ids)?;
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        let kept = state.kept();
+        let Some(side) = &state.side else { return Err(GpuError::Broken) };
+        side.join(stream)?;
+        let lookup = abi::Lookup {
+            // They are the caller's again.
+            ids: 0,
+            mask: out.mask.unwrap_or(0),
+            out: out.rows,
+            out_stride: out.row_stride as u64,
+            kept,
+            ..prefetched.lookup
+        };
+        let rows =
+            if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
+        let shape = plan.shape(ids, rows);
+        let kinds = [Kind::Mask, Kind::Rest(prefetched.ahead)];
+        prefetched.taken = true;
+        let launched =
+            kinds.into_iter().filter(|&kind| kind != Kind::Mask || out.mask.is_some()).try_for_each(|kind| {
+                // SAFETY: as in `prefetch`.
+                unsafe { launch::launch(&plan.attached.kernels, None, stream, (kind, &lookup, &shape)) }
+            });
+        let launched = launched.map_err(GpuError::from).and_then(|()| side.used(stream));
+        if launched.is_err() {
+            // Whether the slot's lease is given back is not known.
+            self.inner.broken.store(true, Ordering::Relaxed);
+        }
+        launched?;
+        state.resting = Resting::No;
+        drop(held);
+        Ok(Ticket::new(self.inner.clone(), prefetched.index, prefetched.ends, 0, batch.id_type.is_signed()))
+    }
+}
+
+impl Prefetched {
+    /// Whether the rows are there, or have failed. From then on ids and counts are the caller's again.
+    ///
+    /// # Errors
+    /// What CUDA says of what ran on the GPU.
+    pub fn is_fetched(&self) -> Result<bool, GpuError> {
+        let _current = self.slot.plan.attached.gpu.enter()?;
+        let held = lock(&self.slot.state);
+        match held.as_ref().and_then(|state| state.side.as_ref()) {
+            Some(side) => side.is_fetched(),
+            None => Err(GpuError::Broken),
+        }
+    }
+
+    /// What comes on `stream` next waits until the rows are there: it may write to the ids.
+    ///
+    /// # Safety
+    /// `stream` is null or a stream of CUDA's.
+    ///
+    /// # Errors
+    /// [`GpuError::Invalid`] for a stream of another context, or that is being captured; what CUDA says.
+    #[allow(unsafe_code, reason = "it takes a stream from its caller")]
+    pub unsafe fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+        let gpu = &self.slot.plan.attached.gpu;
+        let _current = gpu.enter()?;
+        if launch::check_stream(gpu, stream)? {
+            let why = "it is being captured, and would wait for what is not".to_owned();
+            return Err(GpuError::Invalid { what: "the stream", why });
+        }
+        let held = lock(&self.slot.state);
+        match held.as_ref().and_then(|state| state.side.as_ref()) {
+            Some(side) => side.join(stream),
+            None => Err(GpuError::Broken),
+        }
+    }
+
+    /// Ends the launch on the slot's own stream.
+    #[allow(unsafe_code, reason = "it launches a kernel")]
+    fn forget(&self) -> Result<(), GpuError> {
+        let plan = &self.slot.plan;
+        let _current = plan.attached.gpu.enter()?;
+        let mut held = lock(&self.slot.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        let lookup = abi::Lookup { ids: 0, mask: 0, kept: state.kept(), ..self.lookup };
+        let side = state.side.as_ref().ok_or(GpuError::Broken)?;
+        let shape = plan.shape(self.ids, self.ids);
+        // SAFETY: the kernel reads and writes what belongs to the slot, which is held.
+        unsafe {
+            launch::launch(&plan.attached.kernels, None, side.stream(), (Kind::Forget, &lookup, &shape))?;
+        }
+        side.end()?;
+        state.resting = Resting::Forgotten;
+        Ok(())
+    }
+}
+
+impl Drop for Prefetched {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        if let Err(error) = self.forget() {
+            tracing::warn!(%error, "a slot cannot be used any more: what it fetched ahead could not be forgotten");
+            self.slot.broken.store(true, Ordering::Relaxed);
+        }
+        self.slot.forget_ticket(self.index, self.ends);
+    }
+}

@@ -1,0 +1,671 @@
+//! The right to one look-up at a time on the GPU, and its launches.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::CUstream;
+use warprow_driver::Submitter;
+use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
+use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
+use warprow_kernels::abi::{self, TICKETS};
+use warprow_kernels::dedupe::{Places, slots_log2, sweeps};
+use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS};
+
+use crate::GpuError;
+use crate::batch::{GpuBatch, GpuOutput, Len};
+use crate::dedupe::DedupeWay;
+use crate::error::QueueFault;
+use crate::executor::element_of;
+use crate::launch::{self, Side};
+use crate::merging::windows;
+use crate::plan::Prepared;
+use crate::ticket::Ticket;
+use warprow_layout::Drive;
+
+use warprow_store::view::lock;
+
+/// What a slot owns: memory on the GPU, tickets, queues.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Among the plan's.
+    number: u32,
+    memory: DeviceMemory,
+    places: Places,
+    /// Where masks of prefetched batches begin.
+    kept: u64,
+    tickets: Arc<Registered>,
+    gate: Arc<Gate>,
+    sets: Vec<QueueSet>,
+    descriptors: DeviceMemory,
+    issued: [Issued; TICKETS],
+    /// [`QueueSet::answered`] of each queue, drives of set 0 first, when it was last told.
+    answered: Vec<u64>,
+    pub(crate) graphs: Graphs,
+    /// Of a plan whose batches may be prefetched.
+    pub(crate) side: Option<Side>,
+    pub(crate) resting: Resting,
+}
+
+/// Whether a slot holds a batch that was prefetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Resting {
+    #[default]
+    No,
+    Yes,
+    /// It did; what gives the slot back was launched on its own stream.
+    Forgotten,
+}
+
+/// One graph for each ticket that launches of a kind may have.
+#[derive(Debug, Default)]
+pub(crate) struct Graphs {
+    direct: Vec<LookupGraph>,
+    small: Vec<LookupGraph>,
+    large: Vec<LookupGraph>,
+    ahead_small: Vec<LookupGraph>,
+    ahead_large: Vec<LookupGraph>,
+}
+
+impl Graphs {
+    fn new(plan: &Prepared) -> Result<Self, GpuError> {
+        let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
+        let shape = plan.shape(most, most);
+        let like = abi::Lookup {
+            pooled: plan.description.pooled.into(),
+            features: plan.description.features,
+            follows: plan.attached.options.replaces().into(),
+            rich: plan.description.rich.into(),
+            overlay: plan.attached.overlay_at(),
+            dedupe: plan.many.code(),
+            sweeps: sweeps(plan.description.keys.all()),
+            ..abi::Lookup::default()
+        };
+        let of = |kind, needed: bool| {
+            let count = if needed { TICKETS / 2 } else { 0 };
+            launch::graphs(gpu, &plan.attached.kernels, (kind, &like), &shape, count)
+        };
+        Ok(Self {
+            direct: of(Kind::Direct, !plan.is_cold)?,
+            small: of(Kind::Small, plan.kind(most.min(SMALL_IDS)) == Kind::Small)?,
+            large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
+            ahead_small: of(Kind::Ahead(Ahead::Small), plan.options.prefetch && plan.ahead(0) == Ahead::Small)?,
+            ahead_large: of(Kind::Ahead(Ahead::Large), plan.options.prefetch && plan.ahead(most) == Ahead::Large)?,
+        })
+    }
+
+    pub(crate) fn of(&mut self, kind: Kind, ticket: usize) -> Option<&mut LookupGraph> {
+        let graphs = match kind {
+            Kind::Direct => &mut self.direct,
+            Kind::Small => &mut self.small,
+            Kind::Large => &mut self.large,
+            Kind::Ahead(Ahead::Small) => &mut self.ahead_small,
+            Kind::Ahead(Ahead::Large) => &mut self.ahead_large,
+            // One or two kernels.
+            Kind::Mask | Kind::Rest(_) | Kind::Forget => return None,
+        };
+        graphs.get_mut(ticket % (TICKETS / 2))
+    }
+}
+
+/// What is known of a ticket's place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Issued {
+    /// Launches given out.
+    launches: u64,
+    /// Somebody holds the ticket of the latest.
+    held: bool,
+    /// A graph may launch it at any time.
+    captured: bool,
+}
+
+/// A slot, taken: shared with its tickets.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub plan: Arc<Prepared>,
+    pub tickets: Arc<Registered>,
+    pub(crate) state: Mutex<Option<State>>,
+    pub(crate) broken: AtomicBool,
+    /// Captures there were, and how many of them were forgotten.
+    captures: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+/// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives it back to
+/// its plan.
+#[derive(Debug)]
+pub struct GpuSlot {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Why a slot that holds a batch launches nothing else.
+pub(crate) const HOLDS: GpuError =
+    GpuError::QueueBusy("it holds a batch that was prefetched: look that up or drop it, or take another slot");
+
+impl State {
+    /// Allocates the buffers of a slot, and takes its queues.
+    pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
+        let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
+        let mut bytes = 0u64;
+        let mut room = |len: u64| {
+            let begin = bytes.next_multiple_of(256);
+            bytes = begin + len;
+            begin
+        };
+        let needs = plan.needs();
+        let places = Places::new(&needs, &mut room);
+        let kept = room(if plan.options.prefetch { needs.ids } else { 0 });
+        let memory = DeviceMemory::new(gpu, bytes.max(1))?;
+        let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
+        let gate = Arc::new(Gate::new(gpu)?);
+        let mut sets = Vec::new();
+        if plan.is_cold {
+            let members = plan.attached.store.drives().iter().flatten();
+            let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
+            let batches = (options.depth / LANES).clamp(1, MAX_BATCHES as u32);
+            let options = QueueSetOptions {
+                batches,
+                landing_stride: plan.description.landing,
+                windows: windows(&plan.attached, plan.description.row_lbas, LANES * batches),
+                timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
+            };
+            let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };
+            for _ in 0..plan.attached.options.queue_sets {
+                sets.push(make(gpu, &drives, &options, gate.clone())?);
+            }
+        }
+        let all: Vec<u8> =
+            sets.iter().flat_map(|set| set.descriptors()).flat_map(|it| it.as_bytes().to_vec()).collect();
+        let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
+        descriptors.write(0, &all)?;
+        let graphs = Graphs::new(plan)?;
+        let side = if plan.options.prefetch { Some(Side::new(gpu)?) } else { None };
+        let resting = Resting::No;
+        let (tickets, issued) = (Arc::new(tickets), Default::default());
+        let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
+        Ok(Self {
+            number,
+            memory,
+            places,
+            kept,
+            tickets,
+            gate,
+            sets,
+            descriptors,
+            issued,
+            answered,
+            graphs,
+            side,
+            resting,
+        })
+    }
+
+    /// Launches that were given out and have ended.
+    fn ended(&self, index: usize) -> u64 {
+        self.tickets.memory().load_u64(index * size_of::<abi::Ticket>())
+    }
+
+    /// Starts every queue anew that takes no commands, by as little as does it: a drive may be reset, with everybody else's queues
+    /// on it. One that is given up is done without.
+    fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        // Closed for all sets at once: a look-up that came in between two would be cut off by the second.
+        self.gate.close();
+        let recovered = self.recover_sets(plan);
+        self.gate.open();
+        recovered
+    }
+
+    fn recover_sets(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        let members: Vec<_> = plan.attached.store.drives().iter().flatten().collect();
+        let mut lost = Ok(());
+        for set in &mut self.sets {
+            let recovered = set.recover_with(|drive, blame, recreate| match members.get(drive) {
+                Some(member) => member.revive(blame, recreate),
+                None => recreate(),
+            });
+            match recovered {
+                // That is no reason to leave drives as they are.
+                Err(error @ warprow_gpu_queues::GpuError::ContextLost { .. }) => lost = Err(error.into()),
+                recovered => recovered?,
+            }
+        }
+        lost
+    }
+
+    /// Starts queues anew that take no commands, if no launch is under way.
+    pub(crate) fn recover_idle(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        match self.sets.iter().any(QueueSet::is_poisoned) && self.is_idle() {
+            true => self.recover(plan),
+            false => Ok(()),
+        }
+    }
+
+    /// A ticket among these that nobody holds or launches.
+    pub(crate) fn free_ticket(&self, among: Range<usize>) -> Result<usize, GpuError> {
+        let is_free = |&index: &usize| {
+            let free = |it: &Issued| !it.held && !it.captured && it.launches <= self.ended(index);
+            self.issued.get(index).is_some_and(free)
+        };
+        let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
+        among.into_iter().find(is_free).ok_or(GpuError::QueueBusy(why))
+    }
+
+    /// The mask of a batch that was prefetched.
+    pub(crate) fn kept(&self) -> u64 {
+        self.memory.address() + self.kept
+    }
+
+    /// Counts a launch of a ticket's: the number that ends it.
+    pub(crate) fn count_launch(&mut self, index: usize, captured: bool) -> u64 {
+        let Some(issued) = self.issued.get_mut(index) else { return 0 };
+        *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
+        issued.launches
+    }
+
+    /// Whether no launch of this slot is under way, of those that are not in graphs.
+    fn is_idle(&self) -> bool {
+        self.issued.iter().enumerate().all(|(index, it)| it.captured || it.launches <= self.ended(index))
+    }
+}
+
+impl GpuSlot {
+    pub(crate) fn new(plan: Arc<Prepared>, state: State) -> Self {
+        let inner = Inner {
+            plan,
+            tickets: state.tickets.clone(),
+            state: Mutex::new(Some(state)),
+            broken: AtomicBool::new(false),
+            captures: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn plan(&self) -> &Arc<Prepared> {
+        &self.inner.plan
+    }
+
+    /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
+    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
+    /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
+    /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
+    ///
+    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
+    ///
+    /// # Safety
+    /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; for
+    /// a captured one, whenever its graph runs. A graph that holds it runs once at a time.
+    ///
+    /// # Errors
+    /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
+    /// [`GpuError::QueueBusy`] if 8 tickets are held, what CUDA says.
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn lookup(&self, stream: CUstream, batch: &GpuBatch, out: &GpuOutput) -> Result<Ticket, GpuError> {
+        let plan = &*self.inner.plan;
+        if self.inner.broken.load(Ordering::Relaxed) {
+            return Err(GpuError::Broken);
+        }
+        let ids = check(plan, batch, out)?;
+        let gpu = &plan.attached.gpu;
+        let _current = gpu.enter()?;
+        let captured = launch::check_stream(gpu, stream)?;
+        launch::check_addresses(plan, batch, out, ids)?;
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        let kind = plan.kind(ids);
+        if kind != Kind::Direct && !captured {
+            match (state.resting, &state.side) {
+                (Resting::Yes, _) => return Err(HOLDS),
+                (Resting::Forgotten, Some(side)) => {
+                    side.join(stream)?;
+                    state.resting = Resting::No;
+                }
+                _ => {}
+            }
+        }
+        if !captured {
+            state.recover_idle(plan)?;
+        }
+        // Each kind of launch counts its own tickets.
+        let own = if kind == Kind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
+        let index = state.free_ticket(own)?;
+        let mut lookup = describe(plan, state, batch, out, (ids, index));
+        let rows =
+            if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
+        let shape = plan.shape(ids, rows);
+        if kind == Kind::Direct {
+            lookup = at_state(plan, lookup, plan.state(state.number, Some(index)));
+        } else {
+            plan.attached.wake_drives();
+        }
+        let graph = if captured { None } else { state.graphs.of(kind, index) };
+        let in_parts = graph.is_none() && kind != Kind::Direct;
+        // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
+        let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
+        if launched.is_err() && in_parts {
+            // Of several kernels some may run, without the one that gives the lease back. (A graph runs whole or not at all.)
+            self.inner.broken.store(true, Ordering::Relaxed);
+        }
+        launched?;
+        Ok(self.issue(state, index, captured, batch.id_type.is_signed()))
+    }
+
+    /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn age(&self) -> Result<(), GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        if state.issued.iter().any(|it| it.launches != 0) {
+            return Err(GpuError::Unsupported("a slot that has launched cannot be aged".to_owned()));
+        }
+        state.sets.iter().try_for_each(QueueSet::age)?;
+        let launches = (1 << 32) - 50;
+        let aged = abi::SlotState { launch: launches, launches: [launches; TICKETS], ..Default::default() };
+        let aged = abi::SlotState { generation: self.inner.plan.description.generation, ..aged };
+        for ticket in std::iter::once(None).chain((0..TICKETS).map(Some)) {
+            let to = self.inner.plan.state(state.number, ticket) - self.inner.plan.states.address();
+            self.inner.plan.states.write(to, aged.as_bytes())?;
+        }
+        for (index, issued) in state.issued.iter_mut().enumerate() {
+            issued.launches = launches;
+            state.tickets.memory().store_u64(index * size_of::<abi::Ticket>(), launches);
+        }
+        Ok(())
+    }
+
+    fn issue(&self, state: &mut State, index: usize, captured: bool, signed: bool) -> Ticket {
+        let ends = state.count_launch(index, captured);
+        let capture = if captured { self.inner.captures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        Ticket::new(self.inner.clone(), index, ends, capture, signed)
+    }
+
+    /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
+    /// graphs, whose rows on such a queue's drive fail until then (or, with several queue sets, come by the others'). Whether there
+    /// was anything to do.
+    ///
+    /// Look-ups that are under way are cut off from their drives, and those that begin meanwhile get none of their rows
+    /// ([`GpuError::RowsFailed`]). It waits: for those to leave, and for drives, which it may reset.
+    ///
+    /// # Errors
+    /// As [`QueueSet::recover_with`]: [`DriverError::QueuesInUse`](warprow_driver::DriverError::QueuesInUse) if a look-up does not
+    /// leave; [`ContextLost`](warprow_gpu_queues::GpuError::ContextLost) if none ever will (the drives are brought back all the same,
+    /// for look-ups of the host). A drive that is given up is none: its rows fail until
+    /// [`Store::retry_drives`](warprow_store::Store::retry_drives) finds it well, and this was called again.
+    pub fn recover(&self) -> Result<bool, GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        let needed = state.sets.iter().any(QueueSet::is_poisoned);
+        if needed {
+            state.recover(&self.inner.plan)?;
+        }
+        state.gate.check_context()?;
+        Ok(needed)
+    }
+
+    /// Takes the tickets of all captured look-ups back, for others: how many. A slot has 8 tickets for look-ups of each kind, and
+    /// a captured look-up keeps its own, since its graph may run at any time, also after the [`Ticket`] was dropped.
+    ///
+    /// Call it when the graphs that hold look-ups of this slot have ended and are run no more: destroyed, most likely. One that runs
+    /// nevertheless takes part in a count that is another look-up's, so that reports of either are wrong, or come too soon.
+    pub fn forget_captures(&self) -> Result<usize, GpuError> {
+        let mut held = lock(&self.inner.state);
+        let state = held.as_mut().ok_or(GpuError::Broken)?;
+        self.inner.forgotten.store(self.inner.captures.load(Ordering::Relaxed), Ordering::Relaxed);
+        let mut forgotten = 0;
+        for index in 0..TICKETS {
+            let ended = state.ended(index);
+            if let Some(issued) = state.issued.get_mut(index).filter(|it| it.captured) {
+                // It ran as often as it ran.
+                *issued = Issued { launches: ended, ..Issued::default() };
+                forgotten += 1;
+            }
+        }
+        Ok(forgotten)
+    }
+}
+
+impl Inner {
+    /// Takes a ticket's place back; its launch may still be under way.
+    pub(crate) fn forget_ticket(&self, index: usize, ends: u64) {
+        if let Some(state) = lock(&self.state).as_mut()
+            && let Some(issued) = state.issued.get_mut(index)
+            && issued.launches == ends
+        {
+            issued.held = false;
+        }
+    }
+
+    pub(crate) fn has_forgotten(&self, capture: u64) -> bool {
+        capture != 0 && capture <= self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Tells the drives that have answered look-ups since this was asked last that they have; whether it could.
+    pub(crate) fn tell_answers(&self) -> bool {
+        // Whoever recovers holds it for long; then it is told by another poll.
+        let Ok(mut held) = self.state.try_lock() else { return false };
+        let Some(state) = held.as_mut() else { return true };
+        let members: Vec<_> = self.plan.attached.store.drives().iter().flatten().collect();
+        let queues = state.sets.iter().flat_map(|set| (0..set.descriptors().len()).map(move |drive| (set, drive)));
+        for ((set, drive), known) in queues.zip(&mut state.answered) {
+            let answered = set.answered(drive);
+            // One that was made anew has answered nobody yet.
+            if std::mem::replace(known, answered) != answered
+                && answered != 0
+                && let Some(member) = members.get(drive)
+            {
+                member.controller().proven();
+            }
+        }
+        true
+    }
+
+    /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a queue that has
+    /// taken no commands since. A queue keeps the failed command of the latest launch that had one: it may be a later one's.
+    pub(crate) fn first_fault(&self, launch: u64) -> Option<QueueFault> {
+        let held = lock(&self.state);
+        let state = held.as_ref()?;
+        let name = |drive: u32| {
+            let member = self.plan.attached.store.drives().iter().flatten().nth(drive as usize);
+            member.map_or_else(|| drive.to_string(), |member| member.name().to_owned())
+        };
+        let given_up = |drive: u32| {
+            let member = self.plan.attached.store.drives().iter().flatten().nth(drive as usize)?;
+            Some(format!("the drive is given up: {}", member.controller().failure()?))
+        };
+        let faults = state.sets.iter().flat_map(QueueSet::faults).map(|fault| {
+            let what = given_up(fault.drive).unwrap_or_else(|| fault.to_string());
+            let command = (fault.cid as u16, fault.lba);
+            let queue = fault.queue as u16;
+            let is_effect = fault.kind == FAULT_CLOSED && given_up(fault.drive).is_none();
+            ((fault.launch != launch, is_effect), QueueFault { drive: name(fault.drive), queue, command, what })
+        });
+        let errors = state.sets.iter().flat_map(QueueSet::errors).map(|(queue, failed)| {
+            let what =
+                if failed.launch == launch { failed.to_string() } else { format!("in another look-up, {failed}") };
+            let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
+            ((failed.launch != launch, false), QueueFault { drive, queue, command: (failed.cid, failed.lba), what })
+        });
+        let damaged = state.sets.iter().flat_map(QueueSet::damaged).map(|(queue, row)| {
+            let table = self.plan.description.table_name(row.table);
+            let what = format!("table {table:?}, rank {}: the row does not match its checksum", row.rank);
+            let what = if row.launch == launch { what } else { format!("in another look-up, {what}") };
+            let (queue, drive) = (queue.queue_id as u16, name(queue.drive));
+            ((row.launch != launch, false), QueueFault { drive, queue, command: (row.cid, row.lba), what })
+        });
+        nearest(faults.chain(errors).chain(damaged))
+    }
+}
+
+/// What is to blame, among faults of which is known whether they are another look-up's, and whether something else's effect: that a
+/// queue was closed is what a drive's reset does to the other drives too. Of those that are as near, the first.
+fn nearest(faults: impl Iterator<Item = ((bool, bool), QueueFault)>) -> Option<QueueFault> {
+    faults.min_by_key(|(distance, _)| *distance).map(|(_, fault)| fault)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(state) = lock(&self.state).take() else { return };
+        let gpu = &self.plan.attached.gpu;
+        // Kernels that were launched, by graphs too, use what would go.
+        let quiet = gpu.synchronize();
+        if quiet.is_err() || self.broken.load(Ordering::Relaxed) {
+            // What the GPU may still touch is never given back.
+            tracing::warn!(
+                "a slot is abandoned with its memory: {}",
+                quiet.err().map_or("broken".to_owned(), |e| e.to_string())
+            );
+            let mut state = state;
+            let sets = std::mem::take(&mut state.sets);
+            // Drives of a context that is lost give their queues back: nobody is at them. (The sets keep the memory.)
+            if state.gate.check_context().is_ok() {
+                std::mem::forget(sets);
+            }
+            return std::mem::forget(state);
+        }
+        let mut state = state;
+        state.issued.iter_mut().for_each(|issued| (issued.held, issued.captured) = (false, false));
+        for (index, issued) in state.issued.iter_mut().enumerate() {
+            issued.launches = state.tickets.memory().load_u64(index * size_of::<abi::Ticket>());
+        }
+        self.plan.give_back(state);
+    }
+}
+
+/// Whether batch and output fit the plan; the most ids that the launch may find.
+fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuError> {
+    let ids = check_batch(plan, batch)?;
+    check_output(plan, out)?;
+    Ok(ids)
+}
+
+/// The same of the batch alone.
+pub(crate) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuError> {
+    let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
+    let max_ids = plan.options.max_ids as u64;
+    if batch.batch as usize > plan.options.max_batch {
+        return invalid(
+            "the batch",
+            format!("{} bags a feature, {} were planned", batch.batch, plan.options.max_batch),
+        );
+    }
+    let bags = u64::from(batch.batch) * u64::from(plan.description.features);
+    let ids = match batch.len {
+        Len::Device(_) => max_ids,
+        Len::Host(ids) if ids as u64 > max_ids => {
+            return invalid("the batch", format!("{ids} ids, {max_ids} were planned"));
+        }
+        Len::Host(ids) => {
+            let even = if bags == 0 { ids == 0 } else { (ids as u64).is_multiple_of(bags) };
+            if batch.offsets.is_none() && !even {
+                return invalid("the batch", format!("{ids} ids are not {bags} bags of one length: give offsets"));
+            }
+            ids as u64
+        }
+    };
+    match (plan.description.weighted, batch.weights) {
+        (true, None) => return invalid("the weights", "a feature of the plan is weighted: give them".to_owned()),
+        (false, Some(_)) => return invalid("the weights", "no feature of the plan is weighted: leave them".to_owned()),
+        _ => {}
+    }
+    Ok(ids)
+}
+
+/// The same of the output alone.
+pub(crate) fn check_output(plan: &Prepared, out: &GpuOutput) -> Result<(), GpuError> {
+    if out.row_stride < plan.description.width {
+        let why = format!("a stride of {} elements, rows have {}", out.row_stride, plan.description.width);
+        return Err(GpuError::Invalid { what: "the output", why });
+    }
+    Ok(())
+}
+
+/// `ids`: the most that it may find.
+pub(crate) fn describe(
+    plan: &Prepared,
+    state: &State,
+    batch: &GpuBatch,
+    out: &GpuOutput,
+    (ids, ticket): (u64, usize),
+) -> abi::Lookup {
+    let sharing = plan.sharing(ids);
+    let (counts, id_count) = match batch.len {
+        Len::Host(ids) => (0, ids as u64),
+        Len::Device(counts) => (counts, 0),
+    };
+    let lookup = abi::Lookup {
+        ids: batch.ids,
+        offsets: batch.offsets.unwrap_or(0),
+        weights: batch.weights.unwrap_or(0),
+        mask: out.mask.unwrap_or(0),
+        out: out.rows,
+        out_stride: out.row_stride as u64,
+        counts,
+        id_count,
+        bag_count: batch.batch.into(),
+        max_ids: plan.options.max_ids as u64,
+        max_bags: plan.options.max_batch as u64,
+        id_type: batch.id_type.code(),
+        offset_type: batch.offset_type.code(),
+        has_end: 1,
+        out_element: element_of(plan.options.out),
+        width: plan.description.width as u32,
+        pooled: plan.description.pooled.into(),
+        features: plan.description.features,
+        segments: plan.description.segments,
+        ticket: ticket as u32,
+        lanes: sharing.lanes,
+        row_lanes: sharing.row_lanes,
+        parts_of_row: sharing.parts_of_row,
+        by_lines: sharing.by_lines.into(),
+        follows: plan.attached.options.replaces().into(),
+        rich: plan.description.rich.into(),
+        lines_of_row: plan.lines_of_row,
+        dedupe: plan.many.code(),
+        tickets: state.tickets.address(),
+        gate: state.gate.address(),
+        queues: state.descriptors.address(),
+        sets: state.sets.len() as u32,
+        drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
+        keys: plan.description.keys.all(),
+        ssd_key: plan.description.keys.dram,
+        slots_log2: slots_log2(plan.needs().uniques),
+        sweeps: sweeps(plan.description.keys.all()),
+        staging_stride: u64::from(plan.description.stride),
+        slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
+        overlay: plan.attached.overlay_at(),
+        first: plan.description.first,
+        ..abi::Lookup::default()
+    };
+    let lookup = state.places.of(state.memory.address(), lookup);
+    at_state(plan, lookup, plan.state(state.number, None))
+}
+
+/// A look-up by the state at `state`, with the description behind that.
+fn at_state(plan: &Prepared, lookup: abi::Lookup, state: u64) -> abi::Lookup {
+    let (it, feature) = (&plan.description, state + plan.strides().1);
+    abi::Lookup { slot: state, feature, table: feature + it.tables_at, segment: feature + it.segments_at, ..lookup }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_goes_before_its_effects_and_a_look_up_s_own_before_others() {
+        let fault =
+            |drive: &str| QueueFault { drive: drive.to_owned(), queue: 1, command: (0, 0), what: String::new() };
+        let first = |faults: &[((bool, bool), &str)]| {
+            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|it| it.drive)
+        };
+        let (own, others, cause, effect) = (false, true, false, true);
+        // The reset of drive 1 cut drive 0 off.
+        assert_eq!(first(&[((own, effect), "0"), ((own, cause), "1")]).as_deref(), Some("1"));
+        assert_eq!(first(&[((others, cause), "0"), ((own, effect), "1")]).as_deref(), Some("1"));
+        assert_eq!(
+            first(&[((others, effect), "0"), ((others, cause), "1"), ((others, cause), "2")]).as_deref(),
+            Some("1")
+        );
+        assert_eq!(first(&[]), None);
+    }
+}

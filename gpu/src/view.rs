@@ -1,0 +1,342 @@
+//! Tables as a GPU reads them: hottest rows in its memory, the next in DRAM, and what finds the others on drives.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_kernels::{abi, crc};
+use warprow_keys::{KeyIndex, KeyKind};
+use warprow_layout::{Ranks, VolumeError, row_crc};
+
+use crate::GpuError;
+use crate::arrange::{Arrangement, LINE, Order, PlacedKeys, arrange};
+use crate::executor::{GpuOptions, element_of};
+use crate::overlay::{Following, GpuOverlay};
+use warprow_store::StoreError;
+use warprow_store::view::Overlay;
+use warprow_store::view::{StoreView, TableVersion};
+
+/// Tables at one time, with their places on the GPU. It pins them.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub tables: Vec<GpuTable>,
+    /// Rows, default rows, permutations, key indices, checksums and chunk maps.
+    pub constants: DeviceMemory,
+    /// Rows in DRAM; `None` if there are none.
+    pub dram: Option<Registered>,
+    pub lba_size: u32,
+    /// Other views may take its place.
+    pub follows: bool,
+    /// Rows may be updated.
+    pub updated: bool,
+    /// What keeps its updated rows in GPU memory.
+    _following: Vec<Arc<Following>>,
+}
+
+/// A table, ready for look-ups.
+#[derive(Debug)]
+pub(crate) struct GpuTable {
+    pub located: TableVersion,
+    pub hbm_rows: u64,
+    /// Ranks below this, and not in GPU memory, are in DRAM.
+    pub dram_end: u64,
+    /// Bytes from a row to the next in both.
+    pub row_stride: u32,
+    /// Where things begin in `constants`, and DRAM rows in `dram`.
+    pub hbm: u64,
+    pub default_row: u64,
+    pub ranks: Option<(u64, u32)>,
+    pub keys: Option<PlacedKeys>,
+    pub crcs: Option<u64>,
+    pub map: u64,
+    pub dram: u64,
+    /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
+    pub damage: Option<Arc<VolumeError>>,
+    /// Its number in the overlay on the GPU; 0: none.
+    pub overlay: u32,
+    /// Why its updated rows cannot be had: it has no plan then.
+    pub unread: Option<String>,
+}
+
+/// Bytes copied to the GPU at once.
+const CHUNK: usize = 4 << 20;
+
+impl View {
+    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in `overlay`, if there is
+    /// one.
+    pub(crate) fn new(
+        store: &StoreView,
+        located: Vec<TableVersion>,
+        gpu: &Arc<Gpu>,
+        options: &GpuOptions,
+        overlay: Option<&Arc<GpuOverlay>>,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Self, GpuError> {
+        let overlaid = |it: TableVersion| match overlay {
+            Some(_) => {
+                let (located, overlay) = store.with_overlay(it);
+                (located, Some(overlay))
+            }
+            None => (it, None),
+        };
+        let (located, overlays): (Vec<TableVersion>, Vec<_>) = located.into_iter().map(overlaid).unzip();
+        let Arrangement { tables, orders, bytes, dram_bytes } = arrange(store, &located, options)?;
+        let constants = DeviceMemory::new(gpu, bytes.max(LINE))?;
+        let dram = match dram_bytes {
+            0 => None,
+            bytes => Some(Registered::allocate(gpu, bytes)?),
+        };
+        let lba_size = store.lba_size();
+        let (follows, updated, _following) = (options.following, overlay.is_some(), Vec::new());
+        let mut view = Self { tables, constants, dram, lba_size, follows, updated, _following };
+        let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
+        for (table, order) in sound {
+            view.fill(store, table, order, read)?;
+        }
+        if let Some(overlay) = overlay {
+            view.follow(overlay, overlays)?;
+        }
+        Ok(view)
+    }
+
+    /// Follows the updates of its tables from now on; what was updated before is there then.
+    fn follow(
+        &mut self,
+        on: &Arc<GpuOverlay>,
+        overlays: Vec<Option<Result<Arc<Overlay>, StoreError>>>,
+    ) -> Result<(), GpuError> {
+        // Tables of one generation are followed together: an update is of all or none of them.
+        let mut generations: Vec<(Arc<Overlay>, Vec<usize>)> = Vec::new();
+        for (number, (table, overlay)) in self.tables.iter_mut().zip(overlays).enumerate() {
+            match overlay {
+                Some(Ok(overlay)) => match generations.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &overlay)) {
+                    Some((_, tables)) => tables.push(number),
+                    None => generations.push((overlay, vec![number])),
+                },
+                Some(Err(error)) => table.unread = Some(error.to_string()),
+                None => {}
+            }
+        }
+        for (overlay, tables) in generations {
+            let of = |&number: &usize| {
+                let located = &self.tables.get(number)?.located;
+                Some((located.index as u32, located.table().row_bytes()))
+            };
+            let indices: Vec<(u32, u32)> = tables.iter().filter_map(of).collect();
+            let (following, numbers) = on.follow(&overlay, &indices)?;
+            for (&table, number) in tables.iter().zip(numbers) {
+                if let Some(table) = self.tables.get_mut(table) {
+                    table.overlay = number;
+                }
+            }
+            self._following.push(following);
+        }
+        Ok(())
+    }
+
+    /// Copies a table's constants, and reads its rows of both tiers.
+    fn fill(
+        &self,
+        store: &StoreView,
+        table: &GpuTable,
+        order: &Order,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<(), GpuError> {
+        let constants = &self.constants;
+        if let (Some((begin, _)), Some(ranks)) = (table.ranks, &order.ranks) {
+            let mut writer = Writer::new(constants, begin);
+            (0..ranks.len()).filter_map(|id| ranks.get(id)).try_for_each(|rank| match ranks {
+                Ranks::U32(_) => writer.push(&(rank as u32).to_le_bytes()),
+                Ranks::U64(_) => writer.push(&rank.to_le_bytes()),
+            })?;
+            writer.finish()?;
+        }
+        if let (Some(placed), Some(index)) = (table.keys, &order.index) {
+            constants.write(placed.index, index.as_bytes())?;
+            if let (Some(begin), Some(stored)) = (placed.stored, &order.stored) {
+                let mut writer = Writer::new(constants, begin);
+                stored.iter().try_for_each(|key| writer.push(&key.to_le_bytes()))?;
+                writer.finish()?;
+            }
+            constants.write(placed.description, placed.for_kernels(index, constants.address()).as_bytes())?;
+        }
+        let map: Vec<u8> = table.located.generation.placement.map().iter().flat_map(|it| it.0.to_le_bytes()).collect();
+        constants.write(table.map, &map)?;
+        if let Some(default) = table.located.table().default_row.as_deref() {
+            constants.write(table.default_row, default)?;
+        }
+        if let (Some(begin), Some(crcs)) = (table.crcs, &order.crcs) {
+            let mut writer = Writer::new(constants, begin);
+            writer.push(&crc::row_constants(table.located.table().row_bytes()))?;
+            let cold = crcs.get(table.dram_end as usize..).unwrap_or_default();
+            cold.iter().try_for_each(|crc| writer.push(&crc.to_le_bytes()))?;
+            writer.finish()?;
+        }
+        let mut damaged = None;
+        let is_sound = |rank: u64, row: &[u8]| {
+            let stored = order.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            stored.is_none_or(|&stored| stored == row_crc(rank, row))
+        };
+        let stride = table.row_stride as usize;
+        let mut padded = vec![0; stride];
+        let mut writer = Writer::new(constants, table.hbm);
+        let mut failed = None;
+        // Rows come in runs, and the runs in any order.
+        store
+            .scan(&table.located, 0..table.hbm_rows, &mut |rank, row| {
+                if !is_sound(rank, row) {
+                    damaged = Some(rank);
+                    return ControlFlow::Break(());
+                }
+                if let Some(place) = padded.get_mut(..row.len()) {
+                    place.copy_from_slice(row);
+                }
+                read(row.len());
+                let to = table.hbm + rank * u64::from(table.row_stride);
+                failed = writer.go_on_at(to).and_then(|()| writer.push(&padded)).err();
+                if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .or_else(|error| if failed.is_some() { Ok(()) } else { Err(error) })?;
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        writer.finish()?;
+        if let Some(dram) = &self.dram {
+            store.scan(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
+                if !is_sound(rank, row) {
+                    damaged = Some(rank);
+                    return ControlFlow::Break(());
+                }
+                let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
+                dram.memory().write(begin, row);
+                read(row.len());
+                ControlFlow::Continue(())
+            })?;
+        }
+        match damaged {
+            None => Ok(()),
+            Some(rank) => Err(store.damaged_row(&table.located, rank).into()),
+        }
+    }
+}
+
+/// Copies to the GPU in large pieces.
+struct Writer<'a> {
+    memory: &'a DeviceMemory,
+    at: u64,
+    pending: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(memory: &'a DeviceMemory, at: u64) -> Self {
+        Self { memory, at, pending: Vec::new() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), GpuError> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= CHUNK { self.finish() } else { Ok(()) }
+    }
+
+    /// What is pushed next goes to byte `at`.
+    fn go_on_at(&mut self, at: u64) -> Result<(), GpuError> {
+        if self.at + self.pending.len() as u64 != at {
+            self.finish()?;
+            self.at = at;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), GpuError> {
+        self.memory.write(self.at, &self.pending)?;
+        self.at += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+impl PlacedKeys {
+    /// The description of `index`, which lies among the constants at `base`.
+    fn for_kernels(&self, index: &KeyIndex, base: u64) -> abi::KeyIndex {
+        let parts = index.parts();
+        abi::KeyIndex {
+            keys: parts.keys,
+            seed: parts.seed,
+            parts: parts.parts,
+            pilots: base + self.index + parts.pilots,
+            stand_ins: base + self.index + parts.stand_ins,
+            fingerprints: base + self.index + parts.fingerprints,
+            stored: self.stored.map_or(0, |stored| base + stored),
+            buckets: parts.buckets,
+            slots: parts.slots,
+            stand_in_bytes: parts.stand_in_bytes,
+            fingerprint_bytes: parts.fingerprint_bytes,
+            is_signed: (index.kind() == KeyKind::I64).into(),
+            unused: 0,
+        }
+    }
+}
+
+impl GpuTable {
+    /// Fails if no look-up can find its rows, or compare its keys where that is wanted.
+    pub(crate) fn check(&self, check_keys: bool) -> Result<(), GpuError> {
+        let table = || self.located.table().name.clone();
+        match &self.damage {
+            Some(source) => Err(GpuError::TableDamaged { table: table(), source: source.clone() }),
+            None if check_keys && self.keys.is_some_and(|keys| keys.stored.is_none()) => {
+                Err(StoreError::KeysNotStored { table: table() }.into())
+            }
+            None => match &self.unread {
+                Some(why) => Err(GpuError::Unsupported(why.clone())),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Rows in DRAM.
+    pub(crate) fn dram_rows(&self) -> u64 {
+        self.dram_end - self.hbm_rows
+    }
+
+    /// Rows on drives.
+    pub(crate) fn cold_rows(&self) -> u64 {
+        self.located.table().rows - self.dram_end
+    }
+
+    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on.
+    pub(crate) fn for_kernels(&self, view: &View, dram_key: u64, ssd_key: u64) -> abi::Table {
+        let (table, placement) = (self.located.table(), &self.located.generation.placement);
+        let constants = view.constants.address();
+        let packing = table.packing;
+        abi::Table {
+            rows: table.rows,
+            hbm_rows: self.hbm_rows,
+            dram_end: self.dram_end,
+            dram_key,
+            ssd_key,
+            hbm: constants + self.hbm,
+            dram: view.dram.as_ref().map_or(0, |dram| dram.address() + self.dram),
+            default_row: constants + self.default_row,
+            ranks: self.ranks.map_or(0, |(begin, _)| constants + begin),
+            rank_bytes: self.ranks.map_or(4, |(_, width)| width),
+            element: element_of(table.dtype),
+            dim: table.dim,
+            row_bytes: table.row_bytes(),
+            row_stride: self.row_stride,
+            row_lbas: packing.row_lbas(),
+            group_rows: packing.group_rows().divisor(),
+            group_lbas: packing.group_lbas(),
+            step_lbas: packing.step_lbas(),
+            step_bytes: if packing.step_lbas() == 0 { table.row_bytes() } else { 0 },
+            stripe_shift: placement.stripe_lba_shift(),
+            first_lba: table.rows_region.first_lba,
+            map: constants + self.map,
+            base_lba: placement.base_lba(),
+            keys: self.keys.map_or(0, |keys| constants + keys.description),
+            chunks: placement.map().len() as u32,
+            chunk_shift: placement.chunk_lba_shift(),
+            crcs: self.crcs.map_or(0, |begin| constants + begin),
+            overlay: self.overlay,
+            unused: 0,
+        }
+    }
+}

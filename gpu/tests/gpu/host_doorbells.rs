@@ -1,0 +1,103 @@
+//! Rung B′ of the ladder: a host thread rings the doorbells for the GPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use warprow_gpu::{GpuError, GpuOptions, GpuPlan, Rung};
+use warprow_gpu_queues::Gpu;
+use warprow_soft_controller::{Fault, Rule};
+use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
+
+use crate::lookups::whole_lookups;
+use crate::rig::{Flat, Stream, World, gpu, short, wait};
+
+#[test]
+fn match_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    for seed in 2000..2008 {
+        eprintln!("seed {seed}");
+        whole_lookups(&gpu, seed, |options| options.with_host_doorbells(true));
+    }
+}
+
+#[test]
+fn the_ladder_says_who_rings() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::new(2);
+    let ladder = |host| world.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).ladder();
+    for (host, rung, words) in
+        [(false, Rung::C, "rung C"), (true, Rung::BPrime, "host thread for the GPU, as asked for")]
+    {
+        let ladder = ladder(host);
+        assert_eq!((ladder.rung, ladder.drives.len()), (rung, 2));
+        let text = ladder.to_string();
+        assert!(text.contains(gpu.name()) && text.contains(words) && text.contains("unproven"), "{text}");
+        eprintln!("{text}");
+    }
+}
+
+/// Look-ups on a slot of the plan's, one after another, while others break the drive: no row is ever garbage. How many were whole.
+fn keep_looking(gpu: &Arc<Gpu>, world: &World, plan: &GpuPlan, seed: u64, whole: &AtomicUsize) {
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(gpu));
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..40 {
+        let flat = Flat::new(gpu, World::ids(800, &mut random));
+        let ticket = match flat.launch(&slot, &stream) {
+            Ok(ticket) => ticket,
+            // The controller is being reset by the other, or its queues came and went.
+            Err(error @ (GpuError::Gpu(_) | GpuError::Driver(_))) => {
+                eprintln!("slot {seed}, look-up {round}: {error}");
+                flat.assert_untouched(&round);
+                std::thread::sleep(short() / 10);
+                continue;
+            }
+            Err(other) => panic!("slot {seed}, look-up {round}: {other}"),
+        };
+        let result = wait(&ticket);
+        let lost = flat.check(world, &(seed, round));
+        match result {
+            Ok(report) => {
+                assert!(lost.is_empty() && report.failed == 0);
+                whole.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(GpuError::RowsFailed { failed, .. }) => assert_eq!(failed, lost.len() as u64),
+            Err(other) => panic!("slot {seed}, look-up {round}: {other}"),
+        }
+    }
+    // All is well again, whatever the other does.
+    let flat = Flat::new(gpu, World::ids(1000, &mut random));
+    world.drives[0].faults().clear();
+    let found = (0..20).any(|_| {
+        flat.reset();
+        let whole = flat.launch(&slot, &stream).is_ok_and(|ticket| wait(&ticket).is_ok());
+        whole && flat.check(world, &"at last").is_empty()
+    });
+    assert!(found, "slot {seed} does not come back");
+}
+
+/// A queue that a drive does not delete costs a reset of its controller, while another slot's look-ups are under way on it.
+#[test]
+fn a_reset_meets_look_ups_under_way() {
+    let Some(gpu) = gpu() else { return };
+    for host_doorbells in [true, false] {
+        let world = World::new(2);
+        let options = GpuOptions::default().with_timeout(short()).with_host_doorbells(host_doorbells);
+        let plan = world.plan(&gpu, options, 2);
+        let faults = world.drives[0].faults();
+        let refusal = Fault::Status(StatusCode::InternalError.into());
+        let refused = faults.inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ).times(3));
+        for nth in [2000, 6000, 10_000] {
+            faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(nth));
+        }
+        let whole = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for seed in [1, 2] {
+                let (gpu, world, plan, whole) = (&gpu, &world, &plan, &whole);
+                scope.spawn(move || keep_looking(gpu, world, plan, seed, whole));
+            }
+        });
+        let (resets, whole) = (faults.fired(refused), whole.into_inner());
+        eprintln!("{whole} of 80 look-ups were whole, {resets} queues were not deleted");
+        assert!(resets > 0 && whole > 30, "{whole} whole, {resets} queues were not deleted");
+    }
+}

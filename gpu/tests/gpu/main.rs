@@ -1,0 +1,22 @@
+//! Whole look-ups on a GPU, against the naive one that the host executor is held to as well. Without a GPU they are skipped.
+//!
+//! `WARPROW_SEEDS` sets how many random stores are tried, `WARPROW_TIME_SCALE` multiplies all time-outs and waits, for tools under
+//! which kernels are slow.
+#![allow(unsafe_code, reason = "look-ups on a GPU take addresses")]
+
+#[path = "../../../lookup/tests/common/mod.rs"]
+mod common;
+
+mod attach;
+mod dead;
+mod faults;
+mod follow;
+mod graphs;
+mod host_doorbells;
+mod lookups;
+mod merging;
+mod prefetch;
+mod refusals;
+mod rig;
+mod updates;
+mod wraps;

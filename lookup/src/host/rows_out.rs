@@ -1,0 +1,175 @@
+//! Where unpooled rows go.
+
+use warprow_dma::{DmaBuffer, DmaMemory};
+use zerocopy::IntoBytes;
+
+use crate::host::expand::with_element;
+use crate::resolve::ResolvedTable;
+use crate::stage::{E4M3, E5M2, Element, Out, Q4, Q8, convert};
+use half::{bf16, f16};
+use warprow_layout::DType;
+
+/// Rows of the output, by the position of their ids. A row has the plan's width; elements behind those of its table are zeros.
+pub(crate) trait RowsOut {
+    /// Type of its elements.
+    type Element: Out;
+
+    /// Makes row `id` zeros.
+    fn zero(&mut self, id: usize);
+
+    /// Converts a stored row of `dim` elements to row `id`; `None`: zeros.
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
+
+    /// The same of a row of `table` that lies in `memory` from `at` on. `scratch` has room for it.
+    fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]);
+
+    /// Where row `id` begins, bytes, if drives can write to it.
+    fn place(&self, id: usize) -> Option<usize>;
+
+    /// Completes row `id`, the elements of whose table a drive has written.
+    fn landed(&mut self, id: usize, table: &ResolvedTable);
+
+    /// The elements of its table in row `id`, which a drive has written.
+    fn read(&self, id: usize, into: &mut [u8]);
+
+    /// Makes row `to` what row `from` is.
+    fn repeat(&mut self, from: usize, to: usize);
+}
+
+/// Ordinary memory.
+pub(crate) struct PlainRows<'a, O> {
+    pub rows: &'a mut [O],
+    /// Elements from one row to the next, and of a row.
+    pub stride: usize,
+    pub width: usize,
+}
+
+impl<O: Out> PlainRows<'_, O> {
+    #[inline(always)]
+    fn row(&mut self, id: usize) -> &mut [O] {
+        &mut self.rows[id * self.stride..][..self.width]
+    }
+}
+
+impl<O: Out> RowsOut for PlainRows<'_, O> {
+    type Element = O;
+
+    fn zero(&mut self, id: usize) {
+        self.row(id).fill(O::default());
+    }
+
+    #[inline(always)]
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
+        let (row, tail) = self.row(id).split_at_mut(dim);
+        match stored {
+            Some(stored) => convert::<E, O>(stored, row),
+            None => row.fill(O::default()),
+        }
+        tail.fill(O::default());
+    }
+
+    #[inline(always)]
+    fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]) {
+        let (row, tail) = self.row(id).split_at_mut(table.dim);
+        if table.dtype == O::DTYPE {
+            memory.read(at, row.as_mut_bytes());
+        } else {
+            let scratch = &mut scratch[..table.row_bytes];
+            memory.read(at, scratch);
+            with_element!(table.dtype, E => convert::<E, O>(scratch, row));
+        }
+        tail.fill(O::default());
+    }
+
+    #[inline(always)]
+    fn place(&self, _id: usize) -> Option<usize> {
+        None
+    }
+
+    fn landed(&mut self, _id: usize, _table: &ResolvedTable) {}
+
+    fn read(&self, _id: usize, _into: &mut [u8]) {}
+
+    fn repeat(&mut self, from: usize, to: usize) {
+        let from = from * self.stride;
+        self.rows.copy_within(from..from + self.width, to * self.stride);
+    }
+}
+
+/// An [`OutputBuffer`](crate::OutputBuffer)'s memory, to which drives may be writing other rows.
+pub(crate) struct BufferRows<'a, O> {
+    pub memory: &'a mut DmaBuffer,
+    /// Elements from one row to the next, and of a row.
+    pub stride: usize,
+    pub width: usize,
+    /// A row, to convert to.
+    pub row: &'a mut [O],
+}
+
+impl<O: Out> BufferRows<'_, O> {
+    #[inline(always)]
+    fn byte(&self, id: usize) -> usize {
+        id * self.stride * size_of::<O>()
+    }
+
+    #[inline(always)]
+    fn zero_tail(&mut self, id: usize, dim: usize) {
+        if dim < self.width {
+            self.memory.fill(self.byte(id) + dim * size_of::<O>(), (self.width - dim) * size_of::<O>(), 0);
+        }
+    }
+}
+
+impl<O: Out> RowsOut for BufferRows<'_, O> {
+    type Element = O;
+
+    fn zero(&mut self, id: usize) {
+        self.zero_tail(id, 0);
+    }
+
+    #[inline(always)]
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
+        let at = self.byte(id);
+        match stored {
+            Some(stored) if E::DTYPE == O::DTYPE => self.memory.write(at, stored),
+            Some(stored) => {
+                let row = &mut self.row[..dim];
+                convert::<E, O>(stored, row);
+                self.memory.write(at, row.as_bytes());
+            }
+            None => self.memory.fill(at, dim * size_of::<O>(), 0),
+        }
+        self.zero_tail(id, dim);
+    }
+
+    #[inline(always)]
+    fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]) {
+        if table.dtype == O::DTYPE {
+            self.memory.copy_from(self.byte(id), memory, at, table.row_bytes);
+            self.zero_tail(id, table.dim);
+        } else {
+            let scratch = &mut scratch[..table.row_bytes];
+            memory.read(at, scratch);
+            with_element!(table.dtype, E => self.put::<E>(id, Some(scratch), table.dim));
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, id: usize) -> Option<usize> {
+        Some(self.byte(id))
+    }
+
+    #[inline(always)]
+    fn landed(&mut self, id: usize, table: &ResolvedTable) {
+        self.zero_tail(id, table.dim);
+    }
+
+    fn read(&self, id: usize, into: &mut [u8]) {
+        self.memory.read(self.byte(id), into);
+    }
+
+    #[inline(always)]
+    fn repeat(&mut self, from: usize, to: usize) {
+        self.memory.copy_within(self.byte(from), self.byte(to), self.width * size_of::<O>());
+    }
+}

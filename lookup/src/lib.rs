@@ -1,0 +1,52 @@
+//! Look-ups of a store's rows: what they are (features, batches, outputs, what becomes of ids that a table does not have), and the
+//! executor on the host, which keeps the hottest rows in DRAM and reads the others from drives.
+//!
+//! ```
+//! # use std::ops::ControlFlow;
+//! # use warprow_lookup::*;
+//! # use warprow_lookup::*;
+//! # use warprow_store::*;
+//! # let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
+//! # let device = Device::open(&address, Create::IfMissing)?;
+//! # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+//! # let rows: Vec<u8> = (0..1000 * 16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+//! # let (spec, source) = (TableSpec::new("user", 1000, 16, DType::F32), &rows[..]);
+//! # let load = TableLoad::new(&spec, &source);
+//! # store.load("model", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+//! // `store` has a table "user" of 1,000 rows of 16 `f32`, which count from 0. 100 of them are kept in memory.
+//! let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100 * 64))?;
+//! let plan = host.plan(&[Feature::new("user", "user").pooling(Pooling::Sum)], PlanOptions::default())?;
+//! let mut sums = vec![0.0; 2 * plan.width()];
+//! let batch = Batch::new(&[1i64, 2, 999], 2).with_offsets(&[0i64, 2]);
+//! let report = plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut sums), plan.width()))?;
+//! assert_eq!(sums[0], 16.0 + 32.0);
+//! assert_eq!(sums[16], 999.0 * 16.0);
+//! assert_eq!((report.rows_dram, report.rows_ssd, report.commands), (2, 1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `docs/store.md` gives the exact meaning of a look-up. `warprow-gpu` looks the same features and batches up on a GPU.
+
+mod batch;
+mod dedupe;
+mod error;
+pub mod executors;
+mod feature;
+mod host;
+mod merging;
+mod output_buffer;
+mod prepare;
+mod report;
+mod resolve;
+mod share;
+pub mod stage;
+
+pub use batch::{Batch, Ids, Output, Rows};
+pub use dedupe::Dedupe;
+pub use error::{InvalidBatch, LookupError, RowError};
+pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
+pub use host::{Host, HostOptions, Plan, Slot, Upcoming};
+pub use merging::Merging;
+pub use output_buffer::{OutputBuffer, OutputBufferError};
+pub use prepare::PrepareOptions;
+pub use report::{Metrics, Report, Stage};

@@ -1,0 +1,70 @@
+//! How tables are prepared beside those that look-ups read.
+
+use std::time::{Duration, Instant};
+
+use warprow_store::StoreError;
+use warprow_store::view::{StoreView, TableVersion};
+
+/// How tables are prepared beside those that are read.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct PrepareOptions {
+    /// Prepare for a [switch](warprow_store::Store::switch) to this generation; `None`: the tables that the store shows now.
+    pub generation: Option<u64>,
+    /// Bytes a second that filling the DRAM tier may read from the drives, all together; `None`: as fast as they are.
+    pub bytes_per_second: Option<u64>,
+}
+
+impl PrepareOptions {
+    /// For a switch to generation `id`.
+    #[must_use]
+    pub fn with_generation(self, id: u64) -> Self {
+        Self { generation: Some(id), ..self }
+    }
+
+    /// Reading at most that many bytes a second.
+    #[must_use]
+    pub fn with_rate(self, bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: Some(bytes_per_second), ..self }
+    }
+}
+
+impl PrepareOptions {
+    /// The tables to prepare.
+    ///
+    /// # Errors
+    /// The generation to switch to is not there.
+    pub fn tables(&self, store: &StoreView) -> Result<Vec<TableVersion>, StoreError> {
+        match self.generation {
+            Some(id) => store.tables_after_switch(id),
+            None => Ok(store.tables()),
+        }
+    }
+
+    /// What keeps reading below the rate.
+    pub fn pace(&self) -> Pace {
+        Pace { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
+    }
+}
+
+/// Keeps reading below a rate.
+#[derive(Debug)]
+pub struct Pace {
+    began: Instant,
+    bytes: u64,
+    rate: Option<u64>,
+}
+
+impl Pace {
+    /// So many bytes were read: sleeps where that was faster than the rate.
+    pub fn read(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
+        let ahead = due.saturating_sub(self.began.elapsed());
+        // Short sleeps are long ones: they come in portions.
+        if ahead > Duration::from_millis(2) {
+            std::thread::sleep(ahead.min(Duration::from_millis(100)));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How memory is shared among tables.
+
+use warprow_layout::Table;
+
+/// Rows of a table that memory may be given to, from some rank on.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Rows.
+    pub rows: u64,
+    /// How many of them the table's hint asks for.
+    pub hint: u64,
+    /// What one takes.
+    pub row_bytes: u64,
+}
+
+impl Part {
+    /// All rows of a table.
+    pub fn of(table: &Table, row_bytes: u32) -> Self {
+        Self { rows: table.rows, hint: table.hot_rows.min(table.rows), row_bytes: row_bytes.into() }
+    }
+
+    fn bytes(&self, rows: u64) -> u64 {
+        rows.saturating_mul(self.row_bytes)
+    }
+}
+
+/// How many rows of each part `budget` bytes hold: what the hints ask for, cut in proportion if that is too much; what is left by the
+/// bytes of the other rows.
+pub fn share(parts: &[Part], budget: u64) -> Vec<u64> {
+    let hinted = parts.iter().map(|it| it.bytes(it.hint)).fold(0, u64::saturating_add);
+    let left = budget.saturating_sub(hinted);
+    let others = parts.iter().map(|it| it.bytes(it.rows - it.hint)).fold(0, u64::saturating_add);
+    parts.iter().map(|it| scaled(it.hint, budget, hinted) + scaled(it.rows - it.hint, left, others)).collect()
+}
+
+/// Of `rows`, as many as `part` is of `whole`.
+pub fn scaled(rows: u64, part: u64, whole: u64) -> u64 {
+    match whole <= part {
+        true => rows,
+        false => (u128::from(rows) * u128::from(part) / u128::from(whole.max(1))) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warprow_layout::{DType, Region, RowPacking};
+
+    fn table(rows: u64, dim: u32, hot_rows: u64) -> Table {
+        Table {
+            name: String::new(),
+            rows,
+            dim,
+            dtype: DType::F32,
+            hot_rows,
+            default_row: None,
+            rows_region: Region { first_lba: 0, lbas: 0 },
+            ranks: None,
+            keys: None,
+            crc_region: None,
+            packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
+        }
+    }
+
+    #[test]
+    fn hints_come_first() {
+        let tables = [table(1000, 128, 100), table(1000, 16, 0)];
+        let parts: Vec<Part> = tables.iter().map(|it| Part::of(it, it.row_bytes())).collect();
+        let share = |budget| share(&parts, budget);
+        assert_eq!(share(0), [0, 0]);
+        assert_eq!(share(512 * 50), [50, 0]);
+        assert_eq!(share(512 * 100), [100, 0]);
+        // 900 · 512 B and 1000 · 64 B remain.
+        assert_eq!(share(512 * 100 + (900 * 512 + 1000 * 64) / 2), [550, 500]);
+        assert_eq!(share(u64::MAX), [1000, 1000]);
+    }
+}

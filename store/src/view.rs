@@ -1,0 +1,216 @@
+//! What a store gives to executors, and no more: its drives, its tables as they are in a generation, where their rows lie, and what was
+//! updated. The host executor (`warprow-lookup`) and the one on a GPU (`warprow-gpu`) stand on it, and another could.
+//!
+//! What is promised: a [`TableVersion`] pins its generation, so that its rows stay where they are and readable. An [`Overlay`] that was
+//! asked for with a generation has every row that was updated over just these rows. A [`Follower`] is told of each update before
+//! [`Store::update`] returns, and can refuse it before anything is written. While [`StoreView::refuse_updates`] is held, no update begins.
+
+use std::collections::HashSet;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_dma::Clock;
+use warprow_keys::KeyIndex;
+use warprow_layout::{Drive, Generation, Ranks, VolumeError};
+
+pub use crate::member::{MemberDrive, SharedPair, lock};
+pub use crate::overlay::{CREATED, Entry, Follower, Overlay, Snapshot};
+pub use crate::sparse_ids::SparseIds;
+pub use crate::store::TableVersion;
+
+use crate::store::{Shared, latest_tables, latest_tables_by};
+use crate::{ReadCurve, Store, StoreError, measure};
+
+/// A store, as executors see it. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct StoreView {
+    shared: Arc<Shared>,
+}
+
+/// While it lives, updates are refused ([`StoreError::Unfollowing`]).
+#[derive(Debug)]
+#[must_use]
+pub struct UpdatesRefused {
+    _held: Arc<()>,
+}
+
+impl Store {
+    /// What executors see of this store.
+    pub fn view(&self) -> StoreView {
+        StoreView { shared: self.shared.clone() }
+    }
+}
+
+impl StoreView {
+    /// The store.
+    pub fn store(&self) -> Store {
+        Store { shared: self.shared.clone() }
+    }
+
+    /// The drives, by member index; `None`: missing.
+    #[inline]
+    pub fn drives(&self) -> &[Option<Arc<MemberDrive>>] {
+        &self.shared.members
+    }
+
+    /// The drives that are missing, by their identifiers.
+    pub fn missing_drives(&self) -> Vec<String> {
+        self.shared.volume.missing().iter().map(ToString::to_string).collect()
+    }
+
+    /// Looks at what drives report, every 10 ms at most, and fails once a namespace is not what it was when the store was opened.
+    pub fn watch(&self) -> Result<(), StoreError> {
+        self.shared.watch()
+    }
+
+    /// The store's clock.
+    #[inline]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.shared.driving.clock
+    }
+
+    /// The longest wait for a read, as the store was opened.
+    pub fn timeout(&self) -> Duration {
+        self.shared.driving.timeout
+    }
+
+    /// Bytes of an LBA, of all drives.
+    #[inline]
+    pub fn lba_size(&self) -> u32 {
+        self.shared.volume.geometry().lba_size()
+    }
+
+    /// Every table that look-ups find by name, in the order of generations.
+    pub fn tables(&self) -> Vec<TableVersion> {
+        latest_tables(self.shared.volume.generations())
+    }
+
+    /// Every table that look-ups would find after a [switch](Store::switch) to generation `id`.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchGeneration`].
+    pub fn tables_after_switch(&self, id: u64) -> Result<Vec<TableVersion>, StoreError> {
+        let generations = self.shared.volume.generations();
+        let found = generations.iter().find(|generation| generation.id == id);
+        let name = found.ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
+        Ok(latest_tables_by(generations, |it| match it.name == name {
+            true if it.id == id => u64::MAX,
+            true => 0,
+            false => it.shown,
+        }))
+    }
+
+    /// The permutation of a table, id or slot → rank; `None`: ids and slots are ranks.
+    pub fn read_ranks(&self, table: &TableVersion) -> Result<Option<Ranks>, VolumeError> {
+        self.shared.volume.read_ranks(&table.generation, table.index)
+    }
+
+    /// The index of a table's keys, key → slot; `None`: the table is looked up by ids.
+    pub fn read_key_index(&self, table: &TableVersion) -> Result<Option<KeyIndex>, VolumeError> {
+        self.shared.volume.read_key_index(&table.generation, table.index)
+    }
+
+    /// A table's keys by rank, an `i64` by its bits; `None`: none are stored.
+    pub fn read_keys(&self, table: &TableVersion) -> Result<Option<Vec<u64>>, VolumeError> {
+        self.shared.volume.read_keys(&table.generation, table.index)
+    }
+
+    /// The checksums of a table's rows by rank ([`row_crc`](warprow_layout::row_crc)); `None`: none are stored.
+    pub fn read_row_crcs(&self, table: &TableVersion) -> Result<Option<Vec<u32>>, VolumeError> {
+        self.shared.volume.read_row_crcs(&table.generation, table.index)
+    }
+
+    /// Reads the rows of ranks `ranks` as they are stored, without updates, at the drives' bandwidth; hands each to `row` with its
+    /// rank, in no particular order, until `row` says stop.
+    pub fn scan(
+        &self,
+        table: &TableVersion,
+        ranks: Range<u64>,
+        row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        self.store().scan_version(table, ranks, row)
+    }
+
+    /// The updated rows that belong over a generation's rows.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchGeneration`] if the store no longer has the generation so; what is damaged in its log.
+    pub fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
+        self.shared.overlay(generation)
+    }
+
+    /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago: a compaction may
+    /// come between, and give the table another generation.
+    pub fn with_overlay(&self, table: TableVersion) -> (TableVersion, Result<Arc<Overlay>, StoreError>) {
+        self.shared.with_overlay(table)
+    }
+
+    /// As [`with_overlay`](Self::with_overlay), of many tables; `None`: the log of the table's generation cannot be read.
+    pub fn with_overlays(&self, tables: Vec<TableVersion>) -> Vec<(TableVersion, Option<Arc<Overlay>>)> {
+        self.shared.with_overlays(tables)
+    }
+
+    /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
+    pub fn overridden(&self, table: &TableVersion) -> Result<HashSet<u64>, StoreError> {
+        self.shared.overridden(table)
+    }
+
+    /// Whether rows of a generation were updated since its chunks were written.
+    pub fn is_updated(generation: &Generation) -> bool {
+        crate::update::is_updated(generation)
+    }
+
+    /// Refuses updates, for an executor that would not see them. Those that are under way have ended when this returns.
+    pub fn refuse_updates(&self) -> UpdatesRefused {
+        UpdatesRefused { _held: self.shared.updates.unfollowing() }
+    }
+
+    /// The error of a row that was read and does not match its checksum.
+    pub fn damaged_row(&self, table: &TableVersion, rank: u64) -> StoreError {
+        self.shared.damaged_row(table, rank)
+    }
+
+    /// What reads cost each drive, where it holds rows of `tables`, with up to `depth` commands under way, and `timeout` the longest wait
+    /// for one: 50 ms a drive, one after another. `curves`: by member index; what cannot be measured stays as it was.
+    pub fn measure_reads(
+        &self,
+        tables: &[TableVersion],
+        depth: u32,
+        timeout: Duration,
+        curves: &mut [Option<ReadCurve>],
+    ) {
+        for ((number, member), curve) in (0u16..).zip(&self.shared.members).zip(curves) {
+            let Some(member) = member else { continue };
+            match measure::measure((number, member), tables, (depth, timeout), self.clock()) {
+                Ok(measured) => *curve = measured,
+                // Look-ups will meet it too, and bring the drive back.
+                Err(error) => tracing::warn!("{}: its read curve could not be measured: {error}", member.name()),
+            }
+            if let Some(curve) = curve {
+                tracing::debug!("{}: {curve}", member.name());
+            }
+        }
+    }
+}
+
+impl Store {
+    /// What reads cost each drive, in the order of members: measured within 50 ms a drive, on LBAs that hold rows, or 100 ms, all over a
+    /// drive where the store has none. `None`: a drive is missing, failed, or was too slow to tell.
+    pub fn measure_reads(&self) -> Result<Vec<Option<ReadCurve>>, StoreError> {
+        let view = self.view();
+        view.watch()?;
+        let tables = view.tables();
+        let mut curves = vec![None; view.drives().len()];
+        view.measure_reads(&tables, measure::DEPTH, view.timeout(), &mut curves);
+        if tables.is_empty() {
+            for (member, curve) in view.drives().iter().zip(&mut curves) {
+                let Some(member) = member else { continue };
+                *curve = measure::measure_empty(member, (measure::DEPTH, view.timeout()), view.clock())
+                    .inspect_err(|error| tracing::warn!("{}: its reads could not be measured: {error}", member.name()))
+                    .unwrap_or_default();
+            }
+        }
+        Ok(curves)
+    }
+}
