@@ -189,7 +189,8 @@ impl MemberDrive {
         }
     }
 
-    /// The same, where a reset can reach it.
+    /// Makes a queue pair of `depth` commands, or as many as the controller allows, whose reads may take `timeout`, and which a reset of
+    /// the controller can reach.
     pub fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
         Ok(self.driven.share(self.queue_pair(depth, timeout)?))
     }
@@ -237,7 +238,13 @@ impl MemberDrive {
         self.driven.watch().events(self.name.clone())
     }
 
-    /// See [`Driven::revive`]; nobody is to blame.
+    /// What the drive has reported by itself as far as it was looked at, without another look.
+    pub fn events_seen(&self) -> DriveEvents {
+        self.driven.watch().events(self.name.clone())
+    }
+
+    /// Brings a queue back by [`Controller::recover`], which may reset the controller under everybody else's queues. Its owner has left
+    /// it ([`QueuePair::leave`]). `blame`: why the queue is lost, if a command of it is to blame.
     pub fn revive(
         &self,
         blame: Option<Blame>,

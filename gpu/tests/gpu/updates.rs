@@ -360,7 +360,7 @@ fn updated_rows_of_every_type_are_the_hosts() {
 }
 
 fn attach(store: &Store, gpu: &Arc<Gpu>, options: GpuOptions) -> (GpuExecutor, GpuSlot) {
-    let executor = GpuExecutor::attach(&store, gpu.clone(), options).unwrap();
+    let executor = GpuExecutor::attach(store, gpu.clone(), options).unwrap();
     let plan = executor.plan(&Reader::features(false), PlanOptions::default().with_max(IDS, IDS)).unwrap();
     let slot = plan.slot().unwrap();
     (executor, slot)
