@@ -94,7 +94,7 @@ impl Attempt {
 
 impl GpuExecutor {
     /// Prepares other tables beside those that look-ups read, which go on: with GPU memory and DRAM of their own, as much as the
-    /// others have. Then [`Store::switch`], and [`adopt`](Self::adopt).
+    /// others have. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
     ///
     /// # Errors
     /// [`GpuError::Unsupported`] if the executor was not attached with [`GpuOptions::following`](crate::GpuOptions::following),

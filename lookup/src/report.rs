@@ -65,7 +65,7 @@ macro_rules! counts {
         pub struct Metrics {
             /// Look-ups that returned a report, in success or not.
             pub lookups: u64,
-            /// Drives that serve nothing at this moment ([`Store::drive_states`](crate::Store::drive_states)).
+            /// Drives that serve nothing at this moment ([`Store::drive_states`](warprow_store::Store::drive_states)).
             pub drives_failed: u64,
             $($(#[$doc])* pub $name: u64,)*
             /// Time in each stage, indexed by [`Stage`].

@@ -55,7 +55,7 @@ impl Store {
     /// stand by until they are dropped, or switched back to. Atomic and durable. Tables that would be found no more are an error
     /// that names them, unless `allow_vanishing`.
     ///
-    /// Hosts go on with what they read; see [`Host::prepare`](crate::Host::prepare).
+    /// Hosts go on with what they read; see `Host::prepare`.
     ///
     /// ```
     /// # use std::ops::ControlFlow;

@@ -18,7 +18,7 @@ const MAX_TRANSFER: u64 = 1 << 20;
 
 /// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else
 /// stored to its registers or doorbells could have the drive write to memory that has another use by then, or is an
-/// [`OutputBuffer`](crate::OutputBuffer)'s elements.
+/// `OutputBuffer`'s elements.
 #[derive(Debug, Clone)]
 pub struct Device {
     function: Arc<dyn Function>,

@@ -68,7 +68,7 @@ impl Store {
     /// Stopped at any time, it leaves a store like any other.
     ///
     /// Refused while somebody loads or updates, or still reads what lay on the drive: attached hosts go over to the others by
-    /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt), or are dropped. This store refuses to write from then
+    /// `Host::prepare` and `Host::adopt`, or are dropped. This store refuses to write from then
     /// on; the one that this returns goes on.
     pub fn remove_drive(&self, drive: &str, options: &OpenOptions, progress: Moved<'_>) -> Result<Self, StoreError> {
         let named = |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|member| member.name() == drive);

@@ -321,7 +321,7 @@ impl Store {
     /// How each drive does: those of the members that are there, in their order, then those that could not be opened.
     ///
     /// A drive is given up when recovery has come to its end, or when it is gone. From then on look-ups fail its rows at
-    /// once ([`RowError::Drive`](crate::RowError)) and serve all others; whatever else needs it fails with
+    /// once (`RowError::Drive`) and serve all others; whatever else needs it fails with
     /// [`DriverError::GivenUp`].
     pub fn drive_states(&self) -> Vec<DriveState> {
         let members = self.shared.members.iter().flatten().map(DriveState::of);

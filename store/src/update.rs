@@ -469,7 +469,7 @@ impl Store {
     ///
     /// Refused, with nothing written: ids or keys that the table does not have, rows of another size, more than
     /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
-    /// executor on a GPU is attached without [`overlay_bytes`](crate::GpuOptions::overlay_bytes) of its own; with them its look-ups see updates
+    /// executor on a GPU is attached without `GpuOptions::overlay_bytes` of its own; with them its look-ups see updates
     /// as those of the host do, captured ones too. If a drive fails, the updates are in doubt
     /// ([`VolumeError::UpdateInDoubt`]).
     ///
@@ -683,7 +683,7 @@ impl Store {
     /// Brings the updates of a generation into its chunks: copies those that hold updated rows, with these, and commits them without
     /// the log. Updates go on meanwhile, and are seen; only the commit makes them wait. Needs as many free chunks as are copied, which
     /// the old ones become when nobody reads them any more: hosts go on with them, and with their updated rows in memory, until they
-    /// [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt) anew. How many chunks were copied.
+    /// `Host::prepare` and `Host::adopt` anew. How many chunks were copied.
     ///
     /// Where keys were created since, they come into their tables, behind the last rank: the whole generation is written anew for it, into as
     /// many free chunks as it takes, with other indexes for these tables, under its id. It reads and writes all of it, and a table that is put

@@ -54,7 +54,7 @@ pub struct Upcoming {
 impl Host {
     /// Prepares other tables beside those that look-ups read, which go on: fills a DRAM tier of its own, reads orders, resolves
     /// the plans of this host. [`StoreError::Unfit`] if the slots of one have no room for it, [`StoreError::NoSuchTable`] if one
-    /// of its tables is not there. Then [`Store::switch`], and [`adopt`](Self::adopt).
+    /// of its tables is not there. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
     ///
     /// ```
     /// # use std::ops::ControlFlow;

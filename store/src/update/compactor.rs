@@ -198,7 +198,7 @@ impl Drop for Stops<'_> {
 impl Store {
     /// Has a thread compact generations when their updated rows take a share of the memory that they may take, beside updates and look-ups, one
     /// generation at a time. `report` is called on that thread after each, before updates that wait for it go on: it is told of what failed, and can have hosts
-    /// and executors [`prepare`](crate::Host::prepare) and [`adopt`](crate::Host::adopt), without which they keep the memory of what they read before; it must not
+    /// and executors `Host::prepare` and `Host::adopt`, without which they keep the memory of what they read before; it must not
     /// update. A compaction that failed is tried again when the generation has grown by an eighth of the memory more, or an update has no room.
     ///
     /// While the compactor lives, an update that finds no room in memory or in the log waits until there is some, and is refused only if a compaction
