@@ -26,7 +26,6 @@
 //!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
-// Denied by the workspace; `gpu/launch.rs` and the signatures of `GpuSlot::lookup` and what takes addresses as it does are the exceptions.
 
 mod attach;
 mod attached_file;

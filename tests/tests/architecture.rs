@@ -73,3 +73,18 @@ fn the_picture_matches_the_code() {
     assert!(code.len() > 10, "the manifests were not understood: {code:?}");
     assert_eq!(closure(&in_the_picture()), closure(&code));
 }
+
+/// A program that opens, loads and verifies builds no CUDA.
+#[test]
+fn the_store_and_the_host_executor_reach_no_cuda() {
+    let reached = closure(&in_the_code());
+    for package in ["warprow-store", "warprow-lookup"] {
+        for cuda in ["warprow-gpu", "warprow-gpu-queues", "warprow-kernels"] {
+            assert!(!reached[package].contains(cuda), "{package} reaches {cuda}");
+        }
+    }
+    for package in ["warprow-store", "warprow-lookup"] {
+        let folder = package.trim_start_matches("warprow-");
+        assert!(!read(&format!("{folder}/Cargo.toml")).contains("cudarc"), "{package} names cudarc");
+    }
+}
