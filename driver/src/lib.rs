@@ -51,5 +51,5 @@ pub use host_memory::HostMemory;
 pub use locking::Locking;
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{Completion, Ended, ExternalQueue, Issued, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
-pub use recovery::{Blame, Failure, Rung, Step};
+pub use recovery::{Blame, FailedStep, Failure, RecoveryStep};
 pub use reset::ResetKind;

@@ -1,4 +1,4 @@
-//! The ladder by which a controller is brought back, and its end.
+//! The steps by which a controller is brought back, from the mildest on, and what comes when none helps.
 //!
 //! time-out → Abort → queue deleted and made anew → controller reset → function reset → given up
 
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use crate::controller::Controller;
 use crate::{DriverError, ResetKind};
 
-/// A rung of the ladder.
+/// A step of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rung {
+pub enum RecoveryStep {
     /// Nothing was tried yet: what made recovery necessary.
     Command,
     /// A look at the controller's registers.
@@ -26,7 +26,7 @@ pub enum Rung {
     Retry,
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for RecoveryStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Command => "a command",
@@ -41,9 +41,9 @@ impl fmt::Display for Rung {
 
 /// Something that failed.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct FailedStep {
     /// What was being done.
-    pub rung: Rung,
+    pub step: RecoveryStep,
     /// How it failed.
     pub error: DriverError,
 }
@@ -52,14 +52,14 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// What failed, in its order, since a command last succeeded; at least one.
-    pub steps: Vec<Step>,
+    pub steps: Vec<FailedStep>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Step { rung, error }) in self.steps.iter().enumerate() {
+        for (index, FailedStep { step, error }) in self.steps.iter().enumerate() {
             let then = if index == 0 { "" } else { "; then " };
-            write!(f, "{then}{rung} failed ({error})")?;
+            write!(f, "{then}{step} failed ({error})")?;
         }
         Ok(())
     }
@@ -73,11 +73,11 @@ pub struct Blame {
     pub error: DriverError,
 }
 
-/// The rungs that are climbed, in their order.
-const LADDER: [(Rung, Option<ResetKind>); 3] = [
-    (Rung::Queue, None),
-    (Rung::ControllerReset, Some(ResetKind::Controller)),
-    (Rung::FunctionReset, Some(ResetKind::Function)),
+/// The steps of recovery, in their order.
+const STEPS: [(RecoveryStep, Option<ResetKind>); 3] = [
+    (RecoveryStep::Queue, None),
+    (RecoveryStep::ControllerReset, Some(ResetKind::Controller)),
+    (RecoveryStep::FunctionReset, Some(ResetKind::Function)),
 ];
 /// How often a reset may find queues in use before the controller is given up.
 const MOST_IN_USE: u32 = 3;
@@ -100,7 +100,7 @@ struct Progress {
     /// Where to begin if what the last climb brought back fails without a single success.
     next: usize,
     in_use: u32,
-    steps: Vec<Step>,
+    steps: Vec<FailedStep>,
 }
 
 impl Recovery {
@@ -134,7 +134,7 @@ impl Controller {
     /// each with `recreate` after it. `let_go` is called before each reset, to have idle queues
     /// [left](crate::QueuePair::leave). One thread climbs at a time.
     ///
-    /// `blame` is what the queue's command died of. If nothing has succeeded since the last recovery, the next rung is tried
+    /// `blame` is what the queue's command died of. If nothing has succeeded since the last recovery, the next step is tried
     /// and not the same again. Tell of successes with [`proven`](Self::proven).
     ///
     /// At the end of the ladder the controller is given up ([`DriverError::GivenUp`]), which is said at once from then on;
@@ -153,11 +153,11 @@ impl Controller {
         let blamed = blame.as_ref().is_some_and(|blame| blame.trial == self.recovery.trial());
         let mut first = if progress.in_use != 0 || blamed { progress.next } else { 0 };
         if let Some(Blame { error, .. }) = blame.filter(|_| blamed) {
-            progress.steps.push(Step { rung: Rung::Command, error });
+            progress.steps.push(FailedStep { step: RecoveryStep::Command, error });
         }
         match self.look() {
             Err(error @ DriverError::Gone { .. }) => {
-                progress.steps.push(Step { rung: Rung::Registers, error });
+                progress.steps.push(FailedStep { step: RecoveryStep::Registers, error });
                 return Err(self.give_up(&mut progress));
             }
             // Such a controller takes no commands.
@@ -172,7 +172,7 @@ impl Controller {
             self.recovery.trial.fetch_add(1, Ordering::SeqCst);
             self.recovery.on_trial.store(true, Ordering::SeqCst);
         }
-        for (index, &(rung, reset)) in LADDER.iter().enumerate().skip(first) {
+        for (index, &(step, reset)) in STEPS.iter().enumerate().skip(first) {
             let climbed = match reset {
                 None => recreate(),
                 Some(kind) => {
@@ -194,10 +194,10 @@ impl Controller {
                 Err(error @ DriverError::NoQueueLeft { .. }) => return Err(error),
                 Err(error) => error,
             };
-            tracing::warn!(function = %self.name(), %error, "{rung} failed");
+            tracing::warn!(function = %self.name(), %error, "{step} failed");
             let in_use = matches!(error, DriverError::QueuesInUse { .. });
             let gone = matches!(error, DriverError::Gone { .. });
-            progress.steps.push(Step { rung, error: error.clone() });
+            progress.steps.push(FailedStep { step, error: error.clone() });
             if in_use && reset.is_some() {
                 progress.in_use += 1;
                 progress.next = index;
@@ -242,7 +242,7 @@ impl Controller {
             && self.queues.try_lock().is_ok()
             && let Err(error @ DriverError::Gone { .. }) = self.look()
         {
-            progress.steps.push(Step { rung: Rung::Registers, error });
+            progress.steps.push(FailedStep { step: RecoveryStep::Registers, error });
             self.give_up(&mut progress);
         }
         self.failure().is_some()
@@ -267,8 +267,8 @@ impl Controller {
             Err(error) => {
                 progress.steps.clone_from(&failure.steps);
                 // The first failure, and the latest retry.
-                progress.steps.retain(|step| step.rung != Rung::Retry);
-                progress.steps.push(Step { rung: Rung::Retry, error });
+                progress.steps.retain(|step| step.step != RecoveryStep::Retry);
+                progress.steps.push(FailedStep { step: RecoveryStep::Retry, error });
                 Err(self.give_up(&mut progress))
             }
         }

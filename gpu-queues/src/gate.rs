@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
-use crate::side::{Quiet, Shared, Side};
+use crate::address_space::{AddressSpace, Quiet, Shared};
 use crate::{Gpu, GpuError};
 
 /// Stands before the queues of one slot (`docs/gpu.md`, rule 7). The first kernel of a launch says that it is inside and then
@@ -28,15 +28,15 @@ pub struct Gate {
 impl Gate {
     /// An open gate for kernels on `gpu`.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        Self::on(&Side::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
+        Self::on(&AddressSpace::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
     pub fn on_host() -> Result<Self, GpuError> {
-        Self::on(&Side::Host, None)
+        Self::on(&AddressSpace::Host, None)
     }
 
-    fn on(side: &Side, probe: Option<Quiet>) -> Result<Self, GpuError> {
+    fn on(side: &AddressSpace, probe: Option<Quiet>) -> Result<Self, GpuError> {
         Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0), probe, lost: AtomicBool::new(false) })
     }
 

@@ -5,20 +5,20 @@
 //! kernels, which is how it is tested where there is no GPU.
 
 pub mod abi;
-mod bells;
+mod address_space;
+mod doorbell_memory;
+mod doorbell_proxy;
 mod error;
-mod forwarder;
 mod gate;
 mod gpu;
-mod ladder;
 mod memory;
+mod queue_placement;
 mod set;
-mod side;
 
+pub use doorbell_proxy::{DoorbellProxy, ForwardedGate};
 pub use error::{GpuError, ends_context};
-pub use forwarder::{DoorbellForwarder, ForwardedGate};
 pub use gate::Gate;
 pub use gpu::{Current, Gpu};
-pub use ladder::{Choice, Ladder, Rung};
 pub use memory::{DeviceMemory, Registered};
+pub use queue_placement::{DrivePlacement, QueuePlacement, QueuePlacements};
 pub use set::{MOST_LANDING_BYTES, QueueSet, QueueSetOptions};

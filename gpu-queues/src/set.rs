@@ -13,9 +13,9 @@ use crate::abi::{
     DOORBELL_MEMORY, DamagedRow, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES,
     MAX_BATCHES, QueueDescriptor, QueueState, ReadWindow,
 };
-use crate::bells::BellMemory;
-use crate::forwarder::{DoorbellForwarder, ForwardedGate, SHADOW_BYTES};
-use crate::side::{Own, Shared, Side};
+use crate::address_space::{AddressSpace, Own, Shared};
+use crate::doorbell_memory::DoorbellMemory;
+use crate::doorbell_proxy::{DoorbellProxy, ForwardedGate, SHADOW_BYTES};
 use crate::{Gate, Gpu, GpuError};
 
 /// Bytes that a command may read at most.
@@ -49,7 +49,7 @@ pub struct QueueSet {
     queues: Vec<ExternalQueue>,
     descriptors: Vec<QueueDescriptor>,
     submitter: Arc<dyn Submitter>,
-    forwarder: Option<DoorbellForwarder>,
+    forwarder: Option<DoorbellProxy>,
     memory: ManuallyDrop<Memory>,
     /// Queues that are done without, since their drives were given up.
     abandoned: Vec<bool>,
@@ -68,7 +68,7 @@ struct Memory {
     /// A [`Fault`] for each queue.
     faults: Shared,
     _shadows: Shared,
-    _bells: Vec<BellMemory>,
+    _bells: Vec<DoorbellMemory>,
     /// Rings and landing areas.
     _queues: Vec<Shared>,
     gate: Arc<Gate>,
@@ -163,17 +163,17 @@ impl QueueSet {
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuError> {
-        Self::build(&Side::Gpu(gpu.clone()), drives, options, gate, false)
+        Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, false)
     }
 
     /// The same with all doorbells rung by a host thread, also those that the GPU could reach: rung B′ on software drives.
-    pub fn forwarded(
+    pub fn with_doorbell_proxy(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuError> {
-        Self::build(&Side::Gpu(gpu.clone()), drives, options, gate, true)
+        Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, true)
     }
 
     /// The same for a thread of this process that stands in for the kernels: the descriptors hold addresses of this process.
@@ -183,11 +183,11 @@ impl QueueSet {
         gate: Arc<Gate>,
         forwarded: bool,
     ) -> Result<Self, GpuError> {
-        Self::build(&Side::Host, drives, options, gate, forwarded)
+        Self::build(&AddressSpace::Host, drives, options, gate, forwarded)
     }
 
     fn build(
-        side: &Side,
+        side: &AddressSpace,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
@@ -198,7 +198,7 @@ impl QueueSet {
         let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
         let mut bells = Vec::new();
         for (controller, _) in drives {
-            bells.push(if forwarded { None } else { BellMemory::of(&**controller.function(), side)? });
+            bells.push(if forwarded { None } else { DoorbellMemory::of(&**controller.function(), side)? });
         }
         let shadows = side.shared(drives.len() * SHADOW_BYTES)?;
         let states = side.own(drives.len() * size_of::<QueueState>())?;
@@ -227,9 +227,7 @@ impl QueueSet {
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
         let forwarder = relay
-            .map(|relay| {
-                DoorbellForwarder::start(relay, shadows.memory().clone(), queues.iter().map(bells_of).collect())
-            })
+            .map(|relay| DoorbellProxy::start(relay, shadows.memory().clone(), queues.iter().map(bells_of).collect()))
             .transpose()?;
 
         let mut descriptors = Vec::new();
@@ -241,7 +239,7 @@ impl QueueSet {
                     (bell.address(tail).ok_or_else(missing)?, bell.address(head).ok_or_else(missing)?)
                 }
                 None => {
-                    let (tail, head) = DoorbellForwarder::offsets(index);
+                    let (tail, head) = DoorbellProxy::offsets(index);
                     (shadows.address() + tail as u64, shadows.address() + head as u64)
                 }
             };

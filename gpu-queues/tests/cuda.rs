@@ -6,7 +6,9 @@ use std::time::Duration;
 use warprow_dma::{Function, SystemClock};
 use warprow_driver::{Controller, Namespace, Options, ResetKind, Submitter};
 use warprow_gpu_queues::abi::GATE_CLOSED;
-use warprow_gpu_queues::{DeviceMemory, Gate, Gpu, Ladder, QueueSet, QueueSetOptions, Registered, Rung};
+use warprow_gpu_queues::{
+    DeviceMemory, Gate, Gpu, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions, Registered,
+};
 use warprow_soft_controller::{Namespace as Space, Ram, SoftController};
 
 macro_rules! gpu_or_return {
@@ -69,8 +71,8 @@ fn memory_that_is_not_there_is_a_typed_error() {
 fn queue_sets_come_and_go() {
     let gpu = gpu_or_return!();
     let (soft, drive) = drive();
-    let ladder = Ladder::choose(Ok(&gpu), [&*soft as &dyn Function]);
-    assert_eq!(ladder.rung, Rung::C, "{ladder}");
+    let placements = QueuePlacements::choose(Ok(&gpu), [&*soft as &dyn Function]);
+    assert_eq!(placements.placement, QueuePlacement::C, "{placements}");
     let options =
         QueueSetOptions { batches: 2, landing_stride: 512, windows: Vec::new(), timeout: Duration::from_secs(1) };
     let drives = [drive.clone()];
@@ -79,7 +81,7 @@ fn queue_sets_come_and_go() {
         // Two share the pinned doorbells; the third has none.
         let first = QueueSet::new(&gpu, &drives, &options, gate.clone()).unwrap();
         let mut second = QueueSet::new(&gpu, &drives, &options, gate.clone()).unwrap();
-        let third = QueueSet::forwarded(&gpu, &drives, &options, gate.clone()).unwrap();
+        let third = QueueSet::with_doorbell_proxy(&gpu, &drives, &options, gate.clone()).unwrap();
         let (a, b, c) = (first.descriptors()[0], second.descriptors()[0], third.descriptors()[0]);
         assert_eq!((a.queue_id, b.queue_id, c.queue_id), (1, 2, 3));
         assert_eq!((b.sq_tail - a.sq_tail, b.cq_head - a.cq_head, a.cq_head - a.sq_tail), (8, 8, 4));

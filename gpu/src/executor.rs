@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Ladder};
+use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
 use warprow_kernels::abi::{KEY_ALIGN, element};
 use warprow_kernels::{Kernels, crc};
 use warprow_layout::{DType, Drive, Table};
 
 use crate::GpuError;
-use crate::follow::Attempt;
-use crate::herald::Herald;
+use crate::adopt::Attempt;
+use crate::drive_waker::DriveWaker;
 use crate::launch::Stream;
 use crate::overlay::GpuOverlay;
 use crate::plan::{GpuPlan, Prepared};
@@ -186,7 +186,7 @@ impl GpuOptions {
         self.following || self.overlay_bytes > 0
     }
 
-    /// With all doorbells rung by a host thread (rung B′ of the ladder), or not.
+    /// With all doorbells rung by a host thread (queue placement B′), or not.
     #[must_use]
     pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
         Self { host_doorbells, ..self }
@@ -233,7 +233,7 @@ pub(crate) struct Attached {
     /// On which tables are replaced, if ever.
     stream: OnceLock<Stream>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
-    herald: Option<Herald>,
+    waker: Option<DriveWaker>,
     /// Rows that are updated meanwhile.
     pub overlay: Option<Arc<GpuOverlay>>,
     /// None is, where there is no overlay.
@@ -267,8 +267,8 @@ impl Attached {
 
     /// Doorbells will be stored soon. Drives that are no software do not need to know.
     pub(crate) fn wake_drives(&self) {
-        match &self.herald {
-            Some(herald) => herald.call(),
+        match &self.waker {
+            Some(waker) => waker.call(),
             None => wake(&self.store),
         }
     }
@@ -282,13 +282,13 @@ fn wake(store: &StoreView) {
 const LULL: Duration = Duration::from_millis(2);
 
 /// Several drives' threads are woken by another thread than the caller's.
-fn herald_of(store: &StoreView) -> Option<Herald> {
+fn drive_waker_of(store: &StoreView) -> Option<DriveWaker> {
     let functions = store.drives().iter().flatten().map(|member| member.controller().function());
     if functions.filter(|it| it.doorbell_memory().is_some()).count() < 2 {
         return None;
     }
     let store = store.clone();
-    Herald::new("warprow-herald", LULL, move || wake(&store))
+    DriveWaker::new("warprow-waker", LULL, move || wake(&store))
         .inspect_err(|error| tracing::warn!(%error, "callers of look-ups wake drives themselves"))
         .ok()
 }
@@ -335,7 +335,7 @@ impl GpuExecutor {
             memory.write(0, &bytes).map(|()| memory)
         });
         let slices = slices.transpose()?;
-        let herald = herald_of(&store);
+        let waker = drive_waker_of(&store);
         let (plans, unended, stream) = Default::default();
         let attached = Attached {
             kernels,
@@ -348,7 +348,7 @@ impl GpuExecutor {
             plans,
             unended,
             stream,
-            herald,
+            waker,
             overlay,
             _unfollowing: unfollowing,
         };
@@ -386,12 +386,12 @@ impl GpuExecutor {
     }
 
     /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.
-    pub fn ladder(&self) -> Ladder {
+    pub fn queue_placements(&self) -> QueuePlacements {
         let members = self.inner.store.drives().iter().flatten();
         let functions = members.map(|member| &**member.controller().function());
         match self.inner.options.host_doorbells {
-            true => Ladder::with_host_doorbells(Ok(&self.inner.gpu), functions),
-            false => Ladder::choose(Ok(&self.inner.gpu), functions),
+            true => QueuePlacements::with_host_doorbells(Ok(&self.inner.gpu), functions),
+            false => QueuePlacements::choose(Ok(&self.inner.gpu), functions),
         }
     }
 

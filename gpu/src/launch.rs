@@ -97,7 +97,7 @@ impl Stream {
 
 /// A slot's own stream, on which rows are fetched ahead, and how others follow it and it follows others.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct PrefetchStream {
     // Goes last but for the context.
     given: Event,
     fetched: Event,
@@ -105,7 +105,7 @@ pub(crate) struct Side {
     stream: Stream,
 }
 
-impl Side {
+impl PrefetchStream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let event = || Event::new(gpu);
         Ok(Self { given: event()?, fetched: event()?, used: event()?, stream: Stream::new(gpu)? })

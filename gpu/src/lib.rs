@@ -5,15 +5,15 @@
 //! CUDA is looked for when [`Gpu::open`] is called: everything builds, and starts, on a machine that has none. `docs/gpu.md` has the
 //! protocol.
 
+mod adopt;
 mod arrange;
 mod batch;
 mod copied;
 mod dedupe;
 mod describe;
+mod drive_waker;
 mod error;
 mod executor;
-mod follow;
-mod herald;
 mod launch;
 mod merging;
 mod overlay;
@@ -23,15 +23,15 @@ mod slot;
 mod ticket;
 mod view;
 
+pub use adopt::GpuUpcoming;
 pub use arrange::{GpuPlacement, TablePlacement, gpu_row_bytes};
 pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
 pub use dedupe::choose_dedupe;
 pub use error::{GpuError, QueueFault};
 pub use executor::{DramRows, GpuExecutor, GpuOptions};
-pub use follow::GpuUpcoming;
 pub use plan::GpuPlan;
 pub use prefetch::Prefetched;
 pub use slot::GpuSlot;
 pub use ticket::{GpuReport, Ticket};
-pub use warprow_gpu_queues::{Gpu, Ladder, Rung};
+pub use warprow_gpu_queues::{Gpu, QueuePlacement, QueuePlacements};

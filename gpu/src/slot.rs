@@ -17,7 +17,7 @@ use crate::batch::{GpuBatch, GpuOutput, Len};
 use crate::dedupe::DedupeWay;
 use crate::error::QueueFault;
 use crate::executor::element_of;
-use crate::launch::{self, Side};
+use crate::launch::{self, PrefetchStream};
 use crate::merging::windows;
 use crate::plan::Prepared;
 use crate::ticket::Ticket;
@@ -43,7 +43,7 @@ pub(crate) struct State {
     answered: Vec<u64>,
     pub(crate) graphs: Graphs,
     /// Of a plan whose batches may be prefetched.
-    pub(crate) side: Option<Side>,
+    pub(crate) side: Option<PrefetchStream>,
     pub(crate) resting: Resting,
 }
 
@@ -169,7 +169,7 @@ impl State {
                 windows: windows(&plan.attached, plan.description.row_lbas, LANES * batches),
                 timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
             };
-            let make = if plan.attached.options.host_doorbells { QueueSet::forwarded } else { QueueSet::new };
+            let make = if plan.attached.options.host_doorbells { QueueSet::with_doorbell_proxy } else { QueueSet::new };
             for _ in 0..plan.attached.options.queue_sets {
                 sets.push(make(gpu, &drives, &options, gate.clone())?);
             }
@@ -179,7 +179,7 @@ impl State {
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
-        let side = if plan.options.prefetch { Some(Side::new(gpu)?) } else { None };
+        let side = if plan.options.prefetch { Some(PrefetchStream::new(gpu)?) } else { None };
         let resting = Resting::No;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];

@@ -8,7 +8,8 @@ use warprow_driver::{DriverError, Ended};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
-use crate::member::{Driving, MemberDrive, SharedPair, lock};
+use crate::drive_access::{DriveAccess, SharedPair, lock};
+use crate::member::MemberDrive;
 
 /// Bytes of an extent, at best: large enough to run at a drive's bandwidth.
 const EXTENT: usize = 512 << 10;
@@ -83,7 +84,7 @@ impl Bulk {
         purpose: Purpose,
         members: &[Option<Arc<MemberDrive>>],
         least: usize,
-        driving: &Driving,
+        driving: &DriveAccess,
     ) -> Result<Self, StoreError> {
         let limits = members.iter().flatten().map(|member| member.transfer_limit() as usize);
         let extent_bytes = limits.fold(EXTENT, usize::min).max(least);

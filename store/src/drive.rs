@@ -9,7 +9,7 @@ use warprow_soft_controller::{DriveUri, UriError};
 use warprow_vfio::{PciAddress, VfioFunction};
 use warprow_vfio_user::VfioUserFunction;
 
-use crate::member::Device;
+use crate::device::Device;
 use crate::{AttachedFile, StoreError};
 
 /// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace,

@@ -9,10 +9,11 @@ use warprow_layout::{Drive, FormatOptions, Table, generations_on, probe};
 use warprow_soft_controller::UriError;
 use warprow_spec::admin::SecureErase;
 
-use crate::driven::{self, Driven};
+use crate::device::Device;
 use crate::measure::{DEPTH, measure_empty};
-use crate::member::{Device, MemberDrive};
-use crate::store::latest_tables;
+use crate::member::MemberDrive;
+use crate::shared_controller::{self, SharedController};
+use crate::table_version::latest_tables;
 use crate::{OpenOptions, ReadCurve, Store, StoreError};
 
 /// Which LBA size a drive is to have.
@@ -256,7 +257,7 @@ impl std::fmt::Display for Bound {
 pub struct FormatPlan {
     devices: Vec<Device>,
     /// In the order of `devices`.
-    driven: Vec<Arc<Driven>>,
+    driven: Vec<Arc<SharedController>>,
     drives: Vec<DriveFormat>,
     settings: FormatSettings,
     bound: Bound,
@@ -282,7 +283,8 @@ const PLACES: u64 = 30;
 impl FormatPlan {
     /// Looks at `devices`.
     pub fn new(devices: &[Device], settings: FormatSettings) -> Result<Self, StoreError> {
-        let driven = driven::open(devices, &settings.open.driving())?.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let driven =
+            shared_controller::open(devices, &settings.open.driving())?.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut drives = Vec::new();
         for (device, driven) in devices.iter().zip(&driven) {
             let namespace = driven.controller().namespace(device.namespace())?;
@@ -307,7 +309,7 @@ impl FormatPlan {
     /// was too slow to tell, failed, or has blocks that cannot be read as they are. Nothing is written.
     pub fn measure_reads(&self) -> Vec<Option<ReadCurve>> {
         let open = &self.settings.open;
-        let of_drive = |(device, driven): (&Device, &Arc<Driven>)| {
+        let of_drive = |(device, driven): (&Device, &Arc<SharedController>)| {
             let member = MemberDrive::on(device, driven.clone(), &open.driving()).ok()?;
             measure_empty(&member, (DEPTH, open.timeout), &*open.clock)
                 .inspect_err(|error| tracing::warn!("{}: its reads could not be measured: {error}", device.name()))
@@ -379,7 +381,7 @@ pub(crate) fn record(device: &Device, formats: bool) -> Result<(), UriError> {
 
 fn look(
     device: &Device,
-    driven: &Arc<Driven>,
+    driven: &Arc<SharedController>,
     namespace: &Namespace,
     settings: &FormatSettings,
 ) -> Result<DriveFormat, StoreError> {

@@ -30,7 +30,7 @@ impl Store {
     /// All generations, oldest first.
     pub fn generations(&self) -> Vec<GenerationInfo> {
         let generations = self.shared.volume.generations();
-        let located = crate::store::latest_tables(generations.clone());
+        let located = crate::table_version::latest_tables(generations.clone());
         // Of each: the catalogue's, this list's, and one for each table that is found.
         let own = |id: u64| 2 + located.iter().filter(|it| it.generation.id == id).count();
         generations

@@ -26,14 +26,13 @@
 //!
 //! `docs/store.md` gives the exact meaning of a look-up.
 
-
 mod attach;
 mod attached_file;
 mod bulk;
-mod checking;
 mod curve;
+mod device;
 mod drive;
-mod driven;
+mod drive_access;
 mod error;
 mod events;
 mod format;
@@ -43,32 +42,40 @@ mod measure;
 mod member;
 mod membership;
 mod overlay;
+mod pace;
+mod parallel_read;
 mod scrub;
+mod shared_controller;
 mod sparse_ids;
 mod store;
-mod sweep;
+mod table_check;
+mod table_version;
 mod update;
+mod verified;
 mod verify;
 pub mod view;
 
 pub use attach::{AttachOptions, AttachedTable};
 pub use attached_file::{AttachError, AttachedFile, SkippedTensor};
 pub use curve::{CurveError, ReadCurve};
+pub use device::Device;
 pub use drive::{Create, DriveAddress};
 pub use error::StoreError;
 pub use events::{DriveEvents, NamespaceChanged};
 pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
-pub use member::Device;
+
 pub use membership::{Joined, Moved};
-pub use scrub::{Pace, ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
+pub use pace::Pace;
+pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
 pub use update::{
     CheckRows, Compacted, CompactionNeeds, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates, TakeRow,
     UpdateOptions,
 };
-pub use verify::{BadKind, BadUnit, Verified, VerifiedMetadata, Verifier};
+pub use verified::{BadKind, BadUnit, Verified, VerifiedMetadata};
+pub use verify::Verifier;
 // What the interface speaks of.
 pub use warprow_driver::{Details, Event, FormatProgress};
 pub use warprow_keys::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource};

@@ -8,8 +8,9 @@ use warprow_driver::prp::Data;
 use warprow_driver::{DriverError, Ended};
 
 use crate::ReadCurve;
-use crate::member::{MemberDrive, SharedPair, lock};
-use crate::store::TableVersion;
+use crate::drive_access::{SharedPair, lock};
+use crate::member::MemberDrive;
+use crate::table_version::TableVersion;
 
 /// How long one drive is measured, all lengths together; what is under way then is waited for.
 const TIME: Duration = Duration::from_millis(50);

@@ -1,121 +1,28 @@
 //! A drive of a store: its controller, its namespace, and who has queue pairs on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use warprow_dma::{Clock, Function};
 use warprow_driver::{Blame, BlockIo, Controller, DriverError, Namespace, PushError, QueueOptions, QueuePair};
 use warprow_layout::{Drive, DriveError};
-use warprow_soft_controller::{DriveUri, SoftController, UriError};
 
-use crate::driven::{Driven, MetadataIo};
+use crate::StoreError;
+use crate::device::Device;
+use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::{DriveEvents, NamespaceChanged, describe};
-use crate::{SkippedTensor, StoreError};
+use crate::shared_controller::{MetadataIo, SharedController};
 
 /// Most bytes that one command moves, MDTS permitting. Larger ones gain nothing, and cost room for their PRP lists.
 const MAX_TRANSFER: u64 = 1 << 20;
-
-/// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else
-/// stored to its registers or doorbells could have the drive write to memory that has another use by then, or is an
-/// `OutputBuffer`'s elements.
-#[derive(Debug, Clone)]
-pub struct Device {
-    function: Arc<dyn Function>,
-    namespace: u32,
-    emulated: Option<Arc<Emulated>>,
-    /// What a file that is attached holds besides.
-    skipped: Arc<[SkippedTensor]>,
-}
-
-/// What is known of an emulated drive besides.
-#[derive(Debug)]
-pub(crate) struct Emulated {
-    pub uri: DriveUri,
-    pub controller: Arc<SoftController>,
-}
-
-impl Device {
-    /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
-    pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
-        Self { function, namespace, emulated: None, skipped: Arc::default() }
-    }
-
-    /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
-    /// its namespaces.
-    #[must_use]
-    pub fn with_namespace(&self, namespace: u32) -> Self {
-        Self { namespace, ..self.clone() }
-    }
-
-    /// The function.
-    pub fn function(&self) -> &Arc<dyn Function> {
-        &self.function
-    }
-
-    /// The namespace's identifier.
-    pub fn namespace(&self) -> u32 {
-        self.namespace
-    }
-
-    /// An emulated drive: formatting it needs less consent.
-    pub(crate) fn emulated(uri: &DriveUri) -> Result<Self, UriError> {
-        let controller = uri.open()?;
-        let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone() }));
-        Ok(Self { emulated, ..Self::new(controller, 1) })
-    }
-
-    /// Whether it was opened as an emulated drive.
-    pub fn is_emulated(&self) -> bool {
-        self.emulated.is_some()
-    }
-
-    pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
-        self.emulated.as_deref()
-    }
-
-    pub(crate) fn with_skipped(self, skipped: Vec<SkippedTensor>) -> Self {
-        Self { skipped: skipped.into(), ..self }
-    }
-
-    /// Of a file of tables that is attached: the tensors that are left out, and why. Of any other drive: none.
-    pub fn skipped(&self) -> &[SkippedTensor] {
-        &self.skipped
-    }
-
-    /// What errors call it: the function's name, and the namespace if it is not the first.
-    pub fn name(&self) -> String {
-        match self.namespace {
-            1 => self.function.name().to_owned(),
-            namespace => format!("{}/{namespace}", self.function.name()),
-        }
-    }
-}
-
-/// How drives are driven.
-#[derive(Clone)]
-pub(crate) struct Driving {
-    pub clock: Arc<dyn Clock>,
-    /// The longest wait for an I/O command.
-    pub timeout: Duration,
-    pub admin_timeout: Duration,
-}
-
-/// A queue pair that one slot's look-ups use, within reach of a reset that needs it to be let go.
-pub type SharedPair = Arc<Mutex<QueuePair>>;
-
-/// Locks a mutex, also where a thread that held it has panicked: what it guards is in order between any two statements.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An opened drive. The store reaches it through queue pairs only: `io` for metadata, and those it gives out.
 pub struct MemberDrive {
     name: String,
     serial: String,
-    driven: Arc<Driven>,
+    driven: Arc<SharedController>,
     namespace: Namespace,
-    /// [`Driven::changes`] when the namespace was last found to be as it was.
+    /// [`SharedController::changes`] when the namespace was last found to be as it was.
     unchanged: AtomicU64,
     changed: OnceLock<NamespaceChanged>,
     timeout: Duration,
@@ -124,9 +31,13 @@ pub struct MemberDrive {
 
 impl MemberDrive {
     /// A device as it is formatted now, with its controller open.
-    pub(crate) fn on(device: &Device, driven: Arc<Driven>, driving: &Driving) -> Result<Arc<Self>, StoreError> {
+    pub(crate) fn on(
+        device: &Device,
+        driven: Arc<SharedController>,
+        driving: &DriveAccess,
+    ) -> Result<Arc<Self>, StoreError> {
         let unchanged = driven.changes().into();
-        let namespace = driven.controller().namespace(device.namespace)?;
+        let namespace = driven.controller().namespace(device.namespace())?;
         let name = device.name();
         match namespace.metadata_bytes() {
             0 => {}
@@ -139,7 +50,7 @@ impl MemberDrive {
         }
         let serial = driven.controller().info().serial().to_string();
         Ok(Arc::new(Self {
-            serial: if device.namespace == 1 { serial } else { format!("{serial}/{}", device.namespace) },
+            serial: if device.namespace() == 1 { serial } else { format!("{serial}/{}", device.namespace()) },
             name,
             namespace,
             unchanged,
@@ -155,7 +66,7 @@ impl MemberDrive {
         self.driven.controller()
     }
 
-    pub(crate) fn driven(&self) -> &Driven {
+    pub(crate) fn driven(&self) -> &SharedController {
         &self.driven
     }
 
@@ -379,7 +290,7 @@ mod tests {
         let namespace = Namespace::new(Ram::new(1 << 20).unwrap()).write_cache(1 << 20);
         let drive = SoftController::builder().namespace(namespace).build().unwrap();
         let second = Duration::from_secs(1);
-        let driving = Driving { clock: Arc::new(SystemClock::new()), timeout: second, admin_timeout: second };
+        let driving = DriveAccess { clock: Arc::new(SystemClock::new()), timeout: second, admin_timeout: second };
         let member = crate::store::open_members(&[Device::new(drive.clone(), 1)], &driving).unwrap().remove(0);
         (drive, member)
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use warprow_layout::{Drive, Volume};
 
+use crate::device::Device;
 use crate::format::record;
-use crate::member::{Device, MemberDrive};
+use crate::member::MemberDrive;
 use crate::store::{Shared, open_members};
 use crate::update::Updates;
 use crate::{OpenOptions, Store, StoreError};
@@ -76,7 +77,7 @@ impl Store {
             drive: drive.to_owned(),
             known: self.shared.members.iter().flatten().map(|member| member.name().to_owned()).collect(),
         })?;
-        self.shared.know_kept_room();
+        self.shared.updates.know_kept_room(&self.shared.volume);
         self.shared.volume.may_leave(index as u16)?;
         self.shared.updates.close();
         let volume = self.shared.volume.remove_member(index as u16, progress)?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use crate::StoreError;
-use crate::member::lock;
+use crate::drive_access::lock;
 
 /// Somebody who has the rows of an overlay once more.
 pub trait Follower: std::fmt::Debug + Send + Sync {

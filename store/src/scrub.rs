@@ -6,20 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use warprow_layout::Generation;
 
-use crate::checking::Checking;
-use crate::store::TableVersion;
-use crate::sweep::Sweep;
-use crate::verify::BadUnit;
+use crate::pace::Pace;
+use crate::parallel_read::ParallelRead;
+use crate::table_check::TableCheck;
+use crate::table_version::TableVersion;
+use crate::verified::BadUnit;
 use crate::{Store, StoreError};
-
-/// How fast to read.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Pace {
-    /// So many bytes a second of all drives together, at most.
-    BytesPerSecond(u64),
-    /// So much of the time: above 0, 1 is as fast as can be. Each thread rests for the remainder.
-    Share(f64),
-}
 
 /// How a store is scrubbed.
 #[derive(Debug, Clone, Default)]
@@ -151,7 +143,7 @@ impl Store {
             }
             let stripe = generation.placement.stripe_bytes() as usize;
             let shared = &self.shared;
-            let mut sweep = Sweep::new(&shared.members, stripe, options.threads, options.pace, &shared.driving)?;
+            let mut sweep = ParallelRead::new(&shared.members, stripe, options.threads, options.pace, &shared.driving)?;
             for index in at.table as usize..generation.tables.len() {
                 if index as u32 != at.table {
                     (at.table, at.rank) = (index as u32, 0);
@@ -189,11 +181,11 @@ impl Scrub<'_> {
     fn table(
         &mut self,
         located: &TableVersion,
-        sweep: &mut Sweep,
+        sweep: &mut ParallelRead,
         pace: Option<Pace>,
         at: &mut ScrubPosition,
     ) -> Result<ControlFlow<()>, StoreError> {
-        let checking = Checking::new(&self.store.shared, located);
+        let checking = TableCheck::new(&self.store.shared, located);
         let table = located.table();
         let row_bytes = u64::from(table.row_bytes());
         self.measure(*at);

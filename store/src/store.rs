@@ -9,14 +9,17 @@ use warprow_driver::DriverError;
 use warprow_keys::KeyIndex;
 use warprow_layout::{
     Access, DType, Drive, DriveMap, FormatOptions, Generation, Inspection, KeySpec, OpenError, Ranks, Repair,
-    RepairPlan, RowReader, State, Table, TableMap, Volume,
+    RepairPlan, RowReader, State, TableMap, Volume,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
+use crate::device::Device;
+use crate::drive_access::DriveAccess;
 use crate::events::DriveEvents;
-use crate::member::{Device, Driving, MemberDrive};
+use crate::member::MemberDrive;
+use crate::table_version::{TableVersion, latest_tables};
 use crate::update::Updates;
-use crate::{StoreError, driven};
+use crate::{StoreError, shared_controller};
 
 /// How a store is opened.
 #[derive(Clone)]
@@ -93,8 +96,8 @@ impl OpenOptions {
         Self { clock, ..self }
     }
 
-    pub(crate) fn driving(&self) -> Driving {
-        Driving { clock: self.clock.clone(), timeout: self.timeout, admin_timeout: self.admin_timeout }
+    pub(crate) fn driving(&self) -> DriveAccess {
+        DriveAccess { clock: self.clock.clone(), timeout: self.timeout, admin_timeout: self.admin_timeout }
     }
 }
 
@@ -133,7 +136,7 @@ pub(crate) struct Shared {
     pub volume: Volume,
     /// By member index; `None`: missing.
     pub members: Vec<Option<Arc<MemberDrive>>>,
-    pub driving: Driving,
+    pub driving: DriveAccess,
     pub updates: Updates,
     pub repairs: Vec<Repair>,
     /// Drives that were given, and could not be driven.
@@ -211,23 +214,6 @@ pub struct TableInfo {
     pub model: String,
     /// The generation it belongs to.
     pub generation: u64,
-}
-
-/// A table as it is in a generation, which it pins.
-#[derive(Debug, Clone)]
-pub struct TableVersion {
-    /// The generation.
-    pub generation: Arc<Generation>,
-    /// The index of the table among those of the generation.
-    pub index: usize,
-}
-
-impl TableVersion {
-    /// The table.
-    #[inline]
-    pub fn table(&self) -> &Table {
-        &self.generation.tables[self.index]
-    }
 }
 
 impl Store {
@@ -379,7 +365,7 @@ impl Store {
     /// The checksums of a table's rows ([`row_crc`](warprow_layout::row_crc)), by rank, as [`scan`](Self::scan) reads them: stored
     /// ones, and computed ones of rows that were updated since. `None`: none are stored.
     pub fn row_crcs(&self, table: &str) -> Result<Option<Vec<u32>>, StoreError> {
-        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
+        let (located, overlay) = self.shared.updates.with_overlay(&self.shared.volume, self.locate(table)?);
         self.shared.watch()?;
         let Some(mut crcs) = self.shared.volume.read_row_crcs(&located.generation, located.index)? else {
             return Ok(None);
@@ -405,7 +391,7 @@ impl Store {
         ranks: Range<u64>,
         row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let (located, overlay) = self.shared.with_overlay(self.locate(table)?);
+        let (located, overlay) = self.shared.updates.with_overlay(&self.shared.volume, self.locate(table)?);
         let updated = self.updated_by_rank(&located, &*overlay?)?;
         self.scan_version(&located, ranks, &mut |rank, stored| {
             row(rank, updated.get(&rank).map_or(stored, |updated| &updated[..]))
@@ -476,44 +462,18 @@ fn of_image(devices: &[Device], error: StoreError) -> StoreError {
     StoreError::ImageLba { drive: drive.clone(), lba_size: *lba_size, formatted: *formatted, remedy }
 }
 
-/// Every table that counts: of each name the one of the generation shown last, in the order of generations.
-pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<TableVersion> {
-    latest_tables_by(generations, |generation| generation.shown)
-}
-
-/// The same, were `shown` what is said of each.
-pub(crate) fn latest_tables_by(
-    generations: Vec<Arc<Generation>>,
-    shown: impl Fn(&Generation) -> u64,
-) -> Vec<TableVersion> {
-    let mut seen = std::collections::HashSet::new();
-    let mut tables = Vec::new();
-    let mut generations: Vec<_> = generations.into_iter().map(|it| (shown(&it), it.id, it)).collect();
-    generations.retain(|(shown, ..)| *shown != 0);
-    generations.sort_by_key(|&(shown, id, _)| (shown, id));
-    for (_, _, generation) in generations.into_iter().rev() {
-        for (index, table) in generation.tables.iter().enumerate() {
-            if seen.insert(table.name.clone()) {
-                tables.push(TableVersion { generation: generation.clone(), index });
-            }
-        }
-    }
-    tables.sort_by_key(|located| (located.generation.id, located.index));
-    tables
-}
-
-pub(crate) fn open_members(devices: &[Device], driving: &Driving) -> Result<Vec<Arc<MemberDrive>>, StoreError> {
-    let driven = driven::open(devices, driving)?;
+pub(crate) fn open_members(devices: &[Device], driving: &DriveAccess) -> Result<Vec<Arc<MemberDrive>>, StoreError> {
+    let driven = shared_controller::open(devices, driving)?;
     devices.iter().zip(driven).map(|(device, driven)| MemberDrive::on(device, driven?, driving)).collect()
 }
 
 /// As [`open_members`], doing without the drives that cannot be driven.
 fn open_what_works(
     devices: &[Device],
-    driving: &Driving,
+    driving: &DriveAccess,
 ) -> Result<(Vec<Arc<MemberDrive>>, Vec<DriveState>), StoreError> {
     let (mut members, mut failed) = (Vec::new(), Vec::new());
-    for (device, driven) in devices.iter().zip(driven::open(devices, driving)?) {
+    for (device, driven) in devices.iter().zip(shared_controller::open(devices, driving)?) {
         match driven.map_err(StoreError::from).and_then(|driven| MemberDrive::on(device, driven, driving)) {
             Ok(member) => members.push(member),
             Err(StoreError::Driver(error)) => {

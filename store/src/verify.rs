@@ -2,119 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use serde::{Deserialize, Serialize};
 use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, MendWhat, Ranks, VolumeError};
 
-use crate::checking::{Checking, chain, is_answer};
-use crate::store::TableVersion;
-use crate::sweep::Sweep;
+use crate::parallel_read::ParallelRead;
+use crate::table_check::{TableCheck, chain, is_answer};
+use crate::table_version::TableVersion;
+use crate::verified::{BadKind, BadUnit, Verified, VerifiedMetadata};
 use crate::{Store, StoreError};
-
-/// Bad units that are listed of one table, at most; more are counted.
-pub(crate) const LISTED: usize = 1000;
-
-/// What a bad unit is part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum BadKind {
-    /// A superblock, of which another copy is whole.
-    Superblock,
-    /// A copy of the catalogue.
-    Catalogue,
-    /// The log of updated rows.
-    Log,
-    /// The id → rank permutation of a table.
-    Ranks,
-    /// The index of a table's keys, or the keys.
-    Keys,
-    /// The checksums of rows, which the drive could not read.
-    Checksums,
-    /// Rows.
-    Rows,
-}
-
-/// A part of a drive that is not as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct BadUnit {
-    /// What it is part of.
-    pub what: BadKind,
-    /// The drive; `None`: one checksum covers a whole array, which lies on several.
-    pub drive: Option<String>,
-    /// First LBA there.
-    pub lba: Option<u64>,
-    /// How many.
-    pub lbas: u64,
-    /// The generation.
-    pub generation: Option<u64>,
-    /// The table.
-    pub table: Option<String>,
-    /// The ranks of the rows in it that are bad.
-    pub ranks: Vec<u64>,
-    /// Whether the drive could not read it; else it did, and the content is another.
-    pub unreadable: bool,
-    /// What is wrong.
-    pub detail: String,
-}
-
-impl BadUnit {
-    pub(crate) fn new(what: BadKind, detail: impl Into<String>) -> Self {
-        let (drive, lba, lbas, generation, table) = (None, None, 0, None, None);
-        let (ranks, unreadable, detail) = (Vec::new(), false, detail.into());
-        Self { what, drive, lba, lbas, generation, table, ranks, unreadable, detail }
-    }
-
-    pub(crate) fn of(self, located: &TableVersion) -> Self {
-        let (generation, table) = (Some(located.generation.id), Some(located.table().name.clone()));
-        Self { generation, table, ..self }
-    }
-}
-
-/// The result of [`Store::verify`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Verified {
-    /// Rows read.
-    pub rows: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Whether their content could be checked: the table was loaded with row checksums.
-    pub checked: bool,
-    /// Rows that the drives could not read, or whose checksum does not match.
-    pub damaged: u64,
-    /// The ranks of the first of them, at most 100.
-    pub first_damaged: Vec<u64>,
-    /// Why the id → rank permutation cannot be believed, if so. Which row is whose is lost then; ranks have theirs.
-    pub damaged_ranks: Option<String>,
-    /// Why the index of keys, or the keys, cannot be believed, if so. Which row is whose may be lost then.
-    pub damaged_keys: Option<String>,
-    /// Keys that were compared with the row that they lead to: all, where keys are stored.
-    pub checked_keys: u64,
-    /// Where it is damaged: at most 1000, in the order of drives and LBAs.
-    pub bad: Vec<BadUnit>,
-    /// Rows that were read wrong once, and right when they were read again.
-    pub transient: u64,
-}
-
-impl Verified {
-    /// Whether nothing that could be checked is damaged.
-    pub fn is_sound(&self) -> bool {
-        self.damaged == 0 && self.damaged_ranks.is_none() && self.damaged_keys.is_none() && self.bad.is_empty()
-    }
-}
-
-/// The result of [`Store::verify_metadata`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct VerifiedMetadata {
-    /// What is damaged.
-    pub bad: Vec<BadUnit>,
-    /// Copies that a commit which was cut off left as they were, or torn. The store is whole: opening it for writing, or the next commit,
-    /// writes them.
-    pub unfinished: Vec<BadUnit>,
-}
 
 impl Store {
     /// Reads all rows of a table, its permutation and its keys, at the drives' bandwidth, and checks them against their checksums
@@ -219,7 +114,7 @@ impl Store {
 pub struct Verifier<'a> {
     store: &'a Store,
     /// For extents of so many bytes at least.
-    sweep: Option<(usize, Sweep)>,
+    sweep: Option<(usize, ParallelRead)>,
 }
 
 impl std::fmt::Debug for Verifier<'_> {
@@ -251,18 +146,18 @@ impl Verifier<'_> {
         // After a failure it is good for nothing more, so it comes back only from a success.
         let (least, mut sweep) = match self.sweep.take().filter(|(least, _)| *least == stripe) {
             Some(kept) => kept,
-            None => (stripe, Sweep::new(&shared.members, stripe, None, None, &shared.driving)?),
+            None => (stripe, ParallelRead::new(&shared.members, stripe, None, None, &shared.driving)?),
         };
-        let verified = verify(&Checking::new(shared, located), located, &mut sweep, progress)?;
+        let verified = verify(&TableCheck::new(shared, located), located, &mut sweep, progress)?;
         self.sweep = Some((least, sweep));
         Ok(verified)
     }
 }
 
 fn verify(
-    checking: &Checking<'_>,
+    checking: &TableCheck<'_>,
     located: &TableVersion,
-    sweep: &mut Sweep,
+    sweep: &mut ParallelRead,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Verified, StoreError> {
     let (mut verified, ranks, keys) = checking.arrays(sweep, &mut || progress(0))?;

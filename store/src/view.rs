@@ -14,12 +14,14 @@ use warprow_dma::Clock;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Drive, Generation, Ranks, VolumeError};
 
-pub use crate::member::{MemberDrive, SharedPair, lock};
+pub use crate::drive_access::{SharedPair, lock};
+pub use crate::member::MemberDrive;
 pub use crate::overlay::{CREATED, Entry, Follower, Overlay, Snapshot};
 pub use crate::sparse_ids::SparseIds;
-pub use crate::store::TableVersion;
+pub use crate::table_version::TableVersion;
 
-use crate::store::{Shared, latest_tables, latest_tables_by};
+use crate::store::Shared;
+use crate::table_version::{latest_tables, latest_tables_by};
 use crate::{ReadCurve, Store, StoreError, measure};
 
 /// A store, as executors see it. Clones are the same store.
@@ -137,23 +139,23 @@ impl StoreView {
     /// # Errors
     /// [`VolumeError::NoSuchGeneration`] if the store no longer has the generation so; what is damaged in its log.
     pub fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
-        self.shared.overlay(generation)
+        self.shared.updates.overlay(&self.shared.volume, generation)
     }
 
     /// A table with the updated rows that belong over it, as both are now, or as they were together a moment ago: a compaction may
     /// come between, and give the table another generation.
     pub fn with_overlay(&self, table: TableVersion) -> (TableVersion, Result<Arc<Overlay>, StoreError>) {
-        self.shared.with_overlay(table)
+        self.shared.updates.with_overlay(&self.shared.volume, table)
     }
 
     /// As [`with_overlay`](Self::with_overlay), of many tables; `None`: the log of the table's generation cannot be read.
     pub fn with_overlays(&self, tables: Vec<TableVersion>) -> Vec<(TableVersion, Option<Arc<Overlay>>)> {
-        self.shared.with_overlays(tables)
+        self.shared.updates.with_overlays(&self.shared.volume, tables)
     }
 
     /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
     pub fn overridden(&self, table: &TableVersion) -> Result<HashSet<u64>, StoreError> {
-        self.shared.overridden(table)
+        self.shared.updates.overridden(&self.shared.volume, table)
     }
 
     /// Whether rows of a generation were updated since its chunks were written.

@@ -88,3 +88,32 @@ fn the_store_and_the_host_executor_reach_no_cuda() {
         assert!(!read(&format!("{folder}/Cargo.toml")).contains("cudarc"), "{package} names cudarc");
     }
 }
+
+/// Every type that the glossary names is in the code.
+#[test]
+fn the_glossary_names_what_there_is() {
+    let mut code = String::new();
+    let mut folders = vec![Path::new(ROOT).to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() && name != "target" && name != ".git" {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                code += &std::fs::read_to_string(&path).expect("a source file");
+            }
+        }
+    }
+    let page = read("docs/glossary.md");
+    let quoted = page.split('`').skip(1).step_by(2);
+    let types = quoted.map(|it| it.rsplit("::").find(|part| part.starts_with(char::is_uppercase)).unwrap_or(""));
+    let types: BTreeSet<&str> = types.filter(|it| it.len() > 1 && it.chars().all(char::is_alphanumeric)).collect();
+    assert!(types.len() > 40, "the glossary was not understood: {types:?}");
+    let defined = |name: &&str| {
+        ["struct", "enum", "trait", "type", "use"].iter().any(|kind| code.contains(&format!("{kind} {name}")))
+            || code.contains(&format!("    {name}")) // a variant, or in a macro
+    };
+    let missing: Vec<_> = types.iter().filter(|it| !defined(it)).collect();
+    assert!(missing.is_empty(), "the code has no {missing:?}");
+}

@@ -1,9 +1,9 @@
-//! Rung B′ of the ladder: a host thread rings the doorbells for the GPU.
+//! Queue placement B′: a host thread rings the doorbells for the GPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use warprow_gpu::{GpuError, GpuOptions, GpuPlan, Rung};
+use warprow_gpu::{GpuError, GpuOptions, GpuPlan, QueuePlacement};
 use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
@@ -21,16 +21,17 @@ fn match_the_naive_look_up() {
 }
 
 #[test]
-fn the_ladder_says_who_rings() {
+fn the_placement_says_who_rings() {
     let Some(gpu) = gpu() else { return };
     let world = World::new(2);
-    let ladder = |host| world.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).ladder();
-    for (host, rung, words) in
-        [(false, Rung::C, "rung C"), (true, Rung::BPrime, "host thread for the GPU, as asked for")]
-    {
-        let ladder = ladder(host);
-        assert_eq!((ladder.rung, ladder.drives.len()), (rung, 2));
-        let text = ladder.to_string();
+    let placements = |host| world.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).queue_placements();
+    for (host, rung, words) in [
+        (false, QueuePlacement::C, "placement C"),
+        (true, QueuePlacement::BPrime, "host thread for the GPU, as asked for"),
+    ] {
+        let placements = placements(host);
+        assert_eq!((placements.placement, placements.drives.len()), (rung, 2));
+        let text = placements.to_string();
         assert!(text.contains(gpu.name()) && text.contains(words) && text.contains("unproven"), "{text}");
         eprintln!("{text}");
     }

@@ -18,7 +18,7 @@ use warprow_layout::{
 
 use crate::attach::ranks;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::store::{TableVersion, latest_tables};
+use crate::table_version::{TableVersion, latest_tables};
 use crate::{Store, StoreError};
 use buckets::{Bucket, Buckets};
 use journal::Journal;
@@ -240,7 +240,7 @@ impl Store {
         self.superseded(&spec, options)?;
         let volume = &self.shared.volume;
         self.shared.watch()?;
-        self.shared.know_kept_room();
+        self.shared.updates.know_kept_room(&self.shared.volume);
         let mut transaction = volume.begin(&spec)?;
         // Only now is there nobody else who loads.
         self.superseded(&spec, options)?;
@@ -400,7 +400,7 @@ impl Store {
     ) -> Result<Vec<u64>, StoreError> {
         let spec = options.generation(model, tables);
         let superseded = self.superseded(&spec, options)?;
-        self.shared.know_kept_room();
+        self.shared.updates.know_kept_room(&self.shared.volume);
         self.shared.volume.check(&spec, &superseded)?;
         Ok(superseded)
     }

@@ -3,8 +3,10 @@
 use serde::Serialize;
 use warprow_layout::{Generation, LogChunkInspection, VolumeError};
 
-use super::grown::spec_grown;
-use super::{CREATED, has_created, lock};
+use super::spec::spec_grown;
+use super::state::has_created;
+use crate::drive_access::lock;
+use crate::overlay::CREATED;
 use crate::overlay::Snapshot;
 use crate::{Store, StoreError};
 
@@ -88,7 +90,7 @@ impl Store {
             return Ok(None);
         }
         self.shared.watch()?;
-        let updating = self.shared.updating(id)?;
+        let updating = self.shared.updates.updating(&self.shared.volume, id)?;
         let current = lock(&updating.0).current.clone();
         let snapshot = current.snapshot();
         let tables = (0u32..).zip(&found.tables).map(|(index, table)| {
@@ -111,7 +113,7 @@ impl Store {
             return self.needs(&found, None);
         }
         self.shared.watch()?;
-        let updating = self.shared.updating(id)?;
+        let updating = self.shared.updates.updating(&self.shared.volume, id)?;
         let snapshot = lock(&updating.0).current.snapshot();
         self.needs(&found, snapshot.as_ref())
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use warprow_dma::{Clock, Mapped};
 use warprow_driver::prp::Data;
-use warprow_driver::{Completion, Controller, DriverError, Ended, Namespace, Options, QueueOptions, QueuePair, Rung};
+use warprow_driver::{
+    Completion, Controller, DriverError, Ended, Namespace, Options, QueueOptions, QueuePair, RecoveryStep,
+};
 use warprow_soft_controller::{Cut, Fault, Namespace as Space, Queues, Ram, Rule, SoftController, Switch};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_tests::VirtualClock;
@@ -49,7 +51,7 @@ pub(crate) enum By {
     ControllerReset,
     FunctionReset,
     /// Nothing: the steps that the error names, in their order.
-    GivenUp(&'static [Rung]),
+    GivenUp(&'static [RecoveryStep]),
 }
 
 pub(crate) const LADDER: [(Obstacle, By); 13] = [
@@ -62,10 +64,26 @@ pub(crate) const LADDER: [(Obstacle, By); 13] = [
     (Obstacle::StaysEnabled, By::ControllerReset),
     (Obstacle::StartsAtTheSecondReset, By::FunctionReset),
     (Obstacle::Fatal, By::ControllerReset),
-    (Obstacle::NeverAnswers, By::GivenUp(&[Rung::Command; 4])),
-    (Obstacle::ObeysNothing, By::GivenUp(&[Rung::Command, Rung::Queue, Rung::ControllerReset, Rung::FunctionReset])),
-    (Obstacle::Mute, By::GivenUp(&[Rung::Command, Rung::Queue, Rung::ControllerReset, Rung::FunctionReset])),
-    (Obstacle::Gone, By::GivenUp(&[Rung::Command, Rung::Registers])),
+    (Obstacle::NeverAnswers, By::GivenUp(&[RecoveryStep::Command; 4])),
+    (
+        Obstacle::ObeysNothing,
+        By::GivenUp(&[
+            RecoveryStep::Command,
+            RecoveryStep::Queue,
+            RecoveryStep::ControllerReset,
+            RecoveryStep::FunctionReset,
+        ]),
+    ),
+    (
+        Obstacle::Mute,
+        By::GivenUp(&[
+            RecoveryStep::Command,
+            RecoveryStep::Queue,
+            RecoveryStep::ControllerReset,
+            RecoveryStep::FunctionReset,
+        ]),
+    ),
+    (Obstacle::Gone, By::GivenUp(&[RecoveryStep::Command, RecoveryStep::Registers])),
 ];
 
 impl Obstacle {
@@ -331,7 +349,7 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
         }
         By::GivenUp(steps) => {
             let Err(DriverError::GivenUp { failure, .. }) = recovered else { anyhow::bail!("{recovered:?}") };
-            let taken: Vec<Rung> = failure.steps.iter().map(|step| step.rung).collect();
+            let taken: Vec<RecoveryStep> = failure.steps.iter().map(|step| step.step).collect();
             ensure!(taken == steps, "{taken:?}: {failure}");
             let words = failure.to_string();
             ensure!(failure.steps.iter().all(|step| words.contains(&step.error.to_string())), "{words}");
@@ -340,8 +358,8 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
                 // Too early: it says so, and what was tried first is not forgotten.
                 let early = rig.controller.retry().err().context("it is back before its time")?;
                 let DriverError::GivenUp { failure, .. } = early else { anyhow::bail!("{early}") };
-                let taken: Vec<Rung> = failure.steps.iter().map(|step| step.rung).collect();
-                ensure!(taken == [steps, &[Rung::Retry]].concat(), "{taken:?}");
+                let taken: Vec<RecoveryStep> = failure.steps.iter().map(|step| step.step).collect();
+                ensure!(taken == [steps, &[RecoveryStep::Retry]].concat(), "{taken:?}");
                 rig.is_given_up()?;
             }
             rig.nothing_lands()?;

@@ -42,7 +42,7 @@ pub(super) fn ring(it: Ring) -> Section {
         title: "Queues that a GPU drives".to_owned(),
         about: format!(
             "Random reads of 512 B in look-ups of {} ids on one {}: one thread block a drive submits, one thread of the processor answers \
-             each drive, completions in disorder. Rung {}.",
+             each drive, completions in disorder. QueuePlacement {}.",
             it.ids, it.gpu, it.rung
         ),
         emulated: vec![DRIVES.to_owned()],

@@ -12,8 +12,9 @@ use warprow_layout::Extent;
 
 use crate::StoreError;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::member::{Driving, MemberDrive, lock};
-use crate::scrub::Pace;
+use crate::drive_access::{DriveAccess, lock};
+use crate::member::MemberDrive;
+use crate::pace::Pace;
 
 /// Threads at most: what they read passes through caches that they share.
 const MOST: usize = 16;
@@ -30,7 +31,7 @@ pub(crate) type Failed<'a> = dyn Fn(&Extent, DriverError) -> Result<(), StoreErr
 pub(crate) type Tick<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
 /// Threads' worth of queues. After a failure it is good only for being dropped.
-pub(crate) struct Sweep {
+pub(crate) struct ParallelRead {
     workers: Vec<Bulk>,
     /// By member: who reads its extents, in turns.
     owners: Vec<Vec<usize>>,
@@ -39,7 +40,7 @@ pub(crate) struct Sweep {
     pacer: Option<Pacer>,
 }
 
-impl Sweep {
+impl ParallelRead {
     /// Of `members`, for extents of `least` bytes at least, with so many threads, or as many as there are processors and queues
     /// for.
     pub(crate) fn new(
@@ -47,7 +48,7 @@ impl Sweep {
         least: usize,
         threads: Option<usize>,
         pace: Option<Pace>,
-        driving: &Driving,
+        driving: &DriveAccess,
     ) -> Result<Self, StoreError> {
         let present: Vec<usize> =
             members.iter().enumerate().filter(|(_, member)| member.is_some()).map(|(index, _)| index).collect();

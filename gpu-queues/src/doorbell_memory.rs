@@ -7,7 +7,7 @@ use warprow_dma::{DmaMemory, Function};
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::GpuError;
-use crate::side::{Shared, Side};
+use crate::address_space::{AddressSpace, Shared};
 
 /// What is pinned, by its address in this process, with the number of its users. CUDA registers memory once at a time.
 static PINNED: Mutex<BTreeMap<usize, (Shared, usize)>> = Mutex::new(BTreeMap::new());
@@ -18,18 +18,18 @@ fn pinned() -> MutexGuard<'static, BTreeMap<usize, (Shared, usize)>> {
 
 /// The doorbells of one controller, where they are memory: a share of what is pinned.
 #[derive(Debug)]
-pub(crate) struct BellMemory {
+pub(crate) struct DoorbellMemory {
     address: u64,
     memory: DmaMemory,
     /// Its user is counted.
     pinned: bool,
 }
 
-impl BellMemory {
+impl DoorbellMemory {
     /// `None` if the doorbells are registers.
-    pub(crate) fn of(function: &dyn Function, side: &Side) -> Result<Option<Self>, GpuError> {
+    pub(crate) fn of(function: &dyn Function, side: &AddressSpace) -> Result<Option<Self>, GpuError> {
         let Some(memory) = function.doorbell_memory() else { return Ok(None) };
-        if let Side::Host = side {
+        if let AddressSpace::Host = side {
             return Ok(Some(Self { address: memory.as_ptr() as u64, memory, pinned: false }));
         }
         let mut pinned = pinned();
@@ -56,7 +56,7 @@ impl BellMemory {
     }
 }
 
-impl Drop for BellMemory {
+impl Drop for DoorbellMemory {
     fn drop(&mut self) {
         if !self.pinned {
             return;

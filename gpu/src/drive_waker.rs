@@ -13,7 +13,7 @@ const ENDED: u8 = 3;
 
 /// A thread that does something whenever it is called, and sleeps otherwise. Calls while it is at it count as one.
 #[derive(Debug)]
-pub(crate) struct Herald {
+pub(crate) struct DriveWaker {
     state: Arc<AtomicU8>,
     /// Nanoseconds from `began` to the end of the lull after the last call that counted.
     quiet_until: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct Herald {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Herald {
+impl DriveWaker {
     /// `lull`: calls so soon after another are not needed.
     pub(crate) fn new(name: &str, lull: Duration, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
         let state = Arc::new(AtomicU8::new(AWAKE));
@@ -63,7 +63,7 @@ impl Herald {
     }
 }
 
-impl Drop for Herald {
+impl Drop for DriveWaker {
     fn drop(&mut self) {
         self.state.store(ENDED, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn no_call_is_lost() {
         let (asked, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let herald = Herald::new("herald", Duration::ZERO, {
+        let waker = DriveWaker::new("waker", Duration::ZERO, {
             let (asked, told) = (asked.clone(), told.clone());
             move || told.store(asked.load(Ordering::Relaxed), Ordering::Relaxed)
         })
@@ -88,7 +88,7 @@ mod tests {
         let limit = Instant::now() + Duration::from_secs(20);
         for turn in 1..=5000 {
             asked.store(turn, Ordering::Relaxed);
-            herald.call();
+            waker.call();
             // Every few turns only: calls that meet count as one.
             while turn % 3 == 0 && told.load(Ordering::Relaxed) != turn {
                 assert!(Instant::now() < limit, "call {turn} was lost");
@@ -100,21 +100,21 @@ mod tests {
     #[test]
     fn a_lull_is_kept() {
         let told = Arc::new(AtomicU64::new(0));
-        let herald = Herald::new("herald", Duration::from_secs(3600), {
+        let waker = DriveWaker::new("waker", Duration::from_secs(3600), {
             let told = told.clone();
             move || {
                 told.fetch_add(1, Ordering::Relaxed);
             }
         })
         .unwrap();
-        herald.call();
+        waker.call();
         let limit = Instant::now() + Duration::from_secs(20);
         while told.load(Ordering::Relaxed) == 0 {
             assert!(Instant::now() < limit, "the call was lost");
             std::thread::yield_now();
         }
         for _ in 0..20 {
-            herald.call();
+            waker.call();
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(told.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! Where rings, doorbells and data can live on this machine: the best rung, and why none above it.
+//! Where rings, doorbells and data can live on this machine: the best placement, and why none above it.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::{Gpu, GpuError};
 
 /// A way of letting a GPU fetch rows from drives, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rung {
+pub enum QueuePlacement {
     /// Rings and data in GPU memory, doorbells rung by the GPU.
     A,
     /// Rings and data in pinned memory of the host, BAR0 rung by the GPU.
@@ -21,7 +21,7 @@ pub enum Rung {
     D,
 }
 
-impl Rung {
+impl QueuePlacement {
     /// All, best first.
     pub const ALL: [Self; 5] = [Self::A, Self::B, Self::BPrime, Self::C, Self::D];
 
@@ -48,7 +48,7 @@ impl Rung {
     }
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for QueuePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -56,29 +56,29 @@ impl fmt::Display for Rung {
 
 /// What was chosen for one drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct DrivePlacement {
     /// The drive's name.
     pub drive: String,
-    /// Its rung.
-    pub rung: Rung,
+    /// Where its rings, doorbells and rows live.
+    pub placement: QueuePlacement,
 }
 
-/// The choice for a machine and its drives. Drives of different kinds may stand on different rungs.
+/// The choice for a machine and its drives. Drives of different kinds may have different placements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ladder {
+pub struct QueuePlacements {
     /// What the GPU is called, if there is one.
     pub gpu: Option<String>,
-    /// The lowest rung that a drive stands on.
-    pub rung: Rung,
+    /// The lowest placement that a drive has.
+    pub placement: QueuePlacement,
     /// Each drive's.
-    pub drives: Vec<Choice>,
-    /// Each rung above the lowest that no drive stands on, with the reason.
-    pub refused: Vec<(Rung, String)>,
+    pub drives: Vec<DrivePlacement>,
+    /// Each placement above the lowest that no drive has, with the reason.
+    pub refused: Vec<(QueuePlacement, String)>,
     /// A host thread rings doorbells that the GPU could reach, because that was asked for.
     pub asked: bool,
 }
 
-impl Ladder {
+impl QueuePlacements {
     /// Chooses for drives behind these functions, with this GPU or for want of one.
     pub fn choose<'a>(gpu: Result<&Gpu, &GpuError>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, false)
@@ -97,44 +97,47 @@ impl Ladder {
         functions: impl IntoIterator<Item = &'a dyn Function>,
         host_doorbells: bool,
     ) -> Self {
-        let rung = |function: &dyn Function| match &gpu {
-            Err(_) => Rung::D,
-            Ok(_) if host_doorbells => Rung::BPrime,
-            Ok(_) if function.doorbell_memory().is_some() => Rung::C,
-            Ok(_) => Rung::BPrime,
+        let placement = |function: &dyn Function| match &gpu {
+            Err(_) => QueuePlacement::D,
+            Ok(_) if host_doorbells => QueuePlacement::BPrime,
+            Ok(_) if function.doorbell_memory().is_some() => QueuePlacement::C,
+            Ok(_) => QueuePlacement::BPrime,
         };
-        let choice = |function: &'a dyn Function| Choice { drive: function.name().to_owned(), rung: rung(function) };
-        let drives: Vec<Choice> = functions.into_iter().map(choice).collect();
-        let none = if gpu.is_ok() { Rung::BPrime } else { Rung::D };
-        let lowest = drives.iter().map(|choice| choice.rung).max().unwrap_or(none);
-        let reason = |rung| match (&gpu, rung) {
+        let choice = |function: &'a dyn Function| DrivePlacement {
+            drive: function.name().to_owned(),
+            placement: placement(function),
+        };
+        let drives: Vec<DrivePlacement> = functions.into_iter().map(choice).collect();
+        let none = if gpu.is_ok() { QueuePlacement::BPrime } else { QueuePlacement::D };
+        let lowest = drives.iter().map(|choice| choice.placement).max().unwrap_or(none);
+        let reason = |placement| match (&gpu, placement) {
             (Err(why), _) => why.clone(),
-            (Ok(_), Rung::A | Rung::B) => "unproven".to_owned(),
+            (Ok(_), QueuePlacement::A | QueuePlacement::B) => "unproven".to_owned(),
             (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
         };
-        let taken = |rung| drives.iter().any(|choice| choice.rung == rung);
-        let refused = Rung::ALL.into_iter().filter(|&rung| rung < lowest && !taken(rung));
-        let refused = refused.map(|rung| (rung, reason(rung))).collect();
-        Self { asked: host_doorbells && gpu.is_ok(), gpu: gpu.ok(), rung: lowest, drives, refused }
+        let taken = |placement| drives.iter().any(|choice| choice.placement == placement);
+        let refused = QueuePlacement::ALL.into_iter().filter(|&placement| placement < lowest && !taken(placement));
+        let refused = refused.map(|placement| (placement, reason(placement))).collect();
+        Self { asked: host_doorbells && gpu.is_ok(), gpu: gpu.ok(), placement: lowest, drives, refused }
     }
 }
 
-impl fmt::Display for Ladder {
+impl fmt::Display for QueuePlacements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.gpu {
             Some(gpu) => write!(f, "{gpu}, ")?,
             None => f.write_str("no GPU, ")?,
         }
         let asked = if self.asked { ", as asked for" } else { "" };
-        write!(f, "rung {}: {}{asked}", self.rung, self.rung.description())?;
-        for choice in self.drives.iter().filter(|choice| choice.rung != self.rung) {
-            write!(f, "; {} on {}: {}", choice.drive, choice.rung, choice.rung.description())?;
+        write!(f, "placement {}: {}{asked}", self.placement, self.placement.description())?;
+        for choice in self.drives.iter().filter(|choice| choice.placement != self.placement) {
+            write!(f, "; {} on {}: {}", choice.drive, choice.placement, choice.placement.description())?;
         }
         // Neighbours with one reason share it.
         for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
             f.write_str("; not ")?;
-            for (i, (rung, _)) in group.iter().enumerate() {
-                write!(f, "{}{rung}", if i == 0 { "" } else { ", " })?;
+            for (i, (placement, _)) in group.iter().enumerate() {
+                write!(f, "{}{placement}", if i == 0 { "" } else { ", " })?;
             }
             write!(f, ": {}", group[0].1)?;
         }
@@ -190,32 +193,35 @@ mod tests {
         }
     }
 
-    fn choose(gpu: Result<&str, &str>, functions: &[&dyn Function]) -> Ladder {
-        Ladder::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied(), false)
+    fn choose(gpu: Result<&str, &str>, functions: &[&dyn Function]) -> QueuePlacements {
+        QueuePlacements::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied(), false)
     }
 
     #[test]
-    fn rungs_and_reasons() {
+    fn placements_and_reasons() {
         let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
         let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
         let gpu = Ok("NVIDIA H200");
-        let soft_only = "NVIDIA H200, rung C: rings and doorbells in pinned memory, drives in software; not A, B: unproven; not \
+        let soft_only = "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; not A, B: unproven; not \
                          B′: the drives are software, with doorbells in memory that the GPU reaches itself";
         assert_eq!(choose(gpu, &[soft]).to_string(), soft_only);
-        let card_only = "NVIDIA H200, rung B′: rings in pinned memory, doorbells rung by a host thread for the GPU; not A, B: \
+        let card_only = "NVIDIA H200, placement B′: rings in pinned memory, doorbells rung by a host thread for the GPU; not A, B: \
                          unproven";
         assert_eq!(choose(gpu, &[card]).to_string(), card_only);
         assert_eq!(choose(gpu, &[]).to_string(), card_only);
-        let both = "NVIDIA H200, rung C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in \
+        let both = "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in \
                     pinned memory, doorbells rung by a host thread for the GPU; not A, B: unproven";
         assert_eq!(choose(gpu, &[soft, card]).to_string(), both);
-        let asked = Ladder::of(Ok("NVIDIA H200".to_owned()), [soft, card], true);
-        let as_asked = "NVIDIA H200, rung B′: rings in pinned memory, doorbells rung by a host thread for the GPU, as asked \
+        let asked = QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft, card], true);
+        let as_asked = "NVIDIA H200, placement B′: rings in pinned memory, doorbells rung by a host thread for the GPU, as asked \
                         for; not A, B: unproven";
         assert_eq!(asked.to_string(), as_asked);
-        assert!(asked.drives.iter().all(|choice| choice.rung == Rung::BPrime));
+        assert!(asked.drives.iter().all(|choice| choice.placement == QueuePlacement::BPrime));
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
-        assert_eq!(none.to_string(), "no GPU, rung D: the host executor; not A, B, B′, C: libcuda cannot be found");
-        assert_eq!((none.rung, none.refused.len()), (Rung::D, 4));
+        assert_eq!(
+            none.to_string(),
+            "no GPU, placement D: the host executor; not A, B, B′, C: libcuda cannot be found"
+        );
+        assert_eq!((none.placement, none.refused.len()), (QueuePlacement::D, 4));
     }
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use warprow_layout::{Extent, Placement, Region, Rewritten, Table, VolumeError, row_crc};
 
-use super::compactor::{PAUSE, is_rewriting};
-use super::{created_rows, lock};
+use super::desk::{PAUSE, is_rewriting};
+use super::state::created_rows;
 use crate::bulk::{Bulk, Job, Purpose};
-use crate::sweep::Sweep;
+use crate::drive_access::lock;
+use crate::parallel_read::ParallelRead;
 use crate::{Store, StoreError};
 
 /// Takes a row: its position in the list of ranks, and its bytes. On any thread.
@@ -42,13 +43,14 @@ impl Store {
     /// Reads rows of a table of generation `generation`, by their ranks, ascending, each once: with all updates that were there
     /// when it began. In whole extents or in single LBAs, whichever costs less, in the order of no thing.
     pub fn read_rows(&self, generation: u64, table: &str, ranks: &[u64], take: &TakeRow<'_>) -> Result<(), StoreError> {
-        let (located, overlay) = self.shared.with_overlay(self.locate_in(generation, table)?);
+        let (located, overlay) =
+            self.shared.updates.with_overlay(&self.shared.volume, self.locate_in(generation, table)?);
         let overlay = overlay?;
         let (table, placement) = (located.table(), &*located.generation.placement);
         check(table, ranks)?;
         self.shared.watch()?;
         let least = placement.stripe_bytes() as usize;
-        let mut sweep = Sweep::new(&self.shared.members, least, None, None, &self.shared.driving)?;
+        let mut sweep = ParallelRead::new(&self.shared.members, least, None, None, &self.shared.driving)?;
         let row_bytes = table.row_bytes() as usize;
         let rows = |extent: &Extent, bytes: &[u8]| {
             for (lba, piece) in extent.pieces() {
@@ -146,7 +148,7 @@ impl Store {
         self.shared.watch()?;
         let Begun { sequence, index, rewritten } =
             self.begin_replacing(generation, (table, rows), ranks, Instant::now() + patience)?;
-        let updating = self.shared.updating(generation)?;
+        let updating = self.shared.updates.updating(&self.shared.volume, generation)?;
         let copied = self.copy_with(&rewritten, index, ranks, (fill, check_rows)).and_then(|()| check_rows(true));
         if let Err(error) = copied.and_then(|()| self.shared.watch()) {
             updating.unseal(sequence);
@@ -154,7 +156,7 @@ impl Store {
         }
         let chunks = rewritten.chunks();
         let mut writer = lock(&updating.0);
-        let mut log = writer.take_log(&self.shared, generation)?;
+        let mut log = writer.take_log(&self.shared.volume, generation)?;
         let replaced = log.compact(sequence, rewritten);
         writer.log = Some(log);
         replaced?;
@@ -164,7 +166,7 @@ impl Store {
 
     /// The sequence number of the last update of a generation that [`update`](Self::update) made: whether there were others since.
     pub fn update_sequence(&self, generation: u64) -> Result<u64, StoreError> {
-        let updating = self.shared.updating(generation)?;
+        let updating = self.shared.updates.updating(&self.shared.volume, generation)?;
         let sequence = lock(&updating.0).current.sequence();
         Ok(sequence)
     }
@@ -235,9 +237,9 @@ impl Store {
             return created();
         }
         let sequence = {
-            let updating = self.shared.updating(generation)?;
+            let updating = self.shared.updates.updating(&self.shared.volume, generation)?;
             let mut writer = lock(&updating.0);
-            let mut log = writer.take_log(&self.shared, generation)?;
+            let mut log = writer.take_log(&self.shared.volume, generation)?;
             let snapshot = writer.current.snapshot();
             let sequence = if snapshot.is_none() { log.seal() } else { 0 };
             writer.log = Some(log);
@@ -262,7 +264,7 @@ impl Store {
             }
         });
         if begun.is_err() {
-            self.shared.updating(generation)?.unseal(sequence);
+            self.shared.updates.updating(&self.shared.volume, generation)?.unseal(sequence);
         }
         Ok(begun?)
     }

@@ -1,4 +1,4 @@
-//! Checking a table against its checksums, part by part.
+//! TableCheck a table against its checksums, part by part.
 
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -10,13 +10,14 @@ use warprow_keys::KeyIndex;
 use warprow_layout::{Drive, DriveError, Extent, Ranks, Region, RowReader, Table, VolumeError, row_crc};
 
 use crate::StoreError;
-use crate::member::lock;
-use crate::store::{Shared, TableVersion};
-use crate::sweep::{Sweep, Tick};
-use crate::verify::{BadKind, BadUnit, LISTED, Verified};
+use crate::drive_access::lock;
+use crate::parallel_read::{ParallelRead, Tick};
+use crate::store::Shared;
+use crate::table_version::TableVersion;
+use crate::verified::{BadKind, BadUnit, LISTED, Verified};
 
 /// A table that is being checked. Holds, and so pins, its generation: nothing that is read can be given away meanwhile.
-pub(crate) struct Checking<'a> {
+pub(crate) struct TableCheck<'a> {
     store: &'a Shared,
     located: &'a TableVersion,
     /// Reads that may yet be cut in halves to find the LBAs that cannot be read.
@@ -57,7 +58,7 @@ struct Array {
 
 type Keys = Option<(KeyIndex, Vec<u64>)>;
 
-impl<'a> Checking<'a> {
+impl<'a> TableCheck<'a> {
     pub(crate) fn new(store: &'a Shared, located: &'a TableVersion) -> Self {
         Self { store, located, salvaging: Cell::new(SALVAGING) }
     }
@@ -75,7 +76,7 @@ impl<'a> Checking<'a> {
     /// Checks the permutation and the keys, and hands over what is whole of them.
     pub(crate) fn arrays(
         &self,
-        sweep: &mut Sweep,
+        sweep: &mut ParallelRead,
         tick: Tick<'_>,
     ) -> Result<(Verified, Option<Ranks>, Keys), StoreError> {
         let table = self.table();
@@ -120,7 +121,13 @@ impl<'a> Checking<'a> {
     }
 
     /// Reads bytes of an array that begins with `region`.
-    fn array(&self, sweep: &mut Sweep, region: Region, bytes: Range<u64>, tick: Tick<'_>) -> Result<Array, StoreError> {
+    fn array(
+        &self,
+        sweep: &mut ParallelRead,
+        region: Region,
+        bytes: Range<u64>,
+        tick: Tick<'_>,
+    ) -> Result<Array, StoreError> {
         let placement = &self.located.generation.placement;
         let lba_size = u64::from(placement.lba_size());
         let (first, end) = (bytes.start / lba_size, bytes.end.div_ceil(lba_size).min(region.lbas));
@@ -216,7 +223,7 @@ impl<'a> Checking<'a> {
     /// Reads the rows of `ranks`, and compares them with their checksums if there are any. `tick` is told how many were read.
     pub(crate) fn rows(
         &self,
-        sweep: &mut Sweep,
+        sweep: &mut ParallelRead,
         ranks: Range<u64>,
         tick: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Part, StoreError> {
@@ -296,7 +303,9 @@ impl<'a> Checking<'a> {
                 continue;
             }
             // A compaction that was cut off may have brought the row into its chunk, and not yet its checksum: the log has both.
-            let overridden = overridden.get_or_insert_with(|| self.store.overridden(self.located).unwrap_or_default());
+            let overridden = overridden.get_or_insert_with(|| {
+                self.store.updates.overridden(&self.store.volume, self.located).unwrap_or_default()
+            });
             if !overridden.contains(&rank) {
                 self.note(rank, &mut part);
             }
@@ -360,7 +369,7 @@ struct Unread {
 }
 
 impl Unread {
-    fn unit(&self, checking: &Checking<'_>, what: BadKind) -> BadUnit {
+    fn unit(&self, checking: &TableCheck<'_>, what: BadKind) -> BadUnit {
         let lbas = (self.bytes.len() / self.lba_size.max(1)) as u64;
         let bad = BadUnit::new(what, self.detail.clone()).of(checking.located);
         BadUnit { drive: Some(self.drive.clone()), lba: Some(self.lba), lbas, unreadable: true, ..bad }

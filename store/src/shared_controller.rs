@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, Weak};
 use warprow_driver::{Blame, BlockIo, Controller, DriverError, Options, QueuePair};
 
 use crate::StoreError;
+use crate::device::Device;
+use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::Watch;
-use crate::member::{Device, Driving, SharedPair, lock};
 
 /// A queue pair for metadata; made when needed, and given up when its queue is needed elsewhere.
 pub(crate) type MetadataIo = Mutex<Option<BlockIo>>;
 
-pub(crate) struct Driven {
+pub(crate) struct SharedController {
     controller: Arc<Controller>,
     /// What a reset needs to be let go.
     pairs: Mutex<Vec<Weak<Mutex<QueuePair>>>>,
@@ -21,8 +22,11 @@ pub(crate) struct Driven {
 
 /// Opens the controllers of `devices`: one for all namespaces of a function, since nobody can drive it beside another.
 /// For each device what became of its own.
-pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Result<Arc<Driven>, DriverError>>, StoreError> {
-    let mut all: Vec<Result<Arc<Driven>, DriverError>> = Vec::with_capacity(devices.len());
+pub(crate) fn open(
+    devices: &[Device],
+    driving: &DriveAccess,
+) -> Result<Vec<Result<Arc<SharedController>, DriverError>>, StoreError> {
+    let mut all: Vec<Result<Arc<SharedController>, DriverError>> = Vec::with_capacity(devices.len());
     for device in devices {
         let mut same = devices.iter().zip(&all).filter(|(other, _)| Arc::ptr_eq(other.function(), device.function()));
         if same.clone().any(|(other, _)| other.namespace() == device.namespace()) {
@@ -30,15 +34,15 @@ pub(crate) fn open(devices: &[Device], driving: &Driving) -> Result<Vec<Result<A
         }
         let driven = match same.next() {
             Some((_, driven)) => driven.clone(),
-            None => Driven::open(device, driving),
+            None => SharedController::open(device, driving),
         };
         all.push(driven);
     }
     Ok(all)
 }
 
-impl Driven {
-    fn open(device: &Device, driving: &Driving) -> Result<Arc<Self>, DriverError> {
+impl SharedController {
+    fn open(device: &Device, driving: &DriveAccess) -> Result<Arc<Self>, DriverError> {
         let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
         let controller = Controller::open(device.function().clone(), driving.clock.clone(), options)?;
         let (pairs, metadata, watch) = Default::default();

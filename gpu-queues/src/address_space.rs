@@ -11,7 +11,7 @@ use crate::{DeviceMemory, Gpu, GpuError, Registered};
 
 /// Whose addresses a descriptor holds.
 #[derive(Clone, Debug)]
-pub(crate) enum Side {
+pub(crate) enum AddressSpace {
     /// A GPU's: memory is pinned, or the GPU's own.
     Gpu(Arc<Gpu>),
     /// This process's: a thread follows the protocol of the kernels.
@@ -97,7 +97,7 @@ impl Drop for Quiet {
     }
 }
 
-impl Side {
+impl AddressSpace {
     pub(crate) fn share(&self, memory: DmaMemory) -> Result<Shared, GpuError> {
         match self {
             Self::Gpu(gpu) => Registered::new(gpu, memory).map(Shared::Registered),

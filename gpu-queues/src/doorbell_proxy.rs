@@ -1,4 +1,4 @@
-//! Rung B′: the GPU stores doorbells to *shadow* words in pinned memory, and a thread of the host copies them to the device.
+//! QueuePlacement B′: the GPU stores doorbells to *shadow* words in pinned memory, and a thread of the host copies them to the device.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,19 +49,19 @@ struct Inner {
 
 /// The thread that copies shadow words to doorbells. It ends when this is dropped.
 #[derive(Debug)]
-pub struct DoorbellForwarder {
+pub struct DoorbellProxy {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ForwardedGate {
-    /// The submitter of queues behind `gate`, for one [`DoorbellForwarder`].
+    /// The submitter of queues behind `gate`, for one [`DoorbellProxy`].
     pub fn new(gate: Arc<Gate>) -> Self {
         Self { gate, closings: Mutex::new(0), closed: AtomicBool::new(false), telling: AtomicBool::new(false) }
     }
 }
 
-impl DoorbellForwarder {
+impl DoorbellProxy {
     /// Begins to forward for queues with these SQ tail and CQ head doorbells; queue i has its words at i times 256 (tail) and
     /// 128 behind (head) of `shadows`, all zero. The thread naps while nobody is inside the gate.
     ///
@@ -97,7 +97,7 @@ impl DoorbellForwarder {
     }
 }
 
-impl Drop for DoorbellForwarder {
+impl Drop for DoorbellProxy {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -133,7 +133,7 @@ impl Inner {
     fn pass(&self) -> bool {
         let mut any = false;
         for (queue, line) in self.lines.iter().enumerate() {
-            let (tail_at, head_at) = DoorbellForwarder::offsets(queue);
+            let (tail_at, head_at) = DoorbellProxy::offsets(queue);
             // The block stores the head, then, behind a release, a tail that counts on it. So the tail is read first, and told last.
             let tail = u32::from_le(self.shadows.load_u32(tail_at));
             order::after_doorbell();
@@ -197,7 +197,7 @@ mod tests {
         shadows: DmaMemory,
         /// Tail at 0, head at 4.
         device: DmaMemory,
-        forwarder: DoorbellForwarder,
+        forwarder: DoorbellProxy,
         rung: Receiver<()>,
         go: Sender<()>,
     }
@@ -211,7 +211,7 @@ mod tests {
         let tail = Doorbell::memory(device.clone(), 0, Some(held)).unwrap();
         let head = Doorbell::memory(device.clone(), 4, None).unwrap();
         let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
-        let forwarder = DoorbellForwarder::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
+        let forwarder = DoorbellProxy::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
         Rig { gate, shadows, device, forwarder, rung, go }
     }
 
@@ -273,7 +273,7 @@ mod tests {
         let bell = || Doorbell::memory(shadows.clone(), 0, None).unwrap();
         let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
         let queues = (0..=PAGE / SHADOW_BYTES).map(|_| (bell(), bell())).collect();
-        let error = DoorbellForwarder::start(gate, shadows, queues).expect_err("too many").to_string();
+        let error = DoorbellProxy::start(gate, shadows, queues).expect_err("too many").to_string();
         assert!(error.contains("17 queues"), "{error}");
     }
 }

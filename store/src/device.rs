@@ -1,0 +1,84 @@
+//! A drive before a store has opened it.
+
+use std::sync::Arc;
+
+use warprow_dma::Function;
+use warprow_soft_controller::{DriveUri, SoftController, UriError};
+
+use crate::SkippedTensor;
+
+/// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else
+/// stored to its registers or doorbells could have the drive write to memory that has another use by then, or is an
+/// `OutputBuffer`'s elements.
+#[derive(Debug, Clone)]
+pub struct Device {
+    function: Arc<dyn Function>,
+    namespace: u32,
+    emulated: Option<Arc<Emulated>>,
+    /// What a file that is attached holds besides.
+    skipped: Arc<[SkippedTensor]>,
+}
+
+/// What is known of an emulated drive besides.
+#[derive(Debug)]
+pub(crate) struct Emulated {
+    pub uri: DriveUri,
+    pub controller: Arc<SoftController>,
+}
+
+impl Device {
+    /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
+    pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
+        Self { function, namespace, emulated: None, skipped: Arc::default() }
+    }
+
+    /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
+    /// its namespaces.
+    #[must_use]
+    pub fn with_namespace(&self, namespace: u32) -> Self {
+        Self { namespace, ..self.clone() }
+    }
+
+    /// The function.
+    pub fn function(&self) -> &Arc<dyn Function> {
+        &self.function
+    }
+
+    /// The namespace's identifier.
+    pub fn namespace(&self) -> u32 {
+        self.namespace
+    }
+
+    /// An emulated drive: formatting it needs less consent.
+    pub(crate) fn emulated(uri: &DriveUri) -> Result<Self, UriError> {
+        let controller = uri.open()?;
+        let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone() }));
+        Ok(Self { emulated, ..Self::new(controller, 1) })
+    }
+
+    /// Whether it was opened as an emulated drive.
+    pub fn is_emulated(&self) -> bool {
+        self.emulated.is_some()
+    }
+
+    pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
+        self.emulated.as_deref()
+    }
+
+    pub(crate) fn with_skipped(self, skipped: Vec<SkippedTensor>) -> Self {
+        Self { skipped: skipped.into(), ..self }
+    }
+
+    /// Of a file of tables that is attached: the tensors that are left out, and why. Of any other drive: none.
+    pub fn skipped(&self) -> &[SkippedTensor] {
+        &self.skipped
+    }
+
+    /// What errors call it: the function's name, and the namespace if it is not the first.
+    pub fn name(&self) -> String {
+        match self.namespace {
+            1 => self.function.name().to_owned(),
+            namespace => format!("{}/{namespace}", self.function.name()),
+        }
+    }
+}

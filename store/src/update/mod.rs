@@ -1,0 +1,19 @@
+//! Updates: written to a log, shown by overlays, brought into chunks by compaction.
+
+mod apply;
+mod compact;
+mod compactor;
+mod desk;
+mod pending;
+mod replace;
+mod rewrite;
+mod spec;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use apply::UpdateOptions;
+pub use compactor::{Compacted, Compactor, CompactorOptions};
+pub use pending::{CompactionNeeds, PendingTable, PendingUpdates};
+pub use replace::{CheckRows, FillRow, TakeRow};
+pub(crate) use state::{Updates, is_updated};

@@ -1,0 +1,257 @@
+//! Updates, those who follow them, and compactions beside both.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec};
+use warprow_soft_controller::{Namespace, Ram, SoftController};
+
+use super::*;
+use crate::drive_access::lock;
+use crate::overlay::Follower;
+use crate::overlay::{CREATED, Entry, Overlay};
+use crate::{Device, LoadOptions, OpenOptions, TableLoad};
+use crate::{Store, StoreError};
+use std::sync::{Arc, Mutex};
+use warprow_keys::KeyIndex;
+use warprow_layout::{Generation, VolumeError};
+
+const ROW: usize = 64;
+
+/// What was told to it: number of the row, content.
+#[derive(Debug, Default)]
+struct Told {
+    rows: Mutex<Vec<(u64, Vec<u8>)>>,
+    full: AtomicBool,
+    fails: AtomicBool,
+}
+
+impl Follower for Told {
+    fn make_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
+        assert!(table == 0 && rows > 0);
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(StoreError::GpuOverlayFull { bytes: 2, bound: 1 }),
+            false => Ok(()),
+        }
+    }
+
+    fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String> {
+        let row = |it: &Entry| (it.key, rows[it.begin..it.begin + it.bytes].to_vec());
+        lock(&self.rows).extend(entries.iter().map(row));
+        if self.fails.load(Ordering::Relaxed) { Err("it is asleep".to_owned()) } else { Ok(()) }
+    }
+}
+
+/// With the overlay, which who follows holds.
+fn follow(store: &Store) -> (Arc<Told>, Arc<Overlay>) {
+    let generation = store.shared.volume.generations().pop().unwrap();
+    let overlay = store.shared.updates.overlay(&store.shared.volume, &generation).unwrap();
+    let (told, ()) = overlay
+        .follow(|before| {
+            let told = Arc::new(Told::default());
+            let rows = before.into_iter().flat_map(|it| it.rows(0).chain(it.rows(CREATED)));
+            lock(&told.rows).extend(rows.map(|(id, row)| (id, row.to_vec())));
+            Ok::<_, StoreError>((told.clone(), told as Arc<dyn Follower>, ()))
+        })
+        .unwrap();
+    (told, overlay)
+}
+
+/// A table of sparse keys, all rows 7.
+fn keyed() -> (Store, u64) {
+    let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+    let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
+    let options = OpenOptions::default();
+    let store = Store::create(&[Device::new(controller, 1)], &FormatOptions::default(), &options).unwrap();
+    let keys: Vec<u64> = (0..100).map(|key| key * 1000).collect();
+    let source = &keys[..];
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let index = Arc::new(KeyIndex::build(source, &warprow_keys::Options::default(), go_on).unwrap());
+    let keyed = Keyed::new(index, &source, RowOrder::Slots, true).unwrap();
+    let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32).keyed(&keyed), vec![7u8; 100 * ROW]);
+    let source = &rows[..];
+    let load = TableLoad::new(&spec, &source).with_keys(&keyed);
+    let loaded = store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    (store, loaded.generation)
+}
+
+/// By the key itself, for as long as it reads an index that does not have it.
+#[test]
+fn who_follows_is_told_of_created_keys() {
+    let (store, generation) = keyed();
+    let create =
+        |key, byte| store.update_with("a", &[key], &[byte; ROW], &UpdateOptions::default().with_created_keys());
+    let (first, pinned) = follow(&store);
+    create(12_345, 1).unwrap();
+    assert_eq!(*lock(&first.rows), [(12_345, vec![1; ROW])]);
+    create(1000, 2).unwrap();
+    let last = |told: &Told| lock(&told.rows).last().cloned().unwrap();
+    assert!(last(&first).0 < 100, "by its slot");
+    store.compact(generation).unwrap();
+    let (second, _pinned) = follow(&store);
+    assert!(!Arc::ptr_eq(&pinned, &_pinned) && lock(&second.rows).is_empty());
+    create(12_345, 3).unwrap();
+    assert_eq!(last(&first), (12_345, vec![3; ROW]));
+    let (slot, row) = last(&second);
+    assert!(slot < 101 && row == [3; ROW], "it is in the table now");
+    create(67_890, 4).unwrap();
+    assert_eq!((last(&first), last(&second)), ((67_890, vec![4; ROW]), (67_890, vec![4; ROW])));
+    // Who comes later is told of what is there.
+    let (third, _) = follow(&store);
+    let mut rows = lock(&third.rows).clone();
+    rows.sort_unstable();
+    assert_eq!(rows, [(slot, vec![3; ROW]), (67_890, vec![4; ROW])]);
+}
+
+/// The caller may compact too, while the compactor lives.
+#[test]
+fn an_update_without_room_waits_for_somebody_else_s_compaction() {
+    let (store, generation) = keyed();
+    let (told, reports) = std::sync::mpsc::channel();
+    let compactor =
+        store.keep_compacted(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
+    store.update("a", &[1000], &[1; ROW]).unwrap();
+    let others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+    let full = AtomicBool::new(true);
+    let attempt = || match full.swap(false, Ordering::Relaxed) {
+        true => Err(StoreError::GpuOverlayFull { bytes: 2, bound: 1 }),
+        false => Ok(()),
+    };
+    std::thread::scope(|scope| {
+        let update = scope.spawn(|| store.with_room(generation, attempt));
+        assert!(reports.recv_timeout(Duration::from_millis(100)).is_err(), "it goes on to wait");
+        drop(others);
+        update.join().unwrap().unwrap();
+    });
+    assert!(reports.recv().unwrap().chunks.is_ok());
+    store.update("a", &[1000], &[2; ROW]).unwrap();
+    // Nor does it wait longer than the compactor lives.
+    let _others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+    full.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let update = scope.spawn(|| store.with_room(generation, attempt));
+        while full.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        drop(compactor);
+        assert!(matches!(update.join().unwrap(), Err(StoreError::GpuOverlayFull { .. })));
+    });
+}
+
+/// Rows that replace others wait for somebody else's compaction, and not for ever.
+#[test]
+fn replaced_rows_wait_for_somebody_else_s_compaction() {
+    let (store, generation) = keyed();
+    let rewriting = |done| matches!(done, Err(StoreError::Volume(VolumeError::Rewriting { .. })));
+    let moment = Duration::from_millis(30);
+    let rows = || {
+        let mut rows = Vec::new();
+        let scanned = store.scan("a", 0..u64::MAX, &mut |_, row| {
+            rows.push(row[0]);
+            ControlFlow::Continue(())
+        });
+        scanned.map(|()| rows).unwrap()
+    };
+    let replace = |byte: u8, patience| {
+        store.replace_rows_within(generation, "a", &[3, 50], &|_, row: &mut [u8]| row.fill(byte), patience)
+    };
+    // With an update to be compacted before, and with none.
+    for (turn, byte) in [(0, 20), (1, 30)] {
+        let slot = store.key_index("a").unwrap().unwrap().slot(7000).unwrap() as usize;
+        if turn == 0 {
+            store.update("a", &[7000], &[9; ROW]).unwrap();
+        }
+        let before = rows();
+        let others = store.shared.volume.begin_rewrite(generation, []).unwrap();
+        assert!(rewriting(replace(byte, moment)) && rewriting(store.compact_within(generation, moment)));
+        assert_eq!(rows(), before, "nothing has moved");
+        std::thread::scope(|scope| {
+            let replaced = scope.spawn(|| replace(byte, Duration::from_secs(60)));
+            let compacted = scope.spawn(|| store.compact_within(generation, Duration::from_secs(60)));
+            std::thread::sleep(moment);
+            assert!(!replaced.is_finished() && !compacted.is_finished());
+            drop(others);
+            replaced.join().unwrap().unwrap();
+            compacted.join().unwrap().unwrap();
+        });
+        let mut wanted = before;
+        (wanted[slot], wanted[3], wanted[50]) = (9, byte, byte);
+        assert_eq!(rows(), wanted);
+    }
+    // Keys that came into the table meanwhile have given its rows other ranks.
+    let created = UpdateOptions::default().with_created_keys();
+    store.update_with("a", &[1], &[4; ROW], &created).unwrap();
+    assert!(matches!(replace(40, moment), Err(StoreError::CreatedKeys { .. })));
+    let begun = store.begin_replacing(generation, ("a", 99), &[3], Instant::now());
+    assert!(matches!(begun, Err(StoreError::CreatedKeys { .. })));
+}
+
+/// Who holds a generation as it was before compactions gets an overlay of its index, or none.
+#[test]
+fn overlays_are_of_the_index_that_is_read() {
+    let (store, generation) = keyed();
+    let now = || store.shared.volume.generation(generation).unwrap();
+    let create = |key| store.update_with("a", &[key], &[1; ROW], &UpdateOptions::default().with_created_keys());
+    create(1000).unwrap();
+    let first = now();
+    let oldest = store.shared.updates.overlay(&store.shared.volume, &first).unwrap();
+    create(1).unwrap();
+    store.compact(generation).unwrap();
+    let grown = now();
+    create(2000).unwrap();
+    store.compact(generation).unwrap();
+    // The one that was between is gone. The first has all rows, but by other slots.
+    assert!(oldest.base() < grown.base_sequence);
+    assert!(store.shared.updates.overlay_of(&store.shared.volume, &grown).unwrap().is_none());
+    let of = |held: &Arc<Generation>| store.shared.updates.overlay_of(&store.shared.volume, held).unwrap().unwrap();
+    assert!(Arc::ptr_eq(&of(&first), &oldest));
+    assert!(of(&now()).base() > grown.base_sequence);
+}
+
+#[test]
+fn who_follows_is_told_everything_once_and_what_it_refuses_is_not_written() {
+    let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+    let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
+    let devices = [Device::new(controller, 1)];
+    let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
+    let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32), vec![7u8; 100 * ROW]);
+    let source = &rows[..];
+    let loads = [TableLoad::new(&spec, &source)];
+    let loaded = store.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let update = |id: u64, byte: u8| store.update("a", &[id], &[byte; ROW]);
+    update(3, 1).unwrap();
+    let (first, pinned) = follow(&store);
+    assert_eq!(*lock(&first.rows), [(3, vec![1; ROW])]);
+    update(4, 2).unwrap();
+    assert_eq!(lock(&first.rows).last(), Some(&(4, vec![2; ROW])));
+    // Of the chunks before a compaction: it is told what comes later too, and so is who follows what is left.
+    store.compact(loaded.generation).unwrap();
+    let (second, _pinned) = follow(&store);
+    assert!(lock(&second.rows).is_empty());
+    update(5, 3).unwrap();
+    for told in [&first, &second] {
+        assert_eq!(lock(&told.rows).last(), Some(&(5, vec![3; ROW])));
+    }
+    first.full.store(true, Ordering::Relaxed);
+    assert!(matches!(update(6, 4), Err(StoreError::GpuOverlayFull { .. })));
+    first.full.store(false, Ordering::Relaxed);
+    // It is written, and all are told, whatever one says.
+    first.fails.store(true, Ordering::Relaxed);
+    let behind = update(7, 5).unwrap_err();
+    assert!(matches!(&behind, StoreError::GpuBehind { why } if why.contains("asleep")), "{behind}");
+    assert_eq!(lock(&second.rows).last(), Some(&(7, vec![5; ROW])));
+    drop((first, pinned));
+    update(8, 6).unwrap();
+    let told: Vec<u64> = lock(&second.rows).iter().map(|(id, _)| *id).collect();
+    assert_eq!(told, [5, 7, 8]);
+    let mut found = Vec::new();
+    let mut take = |rank: u64, row: &[u8]| {
+        found.extend((row[0] != 7).then_some((rank, row[0])));
+        ControlFlow::Continue(())
+    };
+    drop(store);
+    let store = Store::open(&devices, &OpenOptions::default()).unwrap();
+    store.scan("a", 0..u64::MAX, &mut take).unwrap();
+    assert_eq!(found, [(3, 1), (4, 2), (5, 3), (7, 5), (8, 6)]);
+}
