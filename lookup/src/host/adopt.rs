@@ -1,47 +1,16 @@
 //! A host that goes over to other tables while look-ups run: what they read is prepared beside, and taken up as one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Attached, Host};
-use crate::host::plan::{Planned, Prepared};
+use super::attached::Attached;
+use super::current::Hosting;
+use super::executor::Host;
+use super::planned::Planned;
+use super::prepared::Prepared;
 use crate::prepare::PrepareOptions;
 use warprow_store::StoreError;
 use warprow_store::view::lock;
-
-/// What a host reads at present, and the plans that read it.
-#[derive(Debug)]
-pub(crate) struct Hosting {
-    current: RwLock<Arc<Attached>>,
-    plans: Mutex<Vec<Weak<Planned>>>,
-    /// Put away, while look-ups may still read it.
-    retired: Mutex<Vec<Arc<Prepared>>>,
-}
-
-impl Hosting {
-    pub(crate) fn new(attached: Arc<Attached>) -> Self {
-        Self { current: RwLock::new(attached), plans: Mutex::default(), retired: Mutex::default() }
-    }
-
-    pub(crate) fn current(&self) -> Arc<Attached> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The plans, if `attached` is what the host reads; while they are held, it stays so.
-    pub(crate) fn plans_of(&self, attached: &Arc<Attached>) -> Option<MutexGuard<'_, Vec<Weak<Planned>>>> {
-        let mut plans = lock(&self.plans);
-        plans.retain(|plan| plan.strong_count() > 0);
-        Arc::ptr_eq(attached, &self.current()).then_some(plans)
-    }
-
-    /// Lets go of what no look-up reads any more; how much is left.
-    fn let_go(&self) -> usize {
-        let mut retired = lock(&self.retired);
-        // Nobody else can take it up again: one holder is the last.
-        retired.retain(|prepared| Arc::strong_count(prepared) > 1);
-        retired.len()
-    }
-}
 
 /// Tables that a host can take up: with tiers, orders and every plan's routes. It pins their generations.
 #[derive(Debug)]

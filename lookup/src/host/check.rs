@@ -2,7 +2,7 @@
 
 use crate::batch::{Batch, Ids, Output};
 use crate::error::InvalidBatch;
-use crate::host::plan::Prepared;
+use crate::host::prepared::Prepared;
 use crate::stage::Id;
 
 /// Checks everything but the ids, and writes to `bags` where each bag begins, and where the last ends: F·B + 1 entries.

@@ -10,7 +10,7 @@ use warprow_layout::{DType, row_crc};
 
 use crate::feature::{Missing, Pooling};
 use crate::host::memory::Memory;
-use crate::host::plan::Prepared;
+use crate::host::prepared::Prepared;
 use crate::host::read::Meanwhile;
 use crate::host::rows_out::RowsOut;
 use crate::resolve::{ResolvedFeature, ResolvedTable};

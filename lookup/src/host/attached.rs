@@ -1,0 +1,178 @@
+//! Tables with their tiers, as a host reads them.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+
+use warprow_layout::Ranks;
+use warprow_store::view::{Overlay, SparseIds, StoreView, TableVersion};
+use warprow_store::{ReadCurve, StoreError};
+
+use super::memory::Memory;
+use super::options::HostOptions;
+use crate::report::Totals;
+use crate::share::{Part, share};
+use crate::stage::Joining;
+
+/// Tables with their tiers, which a host takes up and puts away as one.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub store: StoreView,
+    pub totals: Arc<Totals>,
+    pub tables: Vec<HostTable>,
+    pub dram: Memory,
+    pub options: HostOptions,
+    /// Read curves by member, as far as they are known and used, and which reads share a command.
+    pub curves: Vec<Option<ReadCurve>>,
+    pub joinings: Box<[Joining]>,
+}
+
+/// A table, ready for look-ups.
+#[derive(Debug)]
+pub(crate) struct HostTable {
+    pub located: TableVersion,
+    /// Rows that were updated; `None`: they could not be read, and so nothing of the table is.
+    overlay: Option<Arc<Overlay>>,
+    order: OnceLock<Order>,
+    /// Ranks below this are in the DRAM tier, from `dram_byte` on.
+    pub hot_rows: u64,
+    pub dram_byte: u64,
+    /// Where the default row is in the DRAM tier.
+    pub default_byte: usize,
+}
+
+/// What is read of a table besides its rows, when it is first planned for: what is damaged then harms no other table.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// Id → rank; `None`: the id is the rank.
+    pub ranks: Option<Arc<Ranks>>,
+    /// By rank; `None`: not stored, or not to be checked.
+    pub crcs: Option<Arc<Vec<u32>>>,
+    /// Sparse id → slot; `None`: ids are below the number of rows.
+    pub sparse: Option<SparseIds>,
+    /// Rows that were updated.
+    pub overlay: Arc<Overlay>,
+}
+
+impl Attached {
+    /// The order and checksums of a table's rows, read if they were not yet.
+    pub(crate) fn order(&self, table: &HostTable) -> Result<Order, StoreError> {
+        if let Some(order) = table.order.get() {
+            return Ok(order.clone());
+        }
+        self.store.watch()?;
+        let (store, located) = (&self.store, &table.located);
+        let ranks = store.read_ranks(located)?.map(Arc::new);
+        let sparse = match store.read_key_index(located)?.map(Arc::new) {
+            Some(key_index) => {
+                let stored = if self.options.check_keys { store.read_keys(located)? } else { None };
+                if self.options.check_keys && stored.is_none() {
+                    return Err(StoreError::KeysNotStored { table: table.located.table().name.clone() });
+                }
+                Some(SparseIds { index: key_index, stored: stored.map(Arc::new), ranks: ranks.clone() })
+            }
+            None => None,
+        };
+        let overlay = match &table.overlay {
+            Some(overlay) => overlay.clone(),
+            // It is damaged: this says how.
+            None => store.overlay(&located.generation)?,
+        };
+        let crcs = row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new);
+        let order = Order { ranks, crcs, sparse, overlay };
+        Ok(table.order.get_or_init(|| order).clone())
+    }
+}
+
+fn row_crcs(store: &StoreView, located: &TableVersion, options: &HostOptions) -> Result<Option<Vec<u32>>, StoreError> {
+    match options.check_rows {
+        true => Ok(store.read_row_crcs(located)?),
+        false => Ok(None),
+    }
+}
+
+/// Where rows begin in the DRAM tier: at cache lines, so that elements of every type are aligned.
+const ALIGN: u64 = 64;
+
+impl Attached {
+    /// Fills a DRAM tier for tables; tells of bytes read.
+    pub(crate) fn new(
+        store: &StoreView,
+        located: Vec<TableVersion>,
+        options: HostOptions,
+        curves: Vec<Option<ReadCurve>>,
+        totals: Arc<Totals>,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Arc<Self>, StoreError> {
+        store.watch()?;
+        let (located, overlays): (Vec<TableVersion>, Vec<_>) = store.with_overlays(located).into_iter().unzip();
+        let parts: Vec<Part> = located.iter().map(|it| Part::of(it.table(), it.table().row_bytes())).collect();
+        let hot = share(&parts, options.dram_bytes);
+        let mut bytes = 0u64;
+        let mut place = |len: u64| {
+            let begin = bytes.next_multiple_of(ALIGN);
+            bytes = begin + len;
+            begin
+        };
+        let mut tables = Vec::with_capacity(located.len());
+        for ((located, overlay), hot_rows) in located.into_iter().zip(overlays).zip(hot) {
+            let row_bytes = u64::from(located.table().row_bytes());
+            tables.push(HostTable {
+                hot_rows,
+                dram_byte: place(hot_rows * row_bytes),
+                default_byte: place(row_bytes) as usize,
+                order: OnceLock::new(),
+                overlay,
+                located,
+            });
+        }
+        let mut dram = Memory::new(bytes, "the DRAM tier")?;
+        for table in &tables {
+            fill(store, table, &options, dram.bytes_mut(), read)?;
+        }
+        let joinings = options.merging.joinings(&curves, store.drives());
+        Ok(Arc::new(Self { store: store.clone(), tables, dram, options, curves, joinings, totals }))
+    }
+}
+
+/// Reads a table's hot rows into `dram`, and sets its default row.
+fn fill(
+    store: &StoreView,
+    table: &HostTable,
+    options: &HostOptions,
+    dram: &mut [u8],
+    read: &mut dyn FnMut(usize),
+) -> Result<(), StoreError> {
+    let row_bytes = table.located.table().row_bytes() as usize;
+    let default = table.located.table().default_row.as_deref();
+    if let (Some(default), Some(place)) = (default, dram.get_mut(table.default_byte..)) {
+        place.iter_mut().zip(default).for_each(|(place, &byte)| *place = byte);
+    }
+    if table.hot_rows == 0 {
+        return Ok(());
+    }
+    let hot = dram.get_mut(table.dram_byte as usize..).unwrap_or_default();
+    let crcs = row_crcs(store, &table.located, options)?;
+    let (mut damaged, mut overridden) = (None, None);
+    let mut is_overridden = |rank: u64| {
+        let find = || store.overridden(&table.located).unwrap_or_default();
+        overridden.get_or_insert_with(find).contains(&rank)
+    };
+    store.scan(&table.located, 0..table.hot_rows, &mut |rank, row| {
+        read(row.len());
+        if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
+            place.copy_from_slice(row);
+        }
+        let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+        match stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) && !is_overridden(rank) {
+            false => ControlFlow::Continue(()),
+            true => {
+                damaged = Some(rank);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    match damaged {
+        None => Ok(()),
+        Some(rank) => Err(store.damaged_row(&table.located, rank)),
+    }
+}

@@ -1,0 +1,43 @@
+//! What a host reads at present, and the plans that read it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use warprow_store::view::lock;
+
+use super::attached::Attached;
+use super::planned::Planned;
+use super::prepared::Prepared;
+
+/// What a host reads at present, and the plans that read it.
+#[derive(Debug)]
+pub(crate) struct Hosting {
+    pub(super) current: RwLock<Arc<Attached>>,
+    pub(super) plans: Mutex<Vec<Weak<Planned>>>,
+    /// Put away, while look-ups may still read it.
+    pub(super) retired: Mutex<Vec<Arc<Prepared>>>,
+}
+
+impl Hosting {
+    pub(crate) fn new(attached: Arc<Attached>) -> Self {
+        Self { current: RwLock::new(attached), plans: Mutex::default(), retired: Mutex::default() }
+    }
+
+    pub(crate) fn current(&self) -> Arc<Attached> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The plans, if `attached` is what the host reads; while they are held, it stays so.
+    pub(crate) fn plans_of(&self, attached: &Arc<Attached>) -> Option<MutexGuard<'_, Vec<Weak<Planned>>>> {
+        let mut plans = lock(&self.plans);
+        plans.retain(|plan| plan.strong_count() > 0);
+        Arc::ptr_eq(attached, &self.current()).then_some(plans)
+    }
+
+    /// Lets go of what no look-up reads any more; how much is left.
+    pub(super) fn let_go(&self) -> usize {
+        let mut retired = lock(&self.retired);
+        // Nobody else can take it up again: one holder is the last.
+        retired.retain(|prepared| Arc::strong_count(prepared) > 1);
+        retired.len()
+    }
+}

@@ -1,0 +1,96 @@
+//! The host executor.
+
+use std::sync::Arc;
+
+use warprow_layout::Drive;
+use warprow_store::{ReadCurve, Store, StoreError};
+
+use super::attached::Attached;
+use super::current::Hosting;
+use super::options::HostOptions;
+use super::plan::Plan;
+use crate::feature::{Feature, PlanOptions};
+use crate::merging::Merging;
+use crate::report::Metrics;
+
+/// The host executor on a store, as its tables were when it was attached, or as it last [adopted](Host::adopt) them. It pins
+/// them: replaced tables stay readable until the last host, plan and look-up that use them are gone.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # use warprow_lookup::*;
+/// # use warprow_store::*;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+/// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+/// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+/// // 100 rows of 16 bytes stay in memory.
+/// let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1600))?;
+/// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+/// let mut rows = [0.0f32; 8];
+/// let report = plan.slot()?.lookup(&Batch::new(&[3i64, 999], 2), &mut Output::new(Rows::F32(&mut rows), 4))?;
+/// assert_eq!(rows, [12.0, 13.0, 14.0, 15.0, 3996.0, 3997.0, 3998.0, 3999.0]);
+/// assert_eq!((report.rows_dram, report.rows_ssd), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub(crate) inner: Arc<Hosting>,
+}
+
+impl Host {
+    /// Prepares look-ups of `store` by the host: fills the DRAM tier. Permutations are read when their tables are first planned for.
+    pub fn attach(store: &Store, options: HostOptions) -> Result<Self, StoreError> {
+        let out_of_range = |reason: &str| StoreError::PlanOptions { reason: reason.to_owned() };
+        if options.workers == 0 || options.workers > 128 {
+            return Err(out_of_range("a slot has 1 to 128 workers"));
+        }
+        if options.depth == 0 {
+            return Err(out_of_range("a depth of 0 reads nothing"));
+        }
+        let store = store.view();
+        let (tables, mut curves) = (store.tables(), options.merging.given(store.drives().len())?);
+        if options.merging == Merging::Measured {
+            store.watch()?;
+            let timeout = options.timeout.unwrap_or(store.timeout());
+            store.measure_reads(&tables, options.depth, timeout, &mut curves);
+        }
+        let attached = Attached::new(&store, tables, options, curves, Arc::default(), &mut |_| {})?;
+        Ok(Self { inner: Arc::new(Hosting::new(attached)) })
+    }
+
+    /// The store.
+    pub fn store(&self) -> Store {
+        self.inner.current().store.store()
+    }
+
+    /// Totals over all look-ups of this host and its clones since it was attached.
+    pub fn metrics(&self) -> Metrics {
+        let attached = self.inner.current();
+        let drives = attached.store.store().drive_states();
+        let drives_failed = drives.iter().filter(|drive| drive.failure.is_some()).count() as u64;
+        Metrics { drives_failed, ..attached.totals.snapshot() }
+    }
+}
+
+impl Host {
+    /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything that look-ups
+    /// of its slots will need.
+    pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
+        Plan::new(&self.inner, features, options)
+    }
+
+    /// The read curves that decide which rows share a command: drives by name, `None` where neighbours do.
+    pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
+        let attached = self.inner.current();
+        let members = attached.store.drives().iter().zip(&attached.curves);
+        members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
+    }
+
+    /// Rows of `table` in the DRAM tier: its hottest. `None`: there is no such table.
+    pub fn hot_rows(&self, table: &str) -> Option<u64> {
+        let attached = self.inner.current();
+        attached.tables.iter().find(|it| it.located.table().name == table).map(|table| table.hot_rows)
+    }
+}

@@ -1,0 +1,540 @@
+//! What a slot owns, and a look-up with it, stage by stage.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use warprow_dma::DmaBuffer;
+use warprow_layout::{DType, Drive};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::batch::{Batch, Ids, Output, Rows};
+use crate::error::{InvalidBatch, LookupError, RowError};
+use crate::feature::{Bounds, Missing, MissingId};
+use crate::host::check::check;
+use crate::host::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
+use crate::host::memory::Memory;
+use crate::host::prefetch::Kept;
+use crate::host::prepared::{Prepared, Room, queue_error};
+use crate::host::read::{Landings, Lane, Reading, lend, read, ready, take_back};
+use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
+use crate::output_buffer::OutputBuffer;
+use crate::report::{Report, Stage};
+use crate::stage::{
+    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, created, dedupe, keys, mask, merge,
+    order, route, sieve, sparse_keys, sparse_mask, updated,
+};
+use warprow_store::StoreError;
+use warprow_store::view::Snapshot;
+
+/// Bytes of landing memory that a queue pair has at most, for each of its two halves.
+const MAX_LANDING: usize = 8 << 20;
+
+/// What a slot owns.
+#[derive(Debug)]
+pub(crate) struct State {
+    lanes: Vec<Lane>,
+    landings: Landings,
+    table: KeyTable,
+    pub(crate) bags: Vec<u32>,
+    keys: Vec<u64>,
+    /// By id.
+    places: Vec<Location>,
+    cold: Vec<u32>,
+    cold_keys: Vec<u64>,
+    hot_keys: Vec<u64>,
+    unique: Vec<u64>,
+    inverse: Vec<u32>,
+    locations: Vec<Location>,
+    reads: Vec<RowRead>,
+    reads_scratch: Vec<RowRead>,
+    commands: Vec<Command>,
+    heads: Vec<u32>,
+    before: Vec<u32>,
+    staging: Memory,
+    staged_bytes: usize,
+    sum: Vec<Acc>,
+    deferred: Vec<u32>,
+    scratch: Vec<u8>,
+    /// An unpooled row of the output, in any of its types.
+    row: Vec<u64>,
+    /// Updated rows that the look-up under way reads, by overlay.
+    pub(crate) snapshots: Vec<Option<Snapshot>>,
+    /// Of a batch whose rows are fetched ahead.
+    pub(crate) kept: Kept,
+}
+
+impl State {
+    /// Allocates the buffers of slot number `made`, and takes its queue pairs.
+    pub(crate) fn new(plan: &Prepared, room: Room, made: u32) -> Result<Self, StoreError> {
+        let store = &plan.host.store;
+        let ids = plan.options.max_ids;
+        let bags = plan.options.max_batch * plan.features.len();
+        let Room { row_bytes, cold } = room;
+        let staged_bytes = row_bytes.next_multiple_of(64);
+        let prefetch = plan.options.prefetch;
+        let staged = if plan.pooled || prefetch { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
+
+        let options = &plan.host.options;
+        let lba = store.lba_size() as usize;
+        // A command for each row, with what it reads beside it.
+        let gap = |row_lbas| plan.host.joinings.iter().map(|it| it.widest_gap(row_lbas)).max().unwrap_or(0);
+        let of_row = |row_lbas: u32| row_lbas.saturating_add(gap(row_lbas)) as usize * lba;
+        let landing = plan.tables.iter().map(|table| of_row(table.row_lbas)).max().unwrap_or(lba);
+        let landing = landing.saturating_mul(cold).min(MAX_LANDING);
+        let timeout = options.timeout.unwrap_or(store.timeout());
+        let transfer =
+            store.drives().iter().flatten().map(|member| member.transfer_limit()).max().unwrap_or(0) as usize;
+        let mut lanes = Vec::new();
+        for (drive, member) in (0u16..).zip(store.drives()) {
+            let Some(member) = member else { continue };
+            for worker in 0..options.workers {
+                let had = made * options.workers + worker;
+                let lane = Lane::new(drive, member, options.depth, timeout, landing);
+                lanes.push(lane.map_err(|error| queue_error(error, plan, &**member, had))?);
+            }
+        }
+        let unpooled = if plan.pooled { 0 } else { ids };
+        Ok(Self {
+            lanes,
+            landings: Landings::new(cold, transfer),
+            table: KeyTable::new(ids),
+            bags: vec![0; bags + 1],
+            keys: vec![0; ids],
+            places: vec![Location::PADDING; ids],
+            cold: vec![0; ids],
+            cold_keys: vec![0; ids],
+            hot_keys: vec![0; ids],
+            unique: vec![0; ids],
+            inverse: vec![0; ids],
+            locations: vec![Location::FAILED; cold],
+            reads: vec![RowRead::default(); cold],
+            reads_scratch: vec![RowRead::default(); cold],
+            commands: vec![Command::default(); cold],
+            heads: vec![0; unpooled],
+            before: vec![0; unpooled],
+            staging: Memory::new(staged, "staging")?,
+            staged_bytes,
+            sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
+            deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
+            scratch: vec![0; row_bytes],
+            row: vec![0; if plan.pooled { 0 } else { (plan.width * size_of::<f32>()).div_ceil(size_of::<u64>()) }],
+            // At most as many as tables, and these as features.
+            snapshots: Vec::with_capacity(plan.features.len()),
+            kept: Kept::new(if prefetch { ids } else { 0 }, prefetch && plan.weighted),
+        })
+    }
+}
+
+/// Calls a function generic over the type of ids.
+macro_rules! with_ids {
+    ($ids:expr, $slice:ident => $body:expr) => {
+        match $ids {
+            Ids::I32($slice) => $body,
+            Ids::I64($slice) => $body,
+            Ids::U32($slice) => $body,
+            Ids::U64($slice) => $body,
+        }
+    };
+}
+
+/// Calls a function generic over the type of elements.
+macro_rules! with_rows {
+    ($rows:expr, $slice:ident => $body:expr) => {
+        match $rows {
+            $crate::batch::Slices::F32($slice) => $body,
+            $crate::batch::Slices::F16($slice) => $body,
+            $crate::batch::Slices::Bf16($slice) => $body,
+            $crate::batch::Slices::I8($slice) => $body,
+            $crate::batch::Slices::U8($slice) => $body,
+        }
+    };
+}
+pub(crate) use with_rows;
+
+/// Adds what a look-up did to the store's totals.
+pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
+    let totals = &plan.host.totals;
+    match result {
+        Ok(report) => totals.add(report),
+        Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => totals.add(report),
+        Err(_) => {}
+    }
+}
+
+/// Takes the time of one stage after another.
+pub(crate) struct Watch<'a> {
+    clock: &'a dyn warprow_dma::Clock,
+    pub(crate) last: Duration,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(plan: &'a Prepared) -> Self {
+        let clock = plan.host.store.clock();
+        Self { clock, last: clock.now() }
+    }
+
+    pub(crate) fn lap(&mut self) -> Duration {
+        let now = self.clock.now();
+        now.saturating_sub(std::mem::replace(&mut self.last, now))
+    }
+}
+
+/// What became of a batch's ids before anything was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sorted {
+    /// Ids in DRAM, and ids on drives.
+    hot_ids: usize,
+    cold_ids: usize,
+    /// Different rows on drives, and those of them that are to be read.
+    unique: usize,
+    reads: usize,
+    commands: usize,
+    /// Rows lie on drives that are missing.
+    pub failed: bool,
+}
+
+/// The ids of feature number `feature`, of which each has `batch` bags.
+fn ids_of(bags: &[u32], batch: usize, feature: usize) -> Range<usize> {
+    bags[feature * batch] as usize..bags[(feature + 1) * batch] as usize
+}
+
+impl State {
+    pub(crate) fn lookup(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: &Batch<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<Report, LookupError> {
+        let mut watch = Watch::new(plan);
+        check(plan, batch, out, &mut self.bags)?;
+        self.ready(&watch)?;
+        if let Rows::Buffer(buffer) = &mut out.rows {
+            // Bringing queues back may just have freed it.
+            buffer.reclaim().map_err(InvalidBatch::from)?;
+        }
+        let mut report = self.find(plan, snapshots, batch, &mut watch)?;
+        let sorted = self.sort(plan, snapshots, batch.batch, &mut report, &mut watch);
+        if let Some(mask) = &mut out.mask {
+            self.mask(plan, batch, mask);
+        }
+        let (routed, buffers) = self.split(plan, snapshots, batch.batch, &sorted);
+        let routed = Routed { weights: batch.weights, ..routed };
+        let stride = out.row_stride;
+        let done = match &mut out.rows {
+            Rows::Buffer(buffer) if !plan.pooled => expand_into(routed, buffers, buffer, stride),
+            rows => {
+                let slices = rows.slices().map_err(InvalidBatch::from)?;
+                with_rows!(slices, rows => expand(routed, buffers, rows, stride))
+            }
+        };
+        let read = done.reading.time + done.counting;
+        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(read);
+        done.report(plan, &sorted, report, out.mask.as_deref_mut())
+    }
+
+    /// Brings queues back that failed. That may reset the controller under others.
+    pub(crate) fn ready(&mut self, watch: &Watch<'_>) -> Result<(), LookupError> {
+        Ok(ready(&mut self.lanes, watch.last)?)
+    }
+
+    /// Ids to keys; what is known of them by then.
+    pub(crate) fn find(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: &Batch<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Report, LookupError> {
+        let ids = batch.ids.len();
+        let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
+        let per_feature = batch.batch;
+        let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
+        let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
+        let all_keys = &mut self.keys[..ids];
+        let (mut counts, mut refused) = (KeyCounts::default(), false);
+        for (number, (feature, range)) in features().enumerate() {
+            let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
+            let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
+            let sparse = &plan.sparse[usize::from(table)];
+            let mut found = with_ids!(batch.ids, ids => match sparse {
+                None => keys(&ids[range.clone()], table, rows, padding, read_padding, keys_out),
+                Some(sparse) => sparse_keys(&ids[range.clone()], table, sparse, padding, read_padding, keys_out),
+            });
+            let (overlay, index) = plan.table(table).overlay;
+            if let (Some(sparse), Some(Some(snapshot))) = (sparse, snapshots.get(usize::from(overlay)))
+                && snapshot.creates()
+            {
+                let of = (table, index, sparse.index.kind());
+                with_ids!(batch.ids, ids => created(&ids[range], of, snapshot, padding, read_padding, keys_out, &mut found));
+            }
+            match feature.bounds {
+                Bounds::Ignore => counts.padding += found.missing,
+                Bounds::Count | Bounds::Report => counts.missing += found.missing,
+            }
+            counts.padding += found.padding;
+            if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
+                // Features come in the order of their ids.
+                let position = ids_of(number).find(|&id| all_keys[id] == KEY_MISSING);
+                report.first_missing = position.map(|position| MissingId {
+                    position: position as u64,
+                    id: with_ids!(batch.ids, ids => ids[position].into()),
+                });
+            }
+            refused |= found.missing != 0 && feature.missing == Missing::Error;
+        }
+        report.padding = counts.padding as u64;
+        report.missing = counts.missing as u64;
+        if refused {
+            let of_errors = features().filter(|(feature, _)| feature.missing == Missing::Error);
+            let positions = of_errors.flat_map(|(_, range)| range).filter(|&id| all_keys[id] == KEY_MISSING).collect();
+            return Err(LookupError::MissingIds { report: Box::new(report), positions });
+        }
+        report.stages[Stage::Dedupe as usize] = watch.lap();
+        Ok(report)
+    }
+
+    /// Keys to commands.
+    pub(crate) fn sort(
+        &mut self,
+        plan: &Prepared,
+        snapshots: &[Option<Snapshot>],
+        batch: usize,
+        report: &mut Report,
+        watch: &mut Watch<'_>,
+    ) -> Sorted {
+        let ids = report.ids as usize;
+        let (all_keys, places) = (&mut self.keys[..ids], &mut self.places[..ids]);
+        let mut sieved = Sieved {
+            cold: &mut self.cold,
+            cold_keys: &mut self.cold_keys,
+            cold_count: 0,
+            hot_keys: &mut self.hot_keys,
+            hot_count: 0,
+        };
+        for (number, feature) in plan.features.iter().enumerate() {
+            let range = ids_of(&self.bags, batch, number);
+            let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
+            let (overlay, index) = plan.table(feature.table).overlay;
+            if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
+                let (keys, places) = (&mut all_keys[range.clone()], &mut places[range.clone()]);
+                let created = plan.sparse[usize::from(feature.table)].is_some();
+                updated(snapshot, (overlay, index), created, keys, places, &mut sieved);
+            }
+            sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
+        }
+        let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
+        report.stages[Stage::Route as usize] = watch.lap();
+
+        let inverse = &mut self.inverse[..cold_ids];
+        let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
+        let unique = &self.unique[..unique];
+        report.stages[Stage::Dedupe as usize] += watch.lap();
+
+        let locations = &mut self.locations[..unique.len()];
+        let routed = route(&plan.routes, unique, locations, &mut self.reads);
+        report.rows_ssd = unique.len() as u64;
+        report.stages[Stage::Route as usize] += watch.lap();
+
+        let reads = &mut self.reads[..routed.ssd];
+        order(reads, &mut self.reads_scratch);
+        report.stages[Stage::Order as usize] = watch.lap();
+
+        let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
+        let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.joinings, &mut self.commands);
+        report.commands = count as u64;
+        report.merges = (routed.ssd - count) as u64;
+        report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
+        report.stages[Stage::Merge as usize] = watch.lap();
+        let (unique, reads, failed) = (unique.len(), routed.ssd, routed.lost > 0);
+        Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
+    }
+
+    /// 1 for each id that its table has and that is no padding.
+    pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
+        for (number, feature) in plan.features.iter().enumerate() {
+            let range = ids_of(&self.bags, batch.batch, number);
+            let (out, keys) = (&mut out[range.clone()], &self.keys[range.clone()]);
+            with_ids!(batch.ids, ids => match plan.sparse[usize::from(feature.table)] {
+                None => mask(&ids[range], plan.table(feature.table).rows, feature.padding, out),
+                Some(_) => sparse_mask(&ids[range], keys, feature.padding, out),
+            });
+        }
+    }
+
+    /// What is known of the rows, without weights, and what they are read and expanded with.
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        plan: &'a Prepared,
+        snapshots: &'a [Option<Snapshot>],
+        batch: usize,
+        sorted: &Sorted,
+    ) -> (Routed<'a>, Buffers<'a>) {
+        let bags = &self.bags[..=plan.features.len() * batch];
+        let ids = bags.last().map_or(0, |&end| end as usize);
+        let (inverse, inverse_scratch) = self.inverse[..ids].split_at_mut(sorted.cold_ids);
+        let (unique, unique_scratch) = self.unique.split_at_mut(sorted.unique);
+        let routed = Routed {
+            plan,
+            snapshots,
+            bags,
+            batch,
+            places: &mut self.places[..ids],
+            cold: &self.cold[..sorted.cold_ids],
+            inverse,
+            unique,
+            locations: &mut self.locations[..sorted.unique],
+            reads: &self.reads[..sorted.reads],
+            commands: &self.commands[..sorted.commands],
+            weights: None,
+            scratch: &mut self.scratch,
+            lba_shift: plan.host.store.lba_size().trailing_zeros(),
+            failed: sorted.failed,
+            damaged: None,
+        };
+        let buffers = Buffers {
+            lanes: &mut self.lanes,
+            landings: &mut self.landings,
+            table: &mut self.table,
+            hot_keys: &self.hot_keys[..sorted.hot_ids],
+            unique: unique_scratch,
+            inverse: inverse_scratch,
+            heads: &mut self.heads,
+            before: &mut self.before,
+            staging: &mut self.staging,
+            staged_bytes: self.staged_bytes,
+            sum: &mut self.sum,
+            deferred: &mut self.deferred,
+            row: &mut self.row,
+            positions: Vec::new(),
+        };
+        (routed, buffers)
+    }
+}
+
+fn drive_name(plan: &Prepared, drive: u16) -> String {
+    let member = plan.host.store.drives().get(usize::from(drive)).and_then(Option::as_ref);
+    member.map_or_else(|| format!("{drive}"), |member| member.name().to_owned())
+}
+
+/// What reading and expansion use.
+pub(crate) struct Buffers<'a> {
+    pub lanes: &'a mut [Lane],
+    pub landings: &'a mut Landings,
+    /// For counting the different rows in DRAM: their keys, and where to.
+    pub table: &'a mut KeyTable,
+    pub hot_keys: &'a [u64],
+    pub unique: &'a mut [u64],
+    pub inverse: &'a mut [u32],
+    pub heads: &'a mut [u32],
+    pub before: &'a mut [u32],
+    pub staging: &'a mut Memory,
+    pub staged_bytes: usize,
+    pub sum: &'a mut [Acc],
+    pub deferred: &'a mut Vec<u32>,
+    pub row: &'a mut [u64],
+    /// Of ids whose row failed; empty, and so unallocated, to begin with.
+    pub positions: Vec<usize>,
+}
+
+/// What reading and expansion did.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub reading: Reading,
+    /// Different rows in DRAM, and the time that counting them took.
+    pub hot_rows: usize,
+    pub counting: Duration,
+    pub damaged: Option<Damaged>,
+    /// Of ids whose row failed.
+    pub positions: Vec<usize>,
+}
+
+impl Done {
+    /// The end of a look-up: the report so far is completed, and what failed is told.
+    pub(crate) fn report(
+        self,
+        plan: &Prepared,
+        sorted: &Sorted,
+        mut report: Report,
+        mask: Option<&mut [u8]>,
+    ) -> Result<Report, LookupError> {
+        let Self { reading, hot_rows, counting, damaged, positions } = self;
+        report.rows_dram = hot_rows as u64;
+        report.unique = report.rows_dram + report.rows_ssd;
+        report.failed = positions.len() as u64;
+        (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
+        (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
+        (report.bytes_read, report.split, report.landed) = (reading.bytes, reading.split, reading.landed);
+        report.stages[Stage::Dedupe as usize] += counting;
+        report.stages[Stage::Read as usize] = reading.time;
+        if positions.is_empty() {
+            return Ok(report);
+        }
+        if let Some(mask) = mask {
+            positions.iter().for_each(|&id| mask[id] = 0);
+        }
+        let source = match (reading.failure, damaged) {
+            (Some(error), _) => error.into(),
+            (None, Some(Damaged { table, rank, drive })) => RowError::Checksum {
+                table: plan.host_table(table).located.table().name.clone(),
+                rank,
+                drive: drive_name(plan, drive),
+            },
+            (None, None) => RowError::MemberMissing { drives: plan.host.store.missing_drives() },
+        };
+        Err(LookupError::RowsFailed { report: Box::new(report), positions, source })
+    }
+}
+
+/// The stages *read* and *expand*, which run side by side.
+fn expand<O: Out>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
+    let (plan, commands) = (routed.plan, routed.commands);
+    if !plan.pooled {
+        return expand_unpooled(routed, buffers, PlainRows { rows, stride, width: plan.width });
+    }
+    let clock = plan.host.store.clock();
+    let Buffers { lanes, landings, table, hot_keys, unique, inverse, mut positions, .. } = buffers;
+    let Buffers { staging, staged_bytes, sum, deferred, .. } = buffers;
+    let pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
+    let mut work = Counted::new(pooled, clock, table, hot_keys, unique, inverse);
+    let reading = read(lanes, commands, landings, clock, &mut work);
+    let (hot_rows, counting) = (work.deduping.count, work.time);
+    let damaged = work.work.finish(|id| positions.push(id));
+    Done { reading, hot_rows, counting, damaged, positions }
+}
+
+/// The same, unpooled, to memory that drives can write to.
+fn expand_into(routed: Routed<'_>, buffers: Buffers<'_>, output: &mut OutputBuffer, stride: usize) -> Done {
+    fn to<O: Out>(routed: Routed<'_>, mut buffers: Buffers<'_>, memory: &mut DmaBuffer, stride: usize) -> Done {
+        let width = routed.plan.width;
+        lend(buffers.lanes, memory);
+        let row = <[O]>::mut_from_bytes(std::mem::take(&mut buffers.row).as_mut_bytes()).unwrap_or_default();
+        let done = expand_unpooled(routed, buffers, BufferRows { memory: &mut *memory, stride, width, row });
+        memory.reclaim();
+        done
+    }
+    let (dtype, memory) = (output.dtype(), output.memory());
+    match dtype {
+        DType::F16 => to::<f16>(routed, buffers, memory, stride),
+        DType::BF16 => to::<bf16>(routed, buffers, memory, stride),
+        DType::I8 => to::<i8>(routed, buffers, memory, stride),
+        DType::U8 => to::<u8>(routed, buffers, memory, stride),
+        // There are no others.
+        _ => to::<f32>(routed, buffers, memory, stride),
+    }
+}
+
+fn expand_unpooled(routed: Routed<'_>, buffers: Buffers<'_>, rows: impl RowsOut) -> Done {
+    let (plan, commands) = (routed.plan, routed.commands);
+    let clock = plan.host.store.clock();
+    let Buffers { lanes, landings, table, hot_keys, unique, inverse, heads, before, mut positions, .. } = buffers;
+    let unpooled = Unpooled::new(routed, rows, heads, before);
+    let mut work = Counted::new(unpooled, clock, table, hot_keys, unique, inverse);
+    let reading = read(lanes, commands, landings, clock, &mut work);
+    let (hot_rows, counting) = (work.deduping.count, work.time);
+    // Rows that failed are zeroed when nothing writes to them any more.
+    take_back(lanes, clock.now());
+    let damaged = work.work.finish(|id| positions.push(id));
+    Done { reading, hot_rows, counting, damaged, positions }
+}
