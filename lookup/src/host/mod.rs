@@ -6,6 +6,7 @@ mod check;
 mod current;
 mod executor;
 mod expand;
+mod kept;
 mod memory;
 mod options;
 mod plan;

@@ -18,19 +18,6 @@ use crate::report::Stage;
 use crate::stage::Out;
 use warprow_store::view::Snapshot;
 
-/// What is kept of a batch from its prefetch to its look-up: the caller's memory is not.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    mask: Vec<u8>,
-    weights: Vec<f32>,
-}
-
-impl Kept {
-    pub(crate) fn new(ids: usize, weighted: bool) -> Self {
-        Self { mask: vec![0; ids], weights: vec![0.0; if weighted { ids } else { 0 }] }
-    }
-}
-
 /// A batch whose rows are being fetched, or were.
 #[derive(Debug)]
 struct Ahead {

@@ -1,0 +1,14 @@
+//! Room for a batch whose rows are fetched ahead.
+
+/// What is kept of a batch from its prefetch to its look-up: the caller's memory is not.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(super) mask: Vec<u8>,
+    pub(super) weights: Vec<f32>,
+}
+
+impl Kept {
+    pub(crate) fn new(ids: usize, weighted: bool) -> Self {
+        Self { mask: vec![0; ids], weights: vec![0.0; if weighted { ids } else { 0 }] }
+    }
+}
