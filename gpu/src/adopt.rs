@@ -3,16 +3,16 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use warprow_gpu_queues::{DeviceMemory, Registered};
-use warprow_kernels::abi::{self, adopted};
-
-use crate::describe::Description;
-use crate::launch::Stream;
-use crate::plan::Prepared;
-use crate::view::View;
-use crate::{GpuError, GpuExecutor};
+use warprow_kernels::abi::adopted;
 use warprow_lookup::PrepareOptions;
 use warprow_store::view::lock;
+
+use crate::attached::check_updates;
+use crate::attempt::Attempt;
+use crate::error::GpuError;
+use crate::executor::GpuExecutor;
+use crate::reading_plan::{Adopting, ReadingPlan};
+use crate::view::View;
 
 /// How long a kernel may take to begin, behind whatever else the GPU does.
 const GRACE: Duration = Duration::from_secs(10);
@@ -22,74 +22,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct GpuUpcoming {
     executor: GpuExecutor,
     view: Arc<View>,
-    plans: Vec<(Weak<Prepared>, Arc<Adopting>)>,
-}
-
-/// A plan's new description.
-#[derive(Debug)]
-struct Adopting {
-    generation: u64,
-    bytes: u64,
-    source: DeviceMemory,
-}
-
-/// A replacement of descriptions that was launched, with all that its kernel uses and what is read by it: kept until it has ended.
-#[derive(Debug)]
-pub(crate) struct Attempt {
-    adopting: Arc<Adopting>,
-    /// What became of each state.
-    results: Registered,
-    view: Arc<View>,
-}
-
-impl Adopting {
-    fn new(plan: &Prepared, view: &View) -> Result<Arc<Self>, GpuError> {
-        let attached = &plan.attached;
-        let before = Some(&plan.description);
-        let description = Description::new(view, &plan.source, &plan.options, attached.options.check_keys, before)?;
-        if description.cold_rows > 0 && !plan.is_cold {
-            return Err(GpuError::Unfit(
-                "its slots have no queues, and rows would lie on drives: plan with PlanOptions::with_growth".to_owned(),
-            ));
-        }
-        let source = DeviceMemory::new(&attached.gpu, description.bytes.len() as u64)?;
-        source.write(0, &description.bytes)?;
-        let (generation, bytes) = (description.generation, description.bytes.len() as u64);
-        Ok(Arc::new(Self { generation, bytes, source }))
-    }
-}
-
-impl Attempt {
-    fn new(plan: &Prepared, adopting: Arc<Adopting>, view: Arc<View>) -> Result<Self, GpuError> {
-        let results = Registered::allocate(&plan.attached.gpu, u64::from(plan.state_count()) * 4)?;
-        Ok(Self { adopting, results, view })
-    }
-
-    /// Launches it for the states of `plan`.
-    fn begin(&self, plan: &Prepared, stream: &Stream, patience: Duration) -> Result<(), GpuError> {
-        let (stride, place) = plan.strides();
-        let adoption = abi::Adoption {
-            states: plan.states.address(),
-            stride,
-            place,
-            source: self.adopting.source.address(),
-            bytes: self.adopting.bytes,
-            generation: self.adopting.generation,
-            results: self.results.address(),
-            timeout_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2),
-        };
-        #[allow(unsafe_code, reason = "the kernel writes to the plan's states")]
-        // SAFETY: the states are the plan's and as many; source and results live until they say that it has ended, for the executor
-        // keeps this attempt until then; the description has the bytes that the plan's states have room for.
-        unsafe {
-            stream.adopt(&plan.attached.kernels, &adoption, plan.state_count())
-        }
-    }
-
-    /// How many of the states are in each of the ways of [`adopted`].
-    fn count(&self, states: u32, what: u32) -> usize {
-        (0..states as usize).filter(|state| self.results.memory().load_u32(state * 4) == what).count()
-    }
+    plans: Vec<(Weak<dyn ReadingPlan>, Arc<Adopting>)>,
 }
 
 impl GpuExecutor {
@@ -111,14 +44,14 @@ impl GpuExecutor {
         let located = options.tables(store)?;
         let overlay = attached.overlay.as_ref();
         if overlay.is_none() {
-            crate::executor::check_updates(&located)?;
+            check_updates(&located)?;
         }
         let (gpu, mut read) = (&attached.gpu, |bytes| pace.read(bytes));
         let view = View::new(store, located, gpu, &attached.options, overlay, &mut read)?;
         let view = Arc::new(view);
-        let plans: Vec<Weak<Prepared>> = lock(&attached.plans).clone();
+        let plans: Vec<Weak<dyn ReadingPlan>> = lock(&attached.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
-        let plans = plans.map(|(weak, plan)| Ok((weak, Adopting::new(&plan, &view)?)));
+        let plans = plans.map(|(weak, plan)| Ok((weak, plan.describe_on(&view)?)));
         let plans = plans.collect::<Result<_, GpuError>>()?;
         Ok(GpuUpcoming { executor: self.clone(), view, plans })
     }
@@ -140,16 +73,16 @@ impl GpuExecutor {
         let plans = lock(&attached.plans);
         let mut adopting = Vec::with_capacity(plans.len());
         for plan in plans.iter().filter_map(Weak::upgrade) {
-            let prepared = upcoming.plans.iter().find(|(weak, _)| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&plan)));
+            let prepared = upcoming.plans.iter().find(|(weak, _)| std::ptr::addr_eq(weak.as_ptr(), Arc::as_ptr(&plan)));
             let prepared = match prepared {
                 Some((_, prepared)) => prepared.clone(),
-                None => Adopting::new(&plan, &upcoming.view)?,
+                None => plan.describe_on(&upcoming.view)?,
             };
             adopting.push((plan, prepared));
         }
         let mut attempts = Vec::with_capacity(adopting.len());
         for (plan, it) in adopting {
-            let attempt = Arc::new(Attempt::new(&plan, it, upcoming.view.clone())?);
+            let attempt = Arc::new(Attempt::new(&attached.gpu, plan.states().count, it, upcoming.view.clone())?);
             attempts.push((plan, attempt));
         }
         let stream = attached.stream()?;
@@ -159,12 +92,17 @@ impl GpuExecutor {
         for (plan, attempt) in &attempts {
             plan.may_read(&attempt.view);
             lock(&attached.unended).push(attempt.clone());
-            attempt.begin(plan, stream, patience)?;
+            #[allow(unsafe_code, reason = "the kernel writes to the plan's states")]
+            // SAFETY: the states are the plan's and as many, and its descriptions have room, or it would not have been described; the
+            // plan is held here, and the attempt by the executor, which plans keep, until it has ended.
+            unsafe {
+                attempt.begin(&attached.kernels, &plan.states(), stream, patience)?;
+            }
         }
         let limit = patience.saturating_mul(attempts.len() as u32).saturating_add(GRACE);
         let (mut busy, mut turns) = (0, 0u32);
         for (plan, attempt) in &attempts {
-            let states = plan.state_count();
+            let states = plan.states().count;
             while attempt.count(states, adopted::NOT) > 0 {
                 if began.elapsed() > limit {
                     return Err(GpuError::QueueBusy("the GPU does not come to replacing its tables: call it again"));

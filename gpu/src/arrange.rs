@@ -7,8 +7,8 @@ use warprow_kernels::crc::ROW_CONSTANTS;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Ranks, Table, VolumeError};
 
-use crate::executor::GpuOptions;
-use crate::view::GpuTable;
+use crate::options::GpuOptions;
+use crate::table::{GpuTable, PlacedKeys};
 use warprow_lookup::executors::{Part, scaled, share};
 use warprow_store::view::{StoreView, TableVersion};
 use warprow_store::{Store, StoreError};
@@ -73,15 +73,6 @@ pub(crate) struct Order {
     pub stored: Option<Vec<u64>>,
     /// Checksums of rows by rank; `None`: they are not checked.
     pub crcs: Option<Vec<u32>>,
-}
-
-/// Where the index of a table's keys lies in `constants`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlacedKeys {
-    /// The kernels' description of it.
-    pub description: u64,
-    pub index: u64,
-    pub stored: Option<u64>,
 }
 
 impl GpuPlacement {
@@ -232,7 +223,7 @@ mod tests {
     use warprow_soft_controller::{Namespace, Ram, SoftController};
 
     use super::*;
-    use crate::GpuError;
+    use crate::error::GpuError;
     use warprow_store::{Device, LoadOptions, OpenOptions, TableLoad};
 
     const ROWS: u64 = 400;

@@ -5,11 +5,12 @@ use warprow_kernels::abi;
 use warprow_kernels::dedupe::MOST_KEYS;
 use warprow_layout::Table;
 
-use crate::GpuError;
 use crate::dedupe::MOST_BITMAP_KEYS;
 use crate::dedupe::Sizes;
-use crate::executor::{element_of, keys_of, landing_stride};
-use crate::view::{GpuTable, View};
+use crate::error::GpuError;
+use crate::table::GpuTable;
+use crate::table_abi::{element_of, keys_of, landing_stride};
+use crate::view::View;
 use warprow_lookup::executors::{Resolved, resolve};
 use warprow_lookup::{Bounds, Feature, Missing, PlanOptions, Pooling};
 
@@ -126,10 +127,11 @@ impl Description {
         }
         // Behind every key: there are as many whatever the tables are.
         segments.resize(tables.len() * 2, abi::Segment { first_key: u64::MAX, ..abi::Segment::default() });
+        let dram = view.dram.as_ref().map(|dram| dram.address());
         let described: Vec<abi::Table> = tables
             .iter()
             .zip(firsts)
-            .map(|(table, (dram_key, ssd_key))| table.for_kernels(view, dram_key, ssd_key))
+            .map(|(table, (dram_key, ssd_key))| table.for_kernels(view.constants.address(), dram, dram_key, ssd_key))
             .collect();
         let (mut bytes, mut first) = (Vec::new(), None);
         for feature in &planned {

@@ -65,7 +65,7 @@ pub enum GpuError {
         /// The first cause, by queue.
         first: Option<QueueFault>,
         /// What the look-up did all the same.
-        report: Box<crate::GpuReport>,
+        report: Box<crate::report::GpuReport>,
     },
 }
 

@@ -8,9 +8,8 @@ use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
 use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
 
-use crate::GpuError;
 use crate::batch::{GpuBatch, GpuOutput, Len};
-use crate::plan::Prepared;
+use crate::error::GpuError;
 
 /// Graphs of that kind, one for each of `count` tickets.
 pub(crate) fn graphs(
@@ -224,15 +223,28 @@ pub(crate) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError
     Ok(status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_ACTIVE)
 }
 
+/// The dimensions of a plan's batches and outputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dimensions {
+    /// Features.
+    pub features: u32,
+    /// Whether an output row is a bag, not an id.
+    pub pooled: bool,
+    /// Elements of an output row.
+    pub width: usize,
+    /// Bytes of an element.
+    pub element_bytes: u64,
+}
+
 /// Whether every address is one that the GPU reaches, aligned, and with room for what lies there.
-pub(crate) fn check_addresses(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
+pub(crate) fn check_addresses(plan: &Dimensions, batch: &GpuBatch, out: &GpuOutput, ids: u64) -> Result<(), GpuError> {
     check_batch_addresses(plan, batch, ids)?;
     check_output_addresses(plan, batch, out, ids)
 }
 
 /// The same of the batch alone.
-pub(crate) fn check_batch_addresses(plan: &Prepared, batch: &GpuBatch, ids: u64) -> Result<(), GpuError> {
-    let features = u64::from(plan.description.features);
+pub(crate) fn check_batch_addresses(plan: &Dimensions, batch: &GpuBatch, ids: u64) -> Result<(), GpuError> {
+    let features = u64::from(plan.features);
     // Graphs and streams may look up less than the most: what they will find cannot be known here.
     let is_known = matches!(batch.len, Len::Host(_));
     let least = |bytes: u64| if is_known { bytes } else { 0 };
@@ -253,15 +265,15 @@ pub(crate) fn check_batch_addresses(plan: &Prepared, batch: &GpuBatch, ids: u64)
 
 /// The same of the output alone, for that batch.
 pub(crate) fn check_output_addresses(
-    plan: &Prepared,
+    plan: &Dimensions,
     batch: &GpuBatch,
     out: &GpuOutput,
     ids: u64,
 ) -> Result<(), GpuError> {
-    let element = u64::from(plan.options.out.size());
-    let rows = if plan.description.pooled { u64::from(batch.batch) } else { ids };
+    let element = plan.element_bytes;
+    let rows = if plan.pooled { u64::from(batch.batch) } else { ids };
     let rows = match rows.checked_sub(1) {
-        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.description.width as u64),
+        Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.width as u64),
         None => 0,
     };
     let is_known = matches!(batch.len, Len::Host(_));

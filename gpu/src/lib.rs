@@ -7,6 +7,8 @@
 
 mod adopt;
 mod arrange;
+mod attached;
+mod attempt;
 mod batch;
 mod copied;
 mod dedupe;
@@ -16,10 +18,15 @@ mod error;
 mod executor;
 mod launch;
 mod merging;
+mod options;
 mod overlay;
 mod plan;
 mod prefetch;
+mod reading_plan;
+mod report;
 mod slot;
+mod table;
+mod table_abi;
 mod ticket;
 mod view;
 
@@ -29,9 +36,11 @@ pub use batch::{GpuBatch, GpuOutput, IdType, Len};
 pub use copied::CopiedSlot;
 pub use dedupe::choose_dedupe;
 pub use error::{GpuError, QueueFault};
-pub use executor::{DramRows, GpuExecutor, GpuOptions};
+pub use executor::{DramRows, GpuExecutor};
+pub use options::GpuOptions;
 pub use plan::GpuPlan;
 pub use prefetch::Prefetched;
+pub use report::GpuReport;
 pub use slot::GpuSlot;
-pub use ticket::{GpuReport, Ticket};
+pub use ticket::Ticket;
 pub use warprow_gpu_queues::{Gpu, QueuePlacement, QueuePlacements};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warprow_gpu_queues::MOST_LANDING_BYTES;
 use warprow_gpu_queues::abi::ReadWindow;
 
-use crate::executor::Attached;
+use crate::attached::Attached;
 use warprow_lookup::stage::Joining;
 use warprow_store::view::MemberDrive;
 

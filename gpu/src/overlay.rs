@@ -2,16 +2,16 @@
 //! them. `cuda/overlay.cuh` has the protocol.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
 use warprow_kernels::abi::{self, adopted};
 use warprow_kernels::{Kernels, OverlayMap, Staged, overlay_row_bytes};
 
-use crate::GpuError;
-use crate::executor::Attached;
+use crate::error::GpuError;
 use crate::launch::Stream;
+use crate::reading_plan::{PlanStates, ReadingPlans};
 use warprow_store::StoreError;
 use warprow_store::view::lock;
 use warprow_store::view::{CREATED, Entry, Follower, Overlay, Snapshot};
@@ -35,7 +35,8 @@ pub(crate) struct GpuOverlay {
     kernels: Arc<Kernels>,
     /// Where look-ups find it.
     address: u64,
-    attached: OnceLock<Weak<Attached>>,
+    /// The plans whose look-ups read it.
+    plans: Arc<ReadingPlans>,
     inner: Mutex<Inner>,
     // Goes last: launches write to it.
     _memory: DeviceMemory,
@@ -68,7 +69,13 @@ pub(crate) struct Following {
 
 impl GpuOverlay {
     /// Of `bytes` of GPU memory, for rows of `row_bytes` or more.
-    pub(crate) fn new(gpu: &Arc<Gpu>, kernels: Arc<Kernels>, bytes: u64, row_bytes: u32) -> Result<Self, GpuError> {
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        kernels: Arc<Kernels>,
+        bytes: u64,
+        row_bytes: u32,
+        plans: Arc<ReadingPlans>,
+    ) -> Result<Self, GpuError> {
         let memory = DeviceMemory::new(gpu, bytes)?;
         let map = OverlayMap::new(memory.address(), bytes, row_bytes).ok_or_else(|| {
             GpuError::Unsupported(format!(
@@ -87,19 +94,13 @@ impl GpuOverlay {
             map,
         };
         let address = inner.map.header_at();
-        let (gpu, attached) = (gpu.clone(), OnceLock::new());
-        Ok(Self { gpu, kernels, address, attached, inner: Mutex::new(inner), _memory: memory })
+        let gpu = gpu.clone();
+        Ok(Self { gpu, kernels, address, plans, inner: Mutex::new(inner), _memory: memory })
     }
 
     /// Where look-ups find it.
     pub(crate) fn address(&self) -> u64 {
         self.address
-    }
-
-    /// Its launches are those of `attached`.
-    pub(crate) fn belongs_to(&self, attached: &Arc<Attached>) {
-        // Told once.
-        let _ = self.attached.set(Arc::downgrade(attached));
     }
 
     /// Follows the updates of tables of one generation: index there and bytes of a row. What was updated before is there when it returns.
@@ -174,14 +175,12 @@ impl GpuOverlay {
 
     /// Waits until each state was seen without a launch: those that come later read what is published now.
     fn wait_for_readers(&self, inner: &mut Inner) -> Result<(), GpuError> {
-        let Some(attached) = self.attached.get().and_then(Weak::upgrade) else { return Ok(()) };
-        let plans: Vec<_> = lock(&attached.plans).iter().filter_map(Weak::upgrade).collect();
+        let plans: Vec<_> = lock(&self.plans).iter().filter_map(Weak::upgrade).collect();
         for plan in plans {
-            let count = plan.state_count();
+            let PlanStates { address, stride, place, count } = plan.states();
             let results = Registered::allocate(&self.gpu, u64::from(count) * 4)?;
-            let (stride, place) = plan.strides();
             let wait = abi::Adoption {
-                states: plan.states.address(),
+                states: address,
                 stride,
                 place,
                 results: results.address(),

@@ -1,19 +1,22 @@
 //! Prepared look-ups on the GPU.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_kernels::abi::TICKETS;
 use warprow_kernels::dedupe::Needs;
 use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
 
-use crate::GpuError;
 use crate::arrange::LINE;
+use crate::attached::Attached;
 use crate::dedupe::{DedupeWay, Sizes};
 use crate::describe::Description;
-use crate::executor::Attached;
+use crate::error::GpuError;
+use crate::launch::Dimensions;
+use crate::reading_plan::{Adopting, PlanStates, ReadingPlan};
 use crate::slot::{GpuSlot, State};
-use crate::view::{GpuTable, View};
+use crate::table::GpuTable;
+use crate::view::View;
 use warprow_lookup::Dedupe;
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::view::lock;
@@ -132,7 +135,8 @@ impl GpuPlan {
         prepared.idle = Mutex::new(slots.collect::<Result<_, _>>()?);
         let inner = Arc::new(prepared);
         plans.retain(|plan| plan.strong_count() > 0);
-        plans.push(Arc::downgrade(&inner));
+        let reading: Weak<dyn ReadingPlan> = Arc::<Prepared>::downgrade(&inner);
+        plans.push(reading);
         Ok(Self { inner })
     }
 
@@ -203,6 +207,13 @@ impl Prepared {
         self.sharing[usize::from(ids >= MANY)]
     }
 
+    /// The dimensions of its batches and outputs.
+    pub(crate) fn dimensions(&self) -> Dimensions {
+        let element_bytes = self.options.out.size().into();
+        let Description { features, pooled, width, .. } = self.description;
+        Dimensions { features, pooled, width, element_bytes }
+    }
+
     /// What a slot's launches need memory for.
     pub(crate) fn needs(&self) -> Needs {
         let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.following);
@@ -233,25 +244,41 @@ impl Prepared {
         self.states.address() + number * self.strides().0
     }
 
-    pub(crate) fn state_count(&self) -> u32 {
-        self.options.slots * (1 + TICKETS as u32)
+    pub(crate) fn give_back(&self, state: State) {
+        lock(&self.idle).push(state);
+    }
+}
+
+impl ReadingPlan for Prepared {
+    fn states(&self) -> PlanStates {
+        let (stride, place) = self.strides();
+        PlanStates { address: self.states.address(), stride, place, count: self.options.slots * (1 + TICKETS as u32) }
     }
 
-    /// Launches may read `view` from now on.
-    pub(crate) fn may_read(&self, view: &Arc<View>) {
+    fn describe_on(&self, view: &View) -> Result<Arc<Adopting>, GpuError> {
+        let attached = &self.attached;
+        let before = Some(&self.description);
+        let description = Description::new(view, &self.source, &self.options, attached.options.check_keys, before)?;
+        if description.cold_rows > 0 && !self.is_cold {
+            return Err(GpuError::Unfit(
+                "its slots have no queues, and rows would lie on drives: plan with PlanOptions::with_growth".to_owned(),
+            ));
+        }
+        let source = DeviceMemory::new(&attached.gpu, description.bytes.len() as u64)?;
+        source.write(0, &description.bytes)?;
+        let (generation, bytes) = (description.generation, description.bytes.len() as u64);
+        Ok(Arc::new(Adopting { generation, bytes, source }))
+    }
+
+    fn may_read(&self, view: &Arc<View>) {
         let mut views = lock(&self.views);
         if !views.iter().any(|it| Arc::ptr_eq(it, view)) {
             views.push(view.clone());
         }
     }
 
-    /// No launch reads anything but `view` any more.
-    pub(crate) fn reads_only(&self, view: &Arc<View>) {
+    fn reads_only(&self, view: &Arc<View>) {
         lock(&self.views).retain(|it| Arc::ptr_eq(it, view));
-    }
-
-    pub(crate) fn give_back(&self, state: State) {
-        lock(&self.idle).push(state);
     }
 }
 

@@ -7,8 +7,8 @@ use cudarc::driver::sys::CUstream;
 use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::{Ahead, Kind};
 
-use crate::GpuError;
 use crate::batch::{GpuBatch, GpuOutput};
+use crate::error::GpuError;
 use crate::launch;
 use crate::slot::{GpuSlot, HOLDS, Inner, Resting, State, check_batch, check_output, describe};
 use crate::ticket::Ticket;
@@ -67,7 +67,7 @@ impl GpuSlot {
         if launch::check_stream(gpu, stream)? {
             return invalid("the stream", "it is being captured, and a prefetch cannot be: capture look-ups");
         }
-        launch::check_batch_addresses(plan, batch, ids)?;
+        launch::check_batch_addresses(&plan.dimensions(), batch, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         if state.resting == Resting::Yes {
@@ -127,7 +127,7 @@ impl GpuSlot {
         if launch::check_stream(gpu, stream)? {
             return invalid("the stream", "it is being captured, and what was prefetched is looked up once");
         }
-        launch::check_output_addresses(plan, &batch, out, ids)?;
+        launch::check_output_addresses(&plan.dimensions(), &batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let kept = state.kept();

@@ -12,14 +12,14 @@ use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::dedupe::{Places, slots_log2, sweeps};
 use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS};
 
-use crate::GpuError;
 use crate::batch::{GpuBatch, GpuOutput, Len};
 use crate::dedupe::DedupeWay;
+use crate::error::GpuError;
 use crate::error::QueueFault;
-use crate::executor::element_of;
 use crate::launch::{self, PrefetchStream};
 use crate::merging::windows;
 use crate::plan::Prepared;
+use crate::table_abi::element_of;
 use crate::ticket::Ticket;
 use warprow_layout::Drive;
 
@@ -309,7 +309,7 @@ impl GpuSlot {
         let gpu = &plan.attached.gpu;
         let _current = gpu.enter()?;
         let captured = launch::check_stream(gpu, stream)?;
-        launch::check_addresses(plan, batch, out, ids)?;
+        launch::check_addresses(&plan.dimensions(), batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let kind = plan.kind(ids);

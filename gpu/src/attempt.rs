@@ -1,0 +1,60 @@
+//! Descriptions of plans that are replaced while look-ups run.
+#![allow(unsafe_code, reason = "a kernel writes to the states of plans")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warprow_gpu_queues::{Gpu, Registered};
+use warprow_kernels::{Kernels, abi};
+
+use crate::error::GpuError;
+use crate::launch::Stream;
+use crate::reading_plan::{Adopting, PlanStates};
+use crate::view::View;
+
+/// A replacement of descriptions that was launched, with all that its kernel uses and what is read by it: kept until it has ended.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    adopting: Arc<Adopting>,
+    /// What became of each state.
+    results: Registered,
+    pub view: Arc<View>,
+}
+
+impl Attempt {
+    pub(crate) fn new(gpu: &Arc<Gpu>, states: u32, adopting: Arc<Adopting>, view: Arc<View>) -> Result<Self, GpuError> {
+        let results = Registered::allocate(gpu, u64::from(states) * 4)?;
+        Ok(Self { adopting, results, view })
+    }
+
+    /// Launches it for the states of a plan.
+    ///
+    /// # Safety
+    /// `states` are those of a plan whose descriptions have room for what is adopted; they live, and this attempt is kept, until its
+    /// results say that it has ended.
+    pub(crate) unsafe fn begin(
+        &self,
+        kernels: &Kernels,
+        states: &PlanStates,
+        stream: &Stream,
+        patience: Duration,
+    ) -> Result<(), GpuError> {
+        let adoption = abi::Adoption {
+            states: states.address,
+            stride: states.stride,
+            place: states.place,
+            source: self.adopting.source.address(),
+            bytes: self.adopting.bytes,
+            generation: self.adopting.generation,
+            results: self.results.address(),
+            timeout_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { stream.adopt(kernels, &adoption, states.count) }
+    }
+
+    /// How many of the states are in each of the ways of [`adopted`].
+    pub(crate) fn count(&self, states: u32, what: u32) -> usize {
+        (0..states as usize).filter(|state| self.results.memory().load_u32(state * 4) == what).count()
+    }
+}

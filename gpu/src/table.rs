@@ -1,0 +1,110 @@
+//! A table as a GPU reads it.
+
+use std::sync::Arc;
+
+use warprow_kernels::abi;
+use warprow_layout::VolumeError;
+use warprow_store::StoreError;
+use warprow_store::view::TableVersion;
+
+use crate::error::GpuError;
+use crate::table_abi::element_of;
+
+/// Where the index of a table's keys lies in `constants`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedKeys {
+    /// The kernels' description of it.
+    pub description: u64,
+    pub index: u64,
+    pub stored: Option<u64>,
+}
+
+/// A table, ready for look-ups.
+#[derive(Debug)]
+pub(crate) struct GpuTable {
+    pub located: TableVersion,
+    pub hbm_rows: u64,
+    /// Ranks below this, and not in GPU memory, are in DRAM.
+    pub dram_end: u64,
+    /// Bytes from a row to the next in both.
+    pub row_stride: u32,
+    /// Where things begin in `constants`, and DRAM rows in `dram`.
+    pub hbm: u64,
+    pub default_row: u64,
+    pub ranks: Option<(u64, u32)>,
+    pub keys: Option<PlacedKeys>,
+    pub crcs: Option<u64>,
+    pub map: u64,
+    pub dram: u64,
+    /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
+    pub damage: Option<Arc<VolumeError>>,
+    /// Its number in the overlay on the GPU; 0: none.
+    pub overlay: u32,
+    /// Why its updated rows cannot be had: it has no plan then.
+    pub unread: Option<String>,
+}
+
+impl GpuTable {
+    /// Fails if no look-up can find its rows, or compare its keys where that is wanted.
+    pub(crate) fn check(&self, check_keys: bool) -> Result<(), GpuError> {
+        let table = || self.located.table().name.clone();
+        match &self.damage {
+            Some(source) => Err(GpuError::TableDamaged { table: table(), source: source.clone() }),
+            None if check_keys && self.keys.is_some_and(|keys| keys.stored.is_none()) => {
+                Err(StoreError::KeysNotStored { table: table() }.into())
+            }
+            None => match &self.unread {
+                Some(why) => Err(GpuError::Unsupported(why.clone())),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Rows in DRAM.
+    pub(crate) fn dram_rows(&self) -> u64 {
+        self.dram_end - self.hbm_rows
+    }
+
+    /// Rows on drives.
+    pub(crate) fn cold_rows(&self) -> u64 {
+        self.located.table().rows - self.dram_end
+    }
+
+    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on: its constants lie behind `constants`, its rows in DRAM
+    /// behind `dram`.
+    pub(crate) fn for_kernels(&self, constants: u64, dram: Option<u64>, dram_key: u64, ssd_key: u64) -> abi::Table {
+        let (table, placement) = (self.located.table(), &self.located.generation.placement);
+        let packing = table.packing;
+        abi::Table {
+            rows: table.rows,
+            hbm_rows: self.hbm_rows,
+            dram_end: self.dram_end,
+            dram_key,
+            ssd_key,
+            hbm: constants + self.hbm,
+            dram: dram.map_or(0, |dram| dram + self.dram),
+            default_row: constants + self.default_row,
+            ranks: self.ranks.map_or(0, |(begin, _)| constants + begin),
+            rank_bytes: self.ranks.map_or(4, |(_, width)| width),
+            element: element_of(table.dtype),
+            dim: table.dim,
+            row_bytes: table.row_bytes(),
+            row_stride: self.row_stride,
+            row_lbas: packing.row_lbas(),
+            group_rows: packing.group_rows().divisor(),
+            group_lbas: packing.group_lbas(),
+            step_lbas: packing.step_lbas(),
+            step_bytes: if packing.step_lbas() == 0 { table.row_bytes() } else { 0 },
+            stripe_shift: placement.stripe_lba_shift(),
+            first_lba: table.rows_region.first_lba,
+            map: constants + self.map,
+            base_lba: placement.base_lba(),
+            keys: self.keys.map_or(0, |keys| constants + keys.description),
+            chunks: placement.map().len() as u32,
+            chunk_shift: placement.chunk_lba_shift(),
+            crcs: self.crcs.map_or(0, |begin| constants + begin),
+            overlay: self.overlay,
+            unused: 0,
+        }
+    }
+}
