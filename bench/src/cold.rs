@@ -13,7 +13,7 @@ use warprow_store::{
     AttachOptions, AttachedTable, Device, HostOptions, LoadOptions, OpenOptions, Store, TableLoad, TableSpec,
 };
 use warprow_workload::rival::{Caching, MappedPlain, PerId, Target, Threads};
-use warprow_workload::{Answer, Content, FreshPages, Pairs, forget, median, verify};
+use warprow_workload::{Answer, Content, FreshPages, Pairs, forget, median, settle, verify};
 use zerocopy::IntoBytes;
 
 use crate::Scratch;
@@ -149,6 +149,7 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
                 false => pages_of_plain.deal(&mut ids, |id| plain.bytes_of(id))?,
             }
             rows.as_mut_bytes().fill(0xa5);
+            settle();
             let start = Instant::now();
             contender.answer(&ids, &mut rows, &mut mask).with_context(|| name.clone())?;
             let took: Duration = start.elapsed();

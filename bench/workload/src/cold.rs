@@ -1,11 +1,14 @@
 //! Files that the page cache has forgotten, and rows of theirs that nobody has read since.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::stat::{major, minor};
 use warprow_dma::FileMapping;
 
 use crate::Random;
@@ -14,6 +17,8 @@ use crate::Random;
 const PAGE: u64 = 4096;
 /// The share of a file that may stay in the page cache though it was asked to forget it: pages that somebody has mapped and read.
 const KEPT: u64 = 16;
+/// How long a disk goes on with what nobody waits for.
+const MOMENT: Duration = Duration::from_millis(20);
 /// Ids that are tried until one lies in a page that nobody has read.
 const TRIES: u32 = 1000;
 
@@ -33,6 +38,30 @@ pub fn forget(file: &File) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok(())
+}
+
+/// Waits a moment for what a disk still reads and nobody waits for any more, such as pages around the last rows, so that it does not fall
+/// into the time of whoever reads next.
+pub fn settle() {
+    std::thread::sleep(MOMENT);
+}
+
+/// How many bytes around a byte the kernel reads from a file's disk where a mapping's pages are missed one by one, unless it was
+/// told that they are (MADV_RANDOM): the disk's read-ahead. `None` where `/sys` does not tell.
+pub fn read_around(file: &File) -> Option<u64> {
+    let device = file.metadata().ok()?.dev();
+    read_around_of(Path::new("/sys"), major(device), minor(device))
+}
+
+fn read_around_of(sys: &Path, major: u64, minor: u64) -> Option<u64> {
+    let places = [
+        format!("class/bdi/{major}:{minor}/read_ahead_kb"),
+        // Of a disk, or of a partition.
+        format!("dev/block/{major}:{minor}/queue/read_ahead_kb"),
+        format!("dev/block/{major}:{minor}/../queue/read_ahead_kb"),
+    ];
+    let text = places.iter().find_map(|place| fs::read_to_string(sys.join(place)).ok())?;
+    text.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Deals out ids at random whose rows lie in pages of a file that no row dealt before lies in.
@@ -59,12 +88,14 @@ impl FreshPages {
     /// How many rows of a table of `rows` rows of `row_bytes` bytes, one after another, can be dealt at least, before it takes
     /// many tries to find another.
     pub fn room(rows: u64, row_bytes: u64) -> u64 {
-        let pages_of_one = match row_bytes {
+        let pages = rows.saturating_mul(row_bytes) / PAGE;
+        // Some rows lie in a page more than others.
+        let alone = match row_bytes {
             0 => return 0,
-            _ if PAGE.is_multiple_of(row_bytes) => 1,
-            _ => row_bytes.div_ceil(PAGE) + 1,
+            _ if PAGE.is_multiple_of(row_bytes) => pages,
+            _ => (u128::from(pages * PAGE) / u128::from(PAGE + row_bytes - 1)) as u64,
         };
-        (rows.saturating_mul(row_bytes) / PAGE / pages_of_one).min(rows) / 4 * 3
+        alone.min(rows) / 4 * 3
     }
 
     /// Fills `ids`. `bytes_of` says where in the file the row of an id lies; one that lies nowhere is not dealt.
@@ -104,7 +135,7 @@ mod tests {
     #[test]
     fn no_page_is_dealt_twice() {
         // Some rows lie in two pages.
-        for row_bytes in [512, 400, 4096, 5000] {
+        for row_bytes in [512, 400, 3000, 4096, 5000] {
             let rows = (1 << 20) / row_bytes;
             let bytes_of = |id: i64| Some(id as u64 * row_bytes..(id as u64 + 1) * row_bytes);
             let (mut pages, mut ids, mut seen) = (FreshPages::new(rows, 1 << 20, 1), [0; 25], HashSet::new());
@@ -117,6 +148,9 @@ mod tests {
                 }
             }
             assert!(seen.len() >= 50);
+            let room = FreshPages::room(rows, row_bytes);
+            assert!((50..=192).contains(&room), "{room}");
+            FreshPages::new(rows, 1 << 20, 2).deal(&mut vec![0; room as usize], bytes_of).unwrap();
             assert_eq!(pages.deal(&mut [0; 256], bytes_of), Err(NoFreshPage));
         }
         let mut pages = FreshPages::new(10, 1 << 20, 1);
@@ -147,6 +181,24 @@ mod tests {
         assert!(error.kind() == io::ErrorKind::Unsupported && error.to_string().contains("stay in memory"), "{error}");
         drop(mapping);
         forget(&file).unwrap();
+    }
+
+    #[test]
+    fn disks_and_partitions_tell_their_read_ahead() {
+        let sys = tempfile::tempdir().unwrap();
+        let disk = sys.path().join("devices/disk");
+        fs::create_dir_all(disk.join("queue")).unwrap();
+        fs::create_dir_all(disk.join("disk1")).unwrap();
+        fs::write(disk.join("queue/read_ahead_kb"), "8192\n").unwrap();
+        fs::create_dir_all(sys.path().join("dev/block")).unwrap();
+        std::os::unix::fs::symlink(&disk, sys.path().join("dev/block/254:0")).unwrap();
+        std::os::unix::fs::symlink(disk.join("disk1"), sys.path().join("dev/block/254:1")).unwrap();
+        for (minor, bytes) in [(0, Some(8 << 20)), (1, Some(8 << 20)), (2, None)] {
+            assert_eq!(read_around_of(sys.path(), 254, minor), bytes, "254:{minor}");
+        }
+        fs::create_dir_all(sys.path().join("class/bdi/0:40")).unwrap();
+        fs::write(sys.path().join("class/bdi/0:40/read_ahead_kb"), "128\n").unwrap();
+        assert_eq!(read_around_of(sys.path(), 0, 40), Some(128 << 10));
     }
 
     #[test]

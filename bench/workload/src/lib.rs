@@ -15,7 +15,7 @@ mod shuffle;
 mod trace;
 
 pub use batches::{Batches, counts};
-pub use cold::{FreshPages, NoFreshPage, forget};
+pub use cold::{FreshPages, NoFreshPage, forget, read_around, settle};
 pub use content::{Answer, Content, Mismatch, Oracle, Verified, verify};
 pub use keys::{Keys, Mapped, Mapping};
 pub use machine::{FileSystem, Machine, available_memory, peak_resident_bytes};

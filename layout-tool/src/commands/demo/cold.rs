@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use warprow_layout::Ranks;
 use warprow_store::{Device, Feature, HostOptions, OpenOptions, PlanOptions, Report, Store};
 use warprow_workload::rival::{Caching, PerId, PlainFile, Target, Threads};
-use warprow_workload::{Answer, Content, FreshPages, Mismatch, Pairs, forget, median, verify};
+use warprow_workload::{Answer, Content, FreshPages, Mismatch, Pairs, forget, median, read_around, settle, verify};
 
 use super::place::Place;
 use super::replay::{Contender, POISON};
@@ -88,6 +88,8 @@ pub(crate) struct Cold {
     pub rounds: usize,
     /// In the order of [`Who::ALL`].
     pub lines: Vec<Line>,
+    /// Bytes that the kernel reads around a row which numpy misses.
+    pub read_around: Option<u64>,
     /// Rows compared, those of untimed batches included; all of them equal but for the last of a mismatch.
     pub checked: u64,
     /// The first wrong row, and whose it was.
@@ -206,7 +208,9 @@ pub(crate) fn run(
         };
         entries.push(Entry { who, contender });
     }
-    context.interrupt.check()?;
+    if context.interrupt.is_asked() {
+        return Ok(Err("interrupted".to_owned()));
+    }
     let plain = plain.as_ref().ok();
     let forgotten = File::open(&place.path).and_then(|file| forget(&file));
     let forgotten = forgotten.and_then(|()| plain.map_or(Ok(()), |plain| forget(plain.file())));
@@ -288,7 +292,8 @@ fn race(
     }
     bar.finish_and_clear();
     let rounds = rounds.min(round.saturating_sub(1));
-    Ok(Ok(Cold { batch, rounds, lines, checked: dealer.checked, mismatch, interrupted }))
+    let read_around = dealer.of_plain.as_ref().and_then(|(plain, _)| read_around(plain.file()));
+    Ok(Ok(Cold { batch, rounds, lines, read_around, checked: dealer.checked, mismatch, interrupted }))
 }
 
 /// Ids of a batch, `most` at most, and batches of each, so that all of them take about `time`, if one of `first` ids of each took
@@ -320,6 +325,7 @@ impl Dealer<'_> {
         };
         dealt.map_err(|error| Failure::new(Class::Bug, who.name(), error.to_string()).remedy("please report it"))?;
         rows.bytes_mut().fill(POISON);
+        settle();
         let begin = Instant::now();
         let answered = contender.answer(ids, rows);
         let taken = begin.elapsed();

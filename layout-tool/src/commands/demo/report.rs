@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use warprow_store::Stage;
 use warprow_workload::{Content, Machine, Mapping};
 
-use super::cold::{Cold, Line};
+use super::cold::{Cold, Line, Who};
 use super::place::Place;
 use super::workload::Workload;
 use super::{DemoArgs, Done, Outcome, Results, STRUCK};
@@ -53,6 +53,9 @@ fn failure(results: &Results, context: &Context) -> Option<Failure> {
         if !outcome.verified() && name == "warprow" {
             return Some(Failure::new(Class::Bug, name, "no row was compared").remedy("please report it"));
         }
+    }
+    if matches!(results.cold, Some(Err(_))) && context.interrupt.is_asked() {
+        return Some(context.interrupt.failure().remedy("what was measured until then is printed"));
     }
     if let Some(Ok(cold)) = &results.cold {
         if let Some((who, mismatch)) = &cold.mismatch {
@@ -223,6 +226,13 @@ fn cold_text(cold: &Cold, absent: &[(String, String)]) -> String {
             text += &format!("\nwithout    {}: {reason}", line.who.name());
         }
     }
+    let numpy = cold.lines.iter().any(|line| line.who == Who::Numpy && line.ms.is_ok());
+    if let Some(bytes) = cold.read_around.filter(|_| numpy) {
+        text += &format!(
+            "\nnote       numpy.memmap has the kernel read {} around each row, this disk's read-ahead",
+            units::bytes(bytes)
+        );
+    }
     text
 }
 
@@ -340,6 +350,7 @@ fn cold_json(cold: &Result<Cold, String>) -> Value {
         "rounds": cold.rounds,
         "rows_checked": cold.checked,
         "interrupted": cold.interrupted,
+        "read_around_bytes": cold.read_around,
         "contenders": cold.lines.iter().map(contender).collect::<Map<_, _>>(),
     })
 }
