@@ -55,6 +55,7 @@ mod output_buffer;
 mod overlay;
 mod plan;
 mod prefetch;
+mod property;
 mod read;
 mod report;
 mod rows_out;

@@ -149,7 +149,7 @@ impl Place {
         let mut uri = DriveUri::new(path);
         (uri.size, uri.lba) = (Some(size), Some(LBA));
         let mut made = NewFiles::default();
-        made.make(path)?;
+        made.make(&uri)?;
         let controller = uri.open().map_err(StoreError::from)?;
         let path = path.canonicalize().map_err(|error| Failure::io(&subject, "cannot be found", &error))?;
         let dir = path.parent().unwrap_or(&path).to_owned();
