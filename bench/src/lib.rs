@@ -13,7 +13,6 @@ pub mod growth;
 pub mod landing;
 pub mod load;
 pub mod lookup;
-mod mapped;
 pub mod merging;
 mod minimal_ring;
 pub mod output;

@@ -11,11 +11,12 @@ use warprow_lookup::Host;
 use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, Plan, PlanOptions, Rows, Slot};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
-use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
+use warprow_workload::rival::{
+    Caching, Equal, MappedPlain, Numpy, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target,
+};
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, PowerLaw, Shuffle, median, verify};
 use zerocopy::IntoBytes;
 
-use crate::mapped::{self, Numpy, PlainFile};
 use crate::{Cores, Scratch};
 
 /// The table's name.
@@ -95,12 +96,16 @@ impl<C: Contender + ?Sized> Contender for Box<C> {
     }
 }
 
-/// A rival that reads the drive's file.
+/// A rival that reads a file.
 pub(crate) struct OfFile<R>(pub R);
 
 impl<R: Rival> Contender for OfFile<R> {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()> {
         Ok(self.0.lookup(ids, rows.as_mut_bytes(), mask)?)
+    }
+
+    fn took(&self) -> Option<Duration> {
+        self.0.took()
     }
 }
 
@@ -270,11 +275,10 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
         rivals.push(named("pread", PerId::pread(target.clone()))?);
         rivals.push(named("io_uring", PerId::uring(target.clone(), depth))?);
         rivals.push(named("mmap", PerId::mapped(target))?);
-        let plain = PlainFile::new(directory, &setup.content())?;
+        let plain = plain_file(directory, setup)?;
         plain.warm()?;
-        rivals.push(("mmap of a plain file".to_owned(), Ok(Box::new(mapped::Loop::new(&plain)?))));
-        rivals
-            .push(("numpy.memmap of a plain file".to_owned(), Numpy::new(&plain, false)?.map(|it| Box::new(it) as _)));
+        rivals.push(named("mmap of a plain file", MappedPlain::new(&plain))?);
+        rivals.push(named("numpy.memmap of a plain file", numpy(&plain, false))?);
     }
     rivals.push(named("pread, equal means", Equal::pread(equal.clone(), batch))?);
     rivals.push(named("io_uring, equal means", Equal::uring(equal, batch, depth))?);
@@ -318,7 +322,20 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
     })
 }
 
-/// A rival that reads the drive's file, if what it is made of is available.
+/// The rows as a plain file in `directory`.
+pub(crate) fn plain_file(directory: &Path, setup: &LookupSetup) -> anyhow::Result<PlainFile> {
+    let content = setup.content();
+    let written =
+        PlainFile::new(directory, setup.rows(), content.row_bytes(), &content, &mut |_| ControlFlow::Continue(()));
+    written.with_context(|| format!("a plain file of the rows cannot be written to {}", directory.display()))
+}
+
+/// `numpy.memmap` of the plain file.
+pub(crate) fn numpy(plain: &PlainFile, cold: bool) -> Result<Numpy, RivalError> {
+    NumpyProcess::start(|| false)?.map(plain, DType::F32, cold)
+}
+
+/// A rival, if what it is made of is available.
 pub(crate) fn named<R: Rival + 'static>(name: &str, rival: Result<R, RivalError>) -> anyhow::Result<(String, Entry)> {
     let entry: Entry = match rival {
         Ok(rival) => Ok(Box::new(OfFile(rival))),

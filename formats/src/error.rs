@@ -33,6 +33,8 @@ pub enum Kind {
     Changed,
     /// It says that it is larger than the memory there is.
     Memory,
+    /// It is sound, and holds nothing.
+    Empty,
 }
 
 /// Something is wrong with a file: which, where in it, what, and what to do.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use warprow_store::{AttachError, AttachedFile, Create, Device, DriveAddress};
+use warprow_layout::VolumeError;
+use warprow_store::{AttachError, AttachedFile, Create, Device, DriveAddress, StoreError};
 
 use crate::failure::{Class, Failure};
 
@@ -22,7 +23,17 @@ pub fn device(addresses: &[String]) -> Result<Option<Device>, Failure> {
     if addresses.len() > 1 {
         return Err(Failure::usage(address, "a file of tables is a store of its own").remedy("give no other drive"));
     }
-    Ok(Some(Device::open(&address.parse::<DriveAddress>()?, Create::Never)?))
+    let device = Device::open(&address.parse::<DriveAddress>()?, Create::Never).map_err(|error| match &error {
+        // Of all tables together: there is no store into which others could be loaded.
+        StoreError::Volume(
+            VolumeError::InvalidTable { .. }
+            | VolumeError::InvalidGeneration { .. }
+            | VolumeError::CatalogueFull { .. }
+            | VolumeError::NoSpace { .. },
+        ) => Failure::from(error).remedy("choose some of the file's tensors in the address: tensor=GLOB"),
+        _ => error.into(),
+    })?;
+    Ok(Some(device))
 }
 
 impl From<AttachError> for Failure {
@@ -30,8 +41,11 @@ impl From<AttachError> for Failure {
         let message = error.to_string();
         let (file, remedy) = match error {
             AttachError::File(error) => return error.into(),
-            AttachError::Nothing { file, .. } | AttachError::Stays { file, .. } => {
+            AttachError::Nothing { file, .. } => {
                 (file, "load it instead: `warprow load` puts rows where look-ups find them")
+            }
+            AttachError::Stays { file, .. } => {
+                (file, "leave it out of tensor=, or load it: `warprow load` puts rows where look-ups find them")
             }
             AttachError::NoMatch { file, .. } => (file, "* stands for any characters and ? for one; quote the pattern"),
             AttachError::Several { file, .. } => {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use warprow_soft_controller::UriError;
+use warprow_soft_controller::{DriveUri, UriError};
 use warprow_store::{Access, Create, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use crate::attached;
@@ -24,11 +24,11 @@ pub struct DriveArgs {
     /// or a file that serves as an emulated drive:
     ///   emulated:/data/a.drive
     /// or the socket on which another process serves a controller (`warprow serve`, SPDK), with a namespace if it is not 1:
-    ///   vfio-user:/run/a.sock    vfio-user:/run/a.sock?namespace=2
+    ///   vfio-user:/run/a.sock    vfio-user:/run/a.sock,namespace=2
     /// or, to be read alone, a file of tables that stay where they are:
     ///   attached:/data/model.safetensors    attached:/data/model.safetensors,tensor=emb.*
-    /// Properties of an emulated drive follow, separated by commas (or as ?a=b&c=d, which a shell wants quoted):
-    ///   size=64G         creates the file, sparse; only under `format`
+    /// Properties follow, each once, separated by commas (of an emulated drive also as ?a=b&c=d, which a shell wants quoted):
+    ///   size=64G         creates the file, sparse; only under `format`, `serve` and `add-drive`
     ///   lba=512          bytes of an LBA, 512 or 4096: of a new drive, or of one that lost PATH.nvme.toml
     ///   profile=p5800x   serve it with the delays of that drive
     ///   direct=1         bypass the page cache, and leave it to others; also of attached:
@@ -57,7 +57,7 @@ impl DriveArgs {
                 Failure::usage(attached.to_string(), what).remedy("give a drive of a store, or one for a store")
             );
         }
-        refuse_fleeting(&addresses, &parsed)?;
+        addresses.iter().zip(&parsed).try_for_each(|(address, parsed)| refuse_fleeting(address, parsed))?;
         refuse_twice(&addresses, &parsed)?;
         Ok(parsed)
     }
@@ -78,14 +78,13 @@ impl DriveArgs {
 }
 
 /// A drive that is in no file is gone when the command ends, and blank when the next one begins.
-fn refuse_fleeting(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Failure> {
-    let fleeting = |it: &DriveAddress| matches!(it, DriveAddress::Emulated(uri) if uri.backing != warprow_soft_controller::Store::File);
-    match addresses.iter().zip(parsed).find(|(_, parsed)| fleeting(parsed)) {
-        Some((address, _)) => {
+pub(crate) fn refuse_fleeting(address: &str, parsed: &DriveAddress) -> Result<(), Failure> {
+    match parsed {
+        DriveAddress::Emulated(uri) if uri.backing != warprow_soft_controller::Store::File => {
             let what = format!("{address} is in no file: it goes when this command ends, with everything on it");
             Err(Failure::usage(address, what).remedy("leave backing= out"))
         }
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -105,16 +104,45 @@ fn refuse_twice(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Fai
 
 /// Files of emulated drives that this run has made and nobody else wants yet. They go again unless they are kept.
 #[derive(Debug, Default)]
-pub struct NewFiles(Vec<PathBuf>);
+pub struct NewFiles(Vec<NewFile>);
+
+#[derive(Debug)]
+struct NewFile {
+    path: PathBuf,
+    /// What goes with it.
+    sidecar: Option<PathBuf>,
+    /// It was there before, and empty.
+    was_there: bool,
+}
 
 impl NewFiles {
-    /// Makes one more, empty, for this user alone. What is there already, be it a link that leads nowhere, is somebody else's.
-    pub fn make(&mut self, path: &Path) -> Result<(), Failure> {
-        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
-        let failed = |source| StoreError::from(UriError::Io { what: "create", path: path.to_owned(), source });
+    /// Makes the file of one more, empty, for this user alone. What is there already, be it a link that leads nowhere, is somebody
+    /// else's.
+    pub fn make(&mut self, uri: &DriveUri) -> Result<(), Failure> {
+        let made = File::options().write(true).create_new(true).mode(0o600).open(&uri.path);
+        let failed = |source| StoreError::from(UriError::Io { what: "create", path: uri.path.clone(), source });
         made.map_err(failed)?;
-        self.0.push(path.to_owned());
+        self.0.push(NewFile { path: uri.path.clone(), sidecar: Some(uri.sidecar()), was_there: false });
         Ok(())
+    }
+
+    /// Opens the drive at `address`, in the file of `uri`, which is made, or was there and is empty.
+    pub fn open(&mut self, address: &DriveAddress, uri: &DriveUri) -> Result<Device, Failure> {
+        if uri.path.exists() {
+            // One that lies beside it is not for this run to remove.
+            let sidecar = Some(uri.sidecar()).filter(|sidecar| sidecar.symlink_metadata().is_err());
+            let device = Device::open(address, Create::IfMissing)?;
+            self.0.push(NewFile { path: uri.path.clone(), sidecar, was_there: true });
+            return Ok(device);
+        }
+        self.make(uri)?;
+        Device::open(address, Create::IfMissing).map_err(|error| {
+            // Somebody else took it for a drive as soon as it was there.
+            if matches!(error, StoreError::Emulated(UriError::InUse(_))) {
+                self.0.pop();
+            }
+            error.into()
+        })
     }
 
     /// They stay.
@@ -125,12 +153,15 @@ impl NewFiles {
 
 impl Drop for NewFiles {
     fn drop(&mut self) {
-        for path in &self.0 {
-            let mut sidecar = path.clone().into_os_string();
-            sidecar.push(".nvme.toml");
+        for NewFile { path, sidecar, was_there } in &self.0 {
             // One that cannot be removed is an empty drive: no harm.
-            let _ = std::fs::remove_file(path);
-            let _ = std::fs::remove_file(sidecar);
+            let _ = match was_there {
+                true => File::options().write(true).open(path).and_then(|file| file.set_len(0)),
+                false => std::fs::remove_file(path),
+            };
+            if let Some(sidecar) = sidecar {
+                let _ = std::fs::remove_file(sidecar);
+            }
         }
     }
 }

@@ -254,11 +254,7 @@ fn count_trace(
         let (read, bytes) = trace.progress();
         told(read, bytes)?;
     }
-    if all == 0 {
-        let what = "it holds no ids";
-        return Err(Failure::input(log.spec.path.display().to_string(), what).remedy("look at the file"));
-    }
-    Ok(())
+    if all == 0 { Err(Trace::empty(&log.spec).into()) } else { Ok(()) }
 }
 
 impl Counting<'_> {
@@ -275,7 +271,13 @@ impl Counting<'_> {
 
     /// Takes one count for each row.
     fn take(&mut self, file: &TraceFile) -> Result<(), Failure> {
-        let theirs = read_counts(file)?;
+        let is_blank = std::fs::metadata(&file.path).is_ok_and(|it| it.is_file() && it.len() == 0);
+        let theirs = if is_blank { Vec::new() } else { read_counts(file)? };
+        if theirs.is_empty() && !self.counts.is_empty() {
+            let remedy = "give one count for each row, in their order, or look-ups as trace:FILE";
+            let what = "it holds no look-ups, and no counts";
+            return Err(Failure::input(file.path.display().to_string(), what).remedy(remedy));
+        }
         if theirs.len() != self.counts.len() {
             let what = format!(
                 "it has {}, the table {}",

@@ -5,6 +5,7 @@ use warprow_layout::LogChunkInspection;
 use warprow_store::{GenerationInfo, PendingUpdates, Store};
 
 use crate::failure::Failure;
+use crate::store_failure::ROOM_TO_COMPACT;
 use crate::units;
 
 /// The updates of one generation, or why they cannot be told.
@@ -88,7 +89,9 @@ impl Pending {
                 "needs_chunks": compaction.needs,
                 "free_chunks": compaction.free,
                 "frees_chunks": compaction.frees,
+                "packs_chunks": compaction.packs,
                 "has_room": compaction.has_room(),
+                "remedy": (!compaction.has_room()).then_some(ROOM_TO_COMPACT),
             },
         })
     }
@@ -114,12 +117,18 @@ impl Pending {
         let Ok(PendingUpdates { compaction, .. }) = &self.found else { return String::new() };
         let does = if compaction.rewrites { "rewrites" } else { "copies" };
         let room = match compaction.has_room() {
+            true if compaction.packs > 0 => ", packs the log first".to_owned(),
             true => String::new(),
             false => {
                 format!(", NO ROOM: {} needed, {} free", units::count(compaction.needs), units::count(compaction.free))
             }
         };
         format!("{does} {}{room}", units::plural(compaction.chunks, "chunk"))
+    }
+
+    /// What to do where a compaction has no room; `None`: it has, or that cannot be told.
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        self.found.as_ref().is_ok_and(|found| !found.compaction.has_room()).then_some(ROOM_TO_COMPACT)
     }
 
     /// For people, a line each.
@@ -155,12 +164,20 @@ impl Pending {
         };
         let least = if compaction.rewrites { "at least " } else { "" };
         let (needs, free) = (units::count(compaction.needs), units::count(compaction.free));
-        let room = match compaction.has_room() {
-            true => format!("{least}{needs} must be free, {free} are"),
-            false => format!("{least}{needs} must be free, and only {free} are: NO ROOM"),
+        let packs = units::plural(compaction.packs, "chunk");
+        let room = match (compaction.has_room(), compaction.packs) {
+            (true, 0) => format!("{least}{needs} must be free, {free} are"),
+            (true, _) => {
+                format!("{least}{needs} must be free, {free} are: it packs the log first, which frees {packs}")
+            }
+            (false, 0) => format!("{least}{needs} must be free, and only {free} are: NO ROOM"),
+            (false, _) => {
+                format!("{least}{needs} must be free, only {free} are, and {packs} more with the log packed: NO ROOM")
+            }
         };
+        let remedy = self.remedy().map_or_else(String::new, |remedy| format!("\n  help: {remedy}"));
         format!(
-            "generation {}: {} not in its chunks yet: {}{more}\n  log: {}\n  compaction {does} {} ({room}), and {} would be free again",
+            "generation {}: {} not in its chunks yet: {}{more}\n  log: {}\n  compaction {does} {} ({room}), and {} would be free again{remedy}",
             found.generation,
             units::plural(found.updates, "update"),
             if changed.is_empty() { "of no row".to_owned() } else { changed.join(", ") },

@@ -24,10 +24,13 @@ type Meaning = (Class, String, &'static str);
 const FORMAT: &str = "make a store on it with `warprow format`, or look whether it is the right drive";
 const LESS: &str = "load less, add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; room comes back too when \
     all tables of an earlier load are replaced";
+/// What to do about a compaction for which no chunk is free, or too few.
+pub(crate) const ROOM_TO_COMPACT: &str = "add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; then `warprow compact`. \
+    `warprow remove-drive` takes the drive out again";
 const ROOM_TO_GROW: &str = "add a drive (`warprow add-drive`), or `warprow drop` a generation that stands by; then `warprow compact`. The keys are \
-    there, and looked up, meanwhile";
+    there, and looked up, meanwhile; `warprow remove-drive` takes the drive out again where the others have room";
 const ALL_DRIVES: &str = "give all drives of the store, and only those; `warprow inspect` shows what lies on each";
-const ROOM: &str = "make room, or use larger drives: `warprow inspect` shows what is there";
+const ROOM: &str = "make room on the file system, or raise the limits of this process: ulimit -a shows them";
 const MEMORY: &str = "ask for less, or raise the limits: ulimit -l, /proc/sys/vm/nr_hugepages";
 const CHANGED: &str = "find out who changed it; `warprow inspect` shows what is left";
 /// What to do about a text that is no drive's address.
@@ -37,8 +40,8 @@ pub(crate) const DRIVE_ADDRESS: &str =
 pub const DAMAGED_ROWS: &str =
     "find out what is damaged with `warprow verify`, then load the table again, with --replace";
 /// What to do about updates for which there is no room.
-const COMPACT: &str =
-    "`warprow compact`; if that does not make room, drop a generation, or add a drive with `warprow add-drive`";
+const COMPACT: &str = "`warprow compact`; if that has no room either, drop a generation, or add a drive (`warprow add-drive`), compact, and take it \
+    out again (`warprow remove-drive`)";
 const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
 /// Of a socket without a server. Who served it is not known.
 const START_SERVER: &str = "look at the path, and start what serves the socket: SPDK's nvmf_tgt, QEMU's x-vfio-user-server, or \
@@ -48,8 +51,8 @@ const SERVER: &str = "look at the log of the process that serves the socket (SPD
                       ended or hangs";
 
 /// Which free chunks are not to be had, and which will be free.
-fn apart(kept: u64, pinned: u64) -> String {
-    let kept = match kept {
+fn apart(free: u64, kept: u64, pinned: u64) -> String {
+    let kept = match kept.min(free) {
         0 => String::new(),
         kept => format!(", {} of them kept for the compaction of updated rows", units::count(kept)),
     };
@@ -90,7 +93,7 @@ impl From<StoreError> for Failure {
                     units::plural(needed, "chunk"),
                     units::bytes(chunk_size),
                     units::count(free),
-                    apart(kept, pinned)
+                    apart(free, kept, pinned)
                 );
                 let failure = Self { message: what, ..failure };
                 if kept > 0 && needed <= free { failure.remedy(COMPACT) } else { failure }
@@ -101,7 +104,7 @@ impl From<StoreError> for Failure {
                     units::plural(needed, "chunk"),
                     units::bytes(chunk_size),
                     units::count(free),
-                    apart(kept, pinned)
+                    apart(free, kept, pinned)
                 );
                 let failure = Self { message: what, ..failure };
                 let failure = failure.detail("generation", generation).detail("needed", needed).detail("free", free);
@@ -138,6 +141,18 @@ impl From<StoreError> for Failure {
     }
 }
 
+/// Whether it is a compaction's lack of free chunks.
+pub fn lacks_chunks(error: &StoreError) -> bool {
+    matches!(error, StoreError::NoRoomToGrow { .. } | StoreError::Volume(VolumeError::NoSpace { .. }))
+}
+
+/// A compaction that failed.
+pub fn of_compaction(error: StoreError) -> Failure {
+    let is_full = matches!(error, StoreError::Volume(VolumeError::NoSpace { .. }));
+    let failure = Failure::from(error);
+    if is_full { failure.remedy(ROOM_TO_COMPACT) } else { failure }
+}
+
 /// A look-up in `table` that failed.
 pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
     let (class, subject, remedy) = match error {
@@ -161,6 +176,9 @@ pub fn of_lookup(error: &LookupError, table: &str) -> Failure {
 fn of_store(error: &StoreError) -> Meaning {
     match error {
         StoreError::Address { address, .. } => (Class::Usage, address.clone(), DRIVE_ADDRESS),
+        StoreError::Property { address, .. } => {
+            (Class::Usage, address.clone(), "write properties behind the path, each once, as ,name=value")
+        }
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
         StoreError::VfioUser(error) => of_vfio_user(error),
@@ -176,6 +194,11 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::ImageLba { drive, .. } => {
             (Class::Store, drive.clone(), "give the drive's own LBA size; do not format it")
         }
+        StoreError::Journal { path, source } if lacks_resources(source) => (
+            Class::Resources,
+            path.display().to_string(),
+            "make room, or raise the limit on the size of files (ulimit -f); or leave --resume out",
+        ),
         StoreError::Journal { path, .. } => {
             (Class::Input, path.display().to_string(), "name another file with --resume, or leave it out")
         }
@@ -266,7 +289,10 @@ fn of_emulated(error: &UriError) -> Meaning {
         }
         UriError::Mounted { path } => (Class::Refused, at(path), "give another drive"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
-        UriError::Io { path, source, .. } if source.kind() == ErrorKind::FileTooLarge => {
+        UriError::Limit { path, .. } => {
+            (Class::Resources, at(path), "raise the limit on the size of files (ulimit -f), or give a smaller size")
+        }
+        UriError::Io { what: "set the size of", path, source } if source.kind() == ErrorKind::FileTooLarge => {
             (Class::Input, at(path), "give a smaller size: the file system has no files that large")
         }
         UriError::Io { path, source, .. } if lacks_resources(source) => (Class::Resources, at(path), ROOM),
@@ -348,7 +374,9 @@ fn of_driver(error: &DriverError) -> Meaning {
         DriverError::Function(error) => of_function(error),
         DriverError::Allocate(_) => (Class::Resources, "memory".into(), MEMORY),
         DriverError::Command { function, status, .. } if status.code() == StatusCode::CapacityExceeded => {
-            (Class::Resources, function.to_string(), "make room on the disk below, then try again")
+            let remedy =
+                "make room on the disk below, or raise the limit on the size of files (ulimit -f), then try again";
+            (Class::Resources, function.to_string(), remedy)
         }
         DriverError::NoQueueLeft { function, .. } => {
             (Class::Resources, function.to_string(), "ask for fewer slots or workers")
@@ -485,6 +513,11 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::Unsuitable(FormatError::DriveCount { given: 0 }) => {
             (Class::Usage, "store".into(), "it is the only drive: add another with `warprow add-drive` first")
         }
+        VolumeError::Unsuitable(FormatError::MixedLbaSizes { drive, .. }) => (
+            Class::Input,
+            drive.clone(),
+            "format it with the store's LBA size (`warprow format --lba`), then add it with --overwrite",
+        ),
         VolumeError::Unsuitable(error) => of_format(error),
         VolumeError::InvalidGeneration { name, .. } => (Class::Input, name.clone(), "choose other tables or names"),
         VolumeError::InvalidTable { table, .. } => {
@@ -507,5 +540,36 @@ fn of_volume(error: &VolumeError) -> Meaning {
         VolumeError::Metadata { source } => of_open(source),
         VolumeError::Drive(error) => of_drive(error),
         _ => (Class::Bug, String::new(), "please report it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_lack_of_room_is_one_wherever_it_shows() {
+        use ErrorKind::{FileTooLarge, NotADirectory, QuotaExceeded, StorageFull};
+        let io = |what, kind: ErrorKind| UriError::Io { what, path: "a.drive".into(), source: kind.into() };
+        let journal = |kind: ErrorKind| StoreError::Journal { path: "j".into(), source: kind.into() };
+        for (error, class) in [
+            (io("write", StorageFull).into(), Class::Resources),
+            (io("write", FileTooLarge).into(), Class::Resources),
+            (io("set the size of", QuotaExceeded).into(), Class::Resources),
+            (UriError::Limit { path: "a.drive".into(), size: 2, limit: 1 }.into(), Class::Resources),
+            // The file system has none that large, whatever the limit.
+            (UriError::of_sizing("a.drive".as_ref(), 1, FileTooLarge.into()).into(), Class::Input),
+            (io("create", NotADirectory).into(), Class::Input),
+            (journal(StorageFull), Class::Resources),
+            (journal(FileTooLarge), Class::Resources),
+            (StoreError::Journal { path: "j".into(), source: Error::other("it is of another load") }, Class::Input),
+        ] {
+            let said = format!("{error:?}");
+            let failure = Failure::from(error);
+            assert_eq!(failure.class, class, "{said}");
+            assert!(!failure.remedy.is_empty(), "{said}");
+        }
     }
 }

@@ -146,13 +146,7 @@ impl Plan {
         let mut largest = lba_size;
         let mut names = std::collections::HashSet::new();
         for table in &spec.tables {
-            let bytes = table.check()?.checked_next_multiple_of(lba_size);
-            let bytes = bytes.filter(|&bytes| bytes as usize <= max_transfer).ok_or_else(|| {
-                table.invalid(format!(
-                    "a row takes more than the {max_transfer} bytes that a drive moves in one command"
-                ))
-            })?;
-            largest = largest.max(bytes);
+            largest = largest.max(table.check_row(lba_size, max_transfer)?);
             if !names.insert(&table.name) {
                 return Err(table.invalid("there are two tables of that name"));
             }

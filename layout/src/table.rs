@@ -68,9 +68,23 @@ impl TableSpec {
         VolumeError::InvalidTable { table: self.name.clone(), reason: reason.into() }
     }
 
+    /// Whether its name is one that a table can have: 1 to [`MAX_NAME`] bytes.
+    pub fn is_named(&self) -> bool {
+        (1..=MAX_NAME).contains(&self.name.len())
+    }
+
+    /// Bytes of the LBAs that each of its rows takes on drives with LBAs of `lba_size` bytes, which move at most `max_transfer` bytes
+    /// in one command. [`VolumeError::InvalidTable`] says why such drives cannot have the table, whatever room they have.
+    pub fn check_row(&self, lba_size: u32, max_transfer: usize) -> Result<u32, VolumeError> {
+        let bytes = self.check()?.checked_next_multiple_of(lba_size);
+        bytes.filter(|&bytes| bytes as usize <= max_transfer).ok_or_else(|| {
+            self.invalid(format!("a row takes more than the {max_transfer} bytes that a drive moves in one command"))
+        })
+    }
+
     /// Bytes of a row, of everything that can be known wrong without a drive.
     pub(crate) fn check(&self) -> Result<u32, VolumeError> {
-        if self.name.is_empty() || self.name.len() > MAX_NAME {
+        if !self.is_named() {
             return Err(self.invalid(format!("its name must have 1 to {MAX_NAME} bytes, not {}", self.name.len())));
         }
         if self.rows == 0 || self.dim == 0 {

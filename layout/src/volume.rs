@@ -308,15 +308,15 @@ impl Volume {
     /// Takes the largest place behind the last chunk of a drive that nobody has, with its units.
     pub(crate) fn reserve_remainder(&self) -> Option<(Reserved, u64)> {
         let mut state = self.state_mut();
-        let reserved: Vec<Reserved> = state.reserved.iter().filter_map(Weak::upgrade).collect();
-        let logs = state.catalogue.generations.iter().flat_map(|it| &it.log).map(|log| log.chunk);
-        let taken: HashSet<ChunkRef> = logs.chain(reserved.iter().flat_map(|it| it.iter().copied())).collect();
-        let members = 0..self.geometry().members.len() as u16;
-        let free = members.filter_map(|member| self.geometry().remainder(member)).filter(|it| !taken.contains(&it.0));
-        let (place, units) = free.max_by_key(|it| it.1).filter(|it| it.1 > 0)?;
+        let (place, units) = state.remainder(self.geometry())?;
         let reserved: Reserved = vec![place].into();
         state.reserved.push(Arc::downgrade(&reserved));
         Some((reserved, units))
+    }
+
+    /// The same, left to others.
+    pub(crate) fn remainder(&self) -> Option<(ChunkRef, u64)> {
+        self.state().remainder(self.geometry())
     }
 
     /// The right to append to the log of a generation.
@@ -515,6 +515,16 @@ impl State {
         let growth: u64 = needs.iter().map(|it| it.growth).sum();
         let most = needs.iter().map(|it| it.chunks + growth - it.growth).max().unwrap_or(0);
         if most <= free { most } else { most.min(1) }
+    }
+
+    /// The largest place behind the last chunk of a drive that nobody has, with its units.
+    fn remainder(&self, geometry: &Geometry) -> Option<(ChunkRef, u64)> {
+        let reserved: Vec<Reserved> = self.reserved.iter().filter_map(Weak::upgrade).collect();
+        let logs = self.catalogue.generations.iter().flat_map(|it| &it.log).map(|log| log.chunk);
+        let taken: HashSet<ChunkRef> = logs.chain(reserved.iter().flat_map(|it| it.iter().copied())).collect();
+        let members = 0..geometry.members.len() as u16;
+        let free = members.filter_map(|member| geometry.remainder(member)).filter(|it| !taken.contains(&it.0));
+        free.max_by_key(|it| it.1).filter(|it| it.1 > 0)
     }
 
     /// What can be given away, and how many chunks more are only held by readers.

@@ -407,9 +407,17 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         let chunks = volume.generations()[0].log.len();
         assert!(chunks >= 10, "{chunks}");
         rig.take_log();
+        // It is known before, also by who may only read.
+        let reading = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let wins = reading.chunks_to_repack(&reading.generations()[0]).unwrap();
         let mut log = log_of(&volume, &model).unwrap();
+        assert_eq!(volume.chunks_to_repack(&volume.generations()[0]).unwrap(), wins);
+        let free_before = free(&volume);
         let won = log.repack(&volume.rewriting(0).unwrap()).unwrap();
         assert!(won > 2, "{won} of {chunks}");
+        assert_eq!((won as u64, free(&volume)), (wins, free_before + wins));
+        // Once packed, its place is taken.
+        assert_eq!(volume.chunks_to_repack(&volume.generations()[0]).unwrap(), 0);
         let ops = rig.take_log();
         // It is a store like any other: read, gone on with, compacted.
         drop((log, volume));
@@ -435,6 +443,26 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         let fates = [Fate::AllKept, Fate::AllLost, Fate::Lbas(50, 1), Fate::Torn(2)];
         enumerate_fates(&[small(512, 16)], &before, &ops, 0, &fates, check).unwrap();
     }
+}
+
+/// Full chunks are no fewer when they are packed.
+#[test]
+fn a_log_of_full_chunks_cannot_be_packed() {
+    let (_rig, volume) = loaded(&[small(512, 12)]);
+    let mut log = log_of(&volume, &Model::new()).unwrap();
+    // As many records as 255 units hold, one after another.
+    let row = [1; WIDE];
+    let batch = vec![Update { table: TABLE, key: 0, row: &row }; 255 * 3992 / (WIDE + 24)];
+    while log.append(&batch).is_ok() {}
+    let generation = volume.generations().remove(0);
+    assert!(generation.log.len() > 3 && free(&volume) == 1);
+    let usage = log.usage().unwrap();
+    assert_eq!(usage.bytes, usage.chunks * 255 * 4096);
+    assert_eq!(volume.chunks_to_repack(&generation).unwrap(), 0);
+    drop(generation);
+    let epoch = volume.epoch();
+    assert_eq!(log.repack(&volume.rewriting(0).unwrap()).unwrap(), 0);
+    assert_eq!((volume.epoch(), free(&volume)), (epoch, 1), "nothing was written");
 }
 
 /// Each end unit, and each unit before it, by one flipped bit at any place.

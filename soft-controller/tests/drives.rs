@@ -395,3 +395,52 @@ fn every_backing_moves_pieces_that_split_lbas() {
         assert_eq!(cqe.status().code(), StatusCode::LbaOutOfRange);
     }
 }
+
+/// What a process leaves that is killed while it writes the sidecar, now or in an earlier version.
+#[test]
+fn what_a_kill_left_of_a_sidecar_goes_when_the_drive_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path}?size=1M&serial=KEPT&lba=4096")));
+    let (sidecar, new) = (format!("{path}.nvme.toml"), format!("{path}.nvme.toml.new"));
+    let kept = fs::read_to_string(&sidecar).unwrap();
+    for left in [kept.replace("KEPT", "LOST"), kept[..20].to_owned(), String::new()] {
+        fs::write(&new, &left).unwrap();
+        assert_eq!(identity(&mut open(&format!("emulated:{path}"))).0, "KEPT");
+        assert!(!Path::new(&new).exists(), "{left:?}");
+        assert_eq!(fs::read_to_string(&sidecar).unwrap(), kept);
+    }
+    // While it is open, it is its own; what is no beginning of a sidecar is somebody's.
+    let drive = open(&format!("emulated:{path}"));
+    fs::write(&new, &kept).unwrap();
+    assert!(matches!(SoftController::open(&format!("emulated:{path}")), Err(UriError::InUse(_))));
+    assert_eq!(fs::read_to_string(&new).unwrap(), kept);
+    drop(drive);
+    fs::write(&new, "notes").unwrap();
+    drop(open(&format!("emulated:{path}")));
+    assert_eq!(fs::read_to_string(&new).unwrap(), "notes");
+}
+
+/// Nothing of a drive that could not be made is left, and what was there before is as it was.
+#[test]
+fn a_drive_that_cannot_be_made_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    let count = || fs::read_dir(&folder).unwrap().count();
+    let vast = format!("emulated:{path}?size={}", (i64::MAX as u64) & !4095);
+    assert!(matches!(SoftController::open(&vast), Err(UriError::Io { what: "set the size of", .. })));
+    assert_eq!(count(), 0);
+    fs::write(&path, "").unwrap();
+    assert!(SoftController::open(&vast).is_err());
+    assert_eq!((count(), fs::metadata(&path).unwrap().len()), (1, 0));
+    // A sidecar cannot be written where a folder is.
+    fs::create_dir_all(format!("{path}.nvme.toml.new/kept")).unwrap();
+    fs::write(
+        format!("{path}.nvme.toml"),
+        "version = 1\nserial = \"A\"\nuuid = \"0e8dc1fe-6c9b-4cf8-a1c5-8c4dbb3f5f21\"\nlba = 512\n",
+    )
+    .unwrap();
+    let error = SoftController::open(&format!("emulated:{path}?size=1M")).unwrap_err();
+    assert!(matches!(&error, UriError::Io { what: "write", .. }), "{error}");
+    assert_eq!((count(), fs::metadata(&path).unwrap().len()), (3, 0));
+}

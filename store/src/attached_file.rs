@@ -12,6 +12,8 @@ use warprow_formats::{FileTable, FormatError, Held, TableFile};
 use warprow_layout::{RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
+use crate::attach::refusal;
+use crate::property::{Known, stranger};
 use crate::{AttachOptions, AttachedTable, Device, StoreError};
 
 /// How such an address begins.
@@ -22,11 +24,14 @@ const TENSOR: &str = ",tensor=";
 const DIRECT: &str = ",direct=";
 const DEPTH: &str = ",depth=";
 const PROPERTIES: [&str; 3] = [TENSOR, DIRECT, DEPTH];
+/// What a file of tables may have in its address.
+const FILE: Known = Known { kind: "a file of tables", names: &["tensor", "direct", "depth"] };
 
 /// A file of tables that stay where they are, as a drive to be read: `attached:PATH`, or `attached:PATH,tensor=GLOB` for some of its
 /// tensors, where `*` stands for any characters and `?` for one; `tensor=NAME=GLOB` gives the only one that matches another name.
 ///
 /// ```
+/// # use warprow_lookup::*;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// # let dir = tempfile::tempdir()?;
@@ -147,7 +152,10 @@ impl AttachedFile {
 
     /// The drive.
     pub(crate) fn open(&self) -> Result<Device, StoreError> {
-        let file = TableFile::open(&self.path).map_err(AttachError::from)?;
+        let file = TableFile::open(&self.path).map_err(|error| {
+            let mistaken = FILE.mistaken(&self.to_string(), &self.path).filter(|_| !self.path.exists());
+            mistaken.unwrap_or_else(|| AttachError::from(error).into())
+        })?;
         let mut skipped: Vec<SkippedTensor> = file
             .skipped
             .iter()
@@ -155,14 +163,18 @@ impl AttachedFile {
             .collect();
         let mut tables = Vec::new();
         for (name, table) in self.choose(&file)? {
-            match elsewhere(&file, table)? {
-                None => tables.push((name, table.clone())),
-                Some(reason) if self.tensors.is_empty() => {
-                    skipped.push(SkippedTensor { name, reason: reason.to_owned() });
-                }
+            let spec = TableSpec::new(name, table.rows, table.dim, table.dtype);
+            // By its shape and name first: the order of its ids may be a file to be read.
+            let reason = match refusal(&spec) {
+                None => elsewhere(&file, table)?.map(str::to_owned),
+                refused => refused,
+            };
+            match reason {
+                None => tables.push((spec, table.clone())),
+                Some(reason) if self.tensors.is_empty() => skipped.push(SkippedTensor { name: spec.name, reason }),
                 Some(reason) => {
                     let (file, tensor) = (self.path.clone(), table.name.clone());
-                    return Err(AttachError::Stays { file, tensor, reason: reason.to_owned() }.into());
+                    return Err(AttachError::Stays { file, tensor, reason }.into());
                 }
             }
         }
@@ -172,15 +184,15 @@ impl AttachedFile {
         // Nobody is to write over it meanwhile.
         let held = Arc::new(file.hold());
         let file = Arc::new(file);
-        let attached = tables.into_iter().map(|(name, table)| AttachedTable {
-            spec: TableSpec::new(name, table.rows, table.dim, table.dtype),
+        let attached = tables.into_iter().map(|(spec, table)| AttachedTable {
+            spec,
             source: Arc::new(Kept { file: file.clone(), table, _held: held.clone() }),
         });
         Ok(Device::attached_with(&self.to_string(), attached.collect(), &self.options)?.with_skipped(skipped))
     }
 
     /// The tables that are meant, with what they are called.
-    fn choose<'a>(&self, file: &'a TableFile) -> Result<Vec<(String, &'a FileTable)>, AttachError> {
+    fn choose<'a>(&self, file: &'a TableFile) -> Result<Vec<(String, &'a FileTable)>, StoreError> {
         if self.tensors.is_empty() {
             return Ok(file.tables.iter().map(|table| (table.name.clone(), table)).collect());
         }
@@ -200,7 +212,7 @@ impl AttachedFile {
             match (called, found.len()) {
                 (_, 0) => return Err(self.no_match(file, pattern)),
                 (Some(_), matches @ 2..) => {
-                    return Err(AttachError::Several { file: path(), pattern: pattern.clone(), matches });
+                    return Err(AttachError::Several { file: path(), pattern: pattern.clone(), matches }.into());
                 }
                 _ => {}
             }
@@ -210,16 +222,20 @@ impl AttachedFile {
                     None => chosen.push((name, table)),
                     // The same tensor, chosen twice in the same way, counts once.
                     Some(other) if other == table.name => {}
-                    Some(_) => return Err(AttachError::SameName { file: path(), name }),
+                    Some(_) => return Err(AttachError::SameName { file: path(), name }.into()),
                 }
             }
         }
         Ok(chosen)
     }
 
-    fn no_match(&self, file: &TableFile, pattern: &str) -> AttachError {
+    fn no_match(&self, file: &TableFile, pattern: &str) -> StoreError {
+        // Names may have commas and equals signs; of none that matches, it is another property.
+        if let Some(name) = stranger(pattern) {
+            return FILE.unknown(&self.to_string(), name);
+        }
         let glob = WildMatch::new(pattern.split_once('=').map_or(pattern, |(_, glob)| glob));
-        match file.skipped.iter().find(|(name, _)| glob.matches(name)) {
+        let error = match file.skipped.iter().find(|(name, _)| glob.matches(name)) {
             Some((name, reason)) => AttachError::Stays {
                 file: self.path.clone(),
                 tensor: name.clone(),
@@ -230,7 +246,8 @@ impl AttachedFile {
                 pattern: pattern.to_owned(),
                 tensors: file.tables.iter().map(|table| table.name.clone()).collect(),
             },
-        }
+        };
+        error.into()
     }
 }
 
@@ -260,10 +277,16 @@ impl FromStr for AttachedFile {
             return Err(wrong(format!("it names no file: give {SCHEME}PATH")));
         }
         let mut file = Self::new(rest);
+        let mut seen = Vec::new();
         for (name, value) in properties.into_iter().rev() {
-            let wrong = |accepted: &str| {
-                wrong(format!("{}{value} is not possible: give {accepted}", name.trim_start_matches(',')))
+            let wrong = |accepted: &str| match stranger(value) {
+                Some(name) => FILE.unknown(address, name),
+                None => wrong(format!("{}{value} is not possible: give {accepted}", name.trim_start_matches(','))),
             };
+            if name != TENSOR && seen.contains(&name) {
+                return Err(Known::twice(address, name.trim_matches([',', '='])));
+            }
+            seen.push(name);
             match name {
                 DIRECT => {
                     let direct = matches!(value, "0" | "1").then_some(value == "1");

@@ -10,14 +10,19 @@ use warprow_vfio::{PciAddress, VfioFunction};
 use warprow_vfio_user::VfioUserFunction;
 
 use crate::device::Device;
+use crate::property::Known;
 use crate::{AttachedFile, StoreError};
+
+/// What a controller behind a socket may have in its address.
+const SOCKET: Known = Known { kind: "a controller behind a socket", names: &["namespace"] };
 
 /// A drive as people write it: `0000:41:00.0`, `0000:41:00.0/2` for its second namespace,
 /// `emulated:PATH?size=64G&lba=512` for a drive in a file, `vfio-user:PATH` for one that another process serves on a socket
-/// (`vfio-user:PATH?namespace=2` for its second namespace), or `attached:PATH,tensor=GLOB` for a file of tables that stay where they
+/// (`vfio-user:PATH,namespace=2`, or with a question mark, for its second namespace), or `attached:PATH,tensor=GLOB` for a file of tables that stay where they
 /// are ([`AttachedFile`]).
 ///
 /// ```
+/// # use warprow_lookup::*;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
 /// let address: DriveAddress = "0000:41:00.0/2".parse()?;
@@ -66,11 +71,19 @@ impl FromStr for DriveAddress {
             _ => Err(refuse(format!("namespace {namespace:?} is no number from 1 on"))),
         };
         if let Some(path) = text.strip_prefix("vfio-user:") {
-            let (path, namespace) = path.split_once("?namespace=").unwrap_or((path, "1"));
+            let (mut path, mut given) = (path, None);
+            let separators = ["?namespace=", ",namespace=", "&namespace="];
+            while let Some((at, name)) = separators.iter().filter_map(|name| Some((path.rfind(name)?, *name))).max() {
+                let (before, value) = path.split_at(at);
+                path = before;
+                if given.replace(value.strip_prefix(name).unwrap_or_default()).is_some() {
+                    return Err(Known::twice(text, "namespace"));
+                }
+            }
             if path.is_empty() {
                 return Err(refuse("it names no socket's path".into()));
             }
-            return Ok(Self::VfioUser { path: path.into(), namespace: number(namespace)? });
+            return Ok(Self::VfioUser { path: path.into(), namespace: number(given.unwrap_or("1"))? });
         }
         let (address, namespace) = text.split_once('/').unwrap_or((text, "1"));
         let neither = "it is neither a PCI address nor begins with emulated:, vfio-user: or attached:";
@@ -135,7 +148,13 @@ impl Device {
             DriveAddress::Pci { address, namespace } => {
                 Ok(Self::new(VfioFunction::open(&address.to_string())?, *namespace))
             }
-            DriveAddress::VfioUser { path, namespace } => Ok(Self::new(VfioUserFunction::open(path)?, *namespace)),
+            DriveAddress::VfioUser { path, namespace } => {
+                let mistaken = || SOCKET.mistaken(&address.to_string(), path).filter(|_| !path.exists());
+                match VfioUserFunction::open(path) {
+                    Ok(function) => Ok(Self::new(function, *namespace)),
+                    Err(error) => Err(mistaken().unwrap_or_else(|| error.into())),
+                }
+            }
             DriveAddress::Attached(file) => file.open(),
             DriveAddress::Emulated(uri) => {
                 let is_file = uri.backing == warprow_soft_controller::Store::File;
@@ -178,6 +197,8 @@ mod tests {
             assert_eq!(text.parse::<DriveAddress>().unwrap().to_string(), text);
         }
         assert_eq!("41:00.0/1".parse::<DriveAddress>().unwrap().to_string(), "0000:41:00.0");
+        let address: DriveAddress = "vfio-user:a,b,namespace=2".parse().unwrap();
+        assert_eq!(address.to_string(), "vfio-user:a,b?namespace=2");
     }
 
     #[test]
@@ -204,6 +225,14 @@ mod tests {
             ("attached:", "names no file"),
             ("attached:,tensor=x", "names no file"),
             ("vfio-user:x?namespace=0", "namespace"),
+            ("vfio-user:x?namespace=1?namespace=2", "twice"),
+            ("vfio-user:x?namespace=1&namespace=1", "twice"),
+            ("vfio-user:x,namespace=1,namespace=2", "twice"),
+            ("vfio-user:,namespace=2", "path"),
+            ("emulated:/a,size=1G,size=1G", "twice"),
+            ("attached:x,depth=1,depth=2", "depth is given twice"),
+            ("attached:x,direct=1,tensor=a,direct=1", "direct is given twice"),
+            ("attached:x,depth=4,lba=512", "no property \"lba\"; it has tensor, direct, depth"),
             ("emulated:/a?sise=1", "sise"),
         ] {
             let error = text.parse::<DriveAddress>().unwrap_err().to_string();

@@ -20,6 +20,14 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A drive's address has a property that drives of its kind have not, or one twice, or in another form.
+    #[error("{address}: {reason}")]
+    Property {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An emulated drive could not be opened or created.
     #[error(transparent)]
     Emulated(#[from] warprow_soft_controller::UriError),

@@ -3,6 +3,7 @@
 //! ```
 //! # use std::ops::ControlFlow;
 //! # use warprow_lookup::*;
+//! # use warprow_lookup::*;
 //! # use warprow_store::*;
 //! let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
 //! let device = Device::open(&address, Create::IfMissing)?;
@@ -44,6 +45,7 @@ mod membership;
 mod overlay;
 mod pace;
 mod parallel_read;
+mod property;
 mod scrub;
 mod shared_controller;
 mod sparse_ids;

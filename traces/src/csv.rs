@@ -8,7 +8,7 @@ use warprow_formats::{FormatError, Kind, refuse_special};
 
 use crate::block::{Block, Source};
 use crate::spec::{Query, TraceSpec};
-use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
+use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot, Trace};
 
 struct Csv {
     spec: TraceSpec,
@@ -62,9 +62,16 @@ struct Header {
     names: Vec<String>,
 }
 
-/// The names of all columns.
+/// The names of all columns; an error if no line follows that of their names.
 pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
-    Ok(header(spec)?.names)
+    let Header { mut reader, names, .. } = header(spec)?;
+    // What seems to be a name may be all that there is: whoever opens the trace is told so.
+    let is_key = matches!(&*names, [only] if only.parse::<i128>().is_ok());
+    match reader.read_byte_record(&mut ByteRecord::new()) {
+        Ok(false) if !is_key => Err(Trace::empty(spec)),
+        // A line that cannot be read is an error of whoever reads it.
+        _ => Ok(names),
+    }
 }
 
 fn header(spec: &TraceSpec) -> Result<Header, FormatError> {

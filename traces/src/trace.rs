@@ -71,8 +71,12 @@ impl Trace {
     }
 
     /// The names of the slots that a trace can have: the columns that `spec` names; of text without any, all columns, of which
-    /// [`open`](Self::open) wants a choice; else the slots that `open` finds.
+    /// [`open`](Self::open) wants a choice; else the slots that `open` finds. A file without a byte, and text that ends with its
+    /// header line, have no look-ups, which is an error ([`empty`](Self::empty)).
     pub fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
+        if std::fs::metadata(&spec.path).is_ok_and(|file| file.is_file() && file.len() == 0) {
+            return Err(Self::empty(spec));
+        }
         match format_of(spec)? {
             TraceFormat::Csv if spec.columns.is_empty() && spec.slot.is_none() => {
                 refuse_settings(spec, TraceFormat::Csv)?;
@@ -80,6 +84,12 @@ impl Trace {
             }
             _ => Ok(Self::open(spec)?.slots.into_iter().map(|slot| slot.name).collect()),
         }
+    }
+
+    /// What whoever wants look-ups says of a trace that has none ([`Kind::Empty`]). `open` takes such a trace: it may be a list of
+    /// keys that happens to be empty.
+    pub fn empty(spec: &TraceSpec) -> FormatError {
+        FormatError::new(Kind::Empty, &spec.path, "it holds no look-ups", "give a trace with one look-up at least")
     }
 
     /// What it was read as.

@@ -91,6 +91,30 @@ pub fn peak_resident_bytes() -> Option<u64> {
     kib.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Bytes of memory that can be had without swapping, what the page cache could give back included: by the system, and by the limit
+/// of this process's group. `None` where the system does not tell.
+pub fn available_memory() -> Option<u64> {
+    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix("kB")?;
+    let free = kib.trim().parse::<u64>().ok()?.checked_mul(1024)?;
+    Some(left_of_group(Path::new("/sys/fs/cgroup")).map_or(free, |left| left.min(free)))
+}
+
+/// The same by the files of a group with a limit.
+fn left_of_group(folder: &Path) -> Option<u64> {
+    let read = |name| fs::read_to_string(folder.join(name)).ok();
+    let number = |name| read(name)?.trim().parse::<u64>().ok();
+    let (max, current) = (number("memory.max")?, number("memory.current")?);
+    let of_files: u64 = read("memory.stat")
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| matches!(*name, "active_file" | "inactive_file"))
+        .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+        .sum();
+    Some(max.saturating_sub(current.saturating_sub(of_files)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +133,26 @@ broken line";
         assert_eq!(find("/tmp/two words/x").as_deref(), Some("xfs"));
         assert_eq!(find("/tmp/two").as_deref(), Some("btrfs"));
         assert_eq!(find("relative"), None);
+    }
+
+    #[test]
+    fn there_is_memory_but_no_more_than_addresses() {
+        let Some(available) = available_memory() else { return eprintln!("skipped: no MemAvailable in /proc/meminfo") };
+        assert!((1 << 20..1 << 52).contains(&available), "{available}");
+    }
+
+    #[test]
+    fn a_group_has_its_limit_less_what_is_no_page_cache() {
+        let group = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(group.path().join(name), text).unwrap();
+        assert_eq!(left_of_group(group.path()), None);
+        write("memory.max", "max\n");
+        write("memory.current", "3000\n");
+        assert_eq!(left_of_group(group.path()), None);
+        write("memory.max", "4000\n");
+        assert_eq!(left_of_group(group.path()), Some(1000));
+        write("memory.stat", "anon 500\nfile 2600\nactive_file 500\ninactive_file 2000\n");
+        assert_eq!(left_of_group(group.path()), Some(3500));
     }
 
     #[test]

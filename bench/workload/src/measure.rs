@@ -75,6 +75,13 @@ impl Pairs {
     }
 }
 
+/// What was measured otherwise, pair by pair.
+impl FromIterator<(f64, f64)> for Pairs {
+    fn from_iter<I: IntoIterator<Item = (f64, f64)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+}
+
 /// The median: of an even number, the mean of the middle two; NaN of none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();

@@ -1,13 +1,16 @@
 //! Rivals look up what the store has loaded, from the same files.
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use warprow_layout::{DType, FormatOptions, Ranks};
 use warprow_soft_controller::DriveUri;
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
-use warprow_workload::rival::{Caching, Equal, PerId, Rival, RivalError, Target};
+use warprow_workload::rival::{
+    Caching, Equal, MappedPlain, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target, Threads,
+};
 use warprow_workload::{Answer, Content, Oracle, PowerLaw, Random, Shuffle, verify};
 
 const MAX_IDS: usize = 2000;
@@ -125,6 +128,80 @@ fn every_rival_finds_every_row() {
             }
         }
     }
+}
+
+#[test]
+fn plain_files_and_many_threads_find_every_row() {
+    let directory = tempfile::tempdir().unwrap();
+    for (dtype, dim) in [(DType::F32, 5), (DType::F32, 1024), (DType::BF16, 9), (DType::I8, 13)] {
+        let content = Oracle::new(3, 0, 3001, dim, dtype);
+        let (rows, row_bytes) = (content.rows(), content.row_bytes());
+        let mut written = 0;
+        let plain = PlainFile::new(directory.path(), rows, row_bytes, &content, &mut |bytes| {
+            written += bytes;
+            ControlFlow::Continue(())
+        });
+        let plain = plain.unwrap();
+        assert_eq!((written, plain.bytes()), (rows * row_bytes as u64, rows * row_bytes as u64));
+        plain.warm().unwrap();
+        let mut rivals: Vec<Box<dyn Rival>> = vec![
+            Box::new(MappedPlain::new(&plain).unwrap()),
+            Box::new(Threads::new(3, || MappedPlain::new(&plain)).unwrap()),
+        ];
+        assert_eq!(rivals[1].name(), "mmap of a plain file, 3 threads");
+        for cold in [false, true] {
+            match NumpyProcess::start(|| false).and_then(|numpy| numpy.map(&plain, dtype, cold)) {
+                Ok(numpy) => rivals.push(Box::new(numpy)),
+                Err(error @ RivalError::Unavailable { .. }) => eprintln!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for rival in &mut rivals {
+            for ids in batches(rows, 11) {
+                let (mut bytes, mut mask) = (vec![0xee; ids.len() * row_bytes], vec![0xee; ids.len()]);
+                let name = rival.name();
+                rival.lookup(&ids, &mut bytes, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let answer = Answer { rows: &bytes, stride: row_bytes, mask: Some(&mask) };
+                let verified = verify(&content, &ids, answer).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(verified.rows, ids.len() as u64);
+                assert_eq!(rival.took().is_some(), name == "numpy.memmap");
+            }
+            assert!(matches!(rival.lookup(&[1], &mut [0; 3], &mut [0]), Err(RivalError::Size { .. })));
+        }
+        // It is the table in the order of ids, whoever reads it.
+        let mut row = vec![0; row_bytes];
+        std::fs::File::open(plain.path()).unwrap().read_exact_at(&mut row, 17 * row_bytes as u64).unwrap();
+        let mut wanted = vec![0; row_bytes];
+        content.fill(17, &mut wanted);
+        assert!(row == wanted && plain.bytes_of(17) == Some(17 * row_bytes as u64..18 * row_bytes as u64));
+        assert_eq!((plain.bytes_of(-1), plain.bytes_of(3001)), (None, None));
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    let content = Oracle::new(3, 0, 100_000, 128, DType::F32);
+    let mut parts = 0;
+    let stopped = PlainFile::new(directory.path(), 100_000, 512, &content, &mut |_| {
+        parts += 1;
+        if parts == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!((stopped.unwrap_err().kind(), parts), (std::io::ErrorKind::Interrupted, 2));
+    for (rows, row_bytes) in [(0, 512), (10, 0), (u64::MAX, 512)] {
+        let made = PlainFile::new(directory.path(), rows, row_bytes, &content, &mut |_| ControlFlow::Continue(()));
+        assert_eq!(made.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn a_target_says_where_rows_lie() {
+    let rig = rig(2, 512, 4000, 100, true);
+    let target = rig.target(Caching::Cached).unwrap();
+    for id in [0, 1, 1999, 3999] {
+        let (drive, bytes) = target.bytes_of(id).unwrap();
+        let (mut row, mut wanted) = (vec![0; 100], vec![0; 100]);
+        std::fs::File::open(&rig.paths[drive]).unwrap().read_exact_at(&mut row, bytes.start).unwrap();
+        rig.content.fill(id as u64, &mut wanted);
+        assert!(row == wanted && bytes.end - bytes.start == 100, "{id}");
+    }
+    assert_eq!((target.bytes_of(-1), target.bytes_of(4000)), (None, None));
 }
 
 #[test]

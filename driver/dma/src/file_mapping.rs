@@ -56,6 +56,23 @@ impl FileMapping {
         self.len
     }
 
+    /// How many bytes of it lie in memory now, in whole pages: those that the page cache holds, whoever has read them. To whom
+    /// the file neither belongs nor is open for writing, Linux says that all of them do.
+    pub fn resident(&self) -> std::io::Result<u64> {
+        // SAFETY: asks for a number, and takes no pointer.
+        let page = match unsafe { libc::sysconf(libc::_SC_PAGESIZE) } {
+            page if page > 0 => page as usize,
+            _ => return Err(std::io::Error::last_os_error()),
+        };
+        let mut pages = vec![0u8; self.len.div_ceil(page)];
+        // SAFETY: the range is this mapping, which begins at a page; the vector has a byte for each page that the range touches.
+        if unsafe { libc::mincore(self.base.as_ptr().cast(), self.len, pages.as_mut_ptr().cast()) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // The other bits mean nothing.
+        Ok(pages.iter().filter(|&&flags| flags & 1 != 0).count() as u64 * page as u64)
+    }
+
     /// Hints that `len` bytes at `offset` will be read soon, if their pages are in this process's page table; others are
     /// not asked for. Nothing happens outside the mapping.
     #[inline]
@@ -222,6 +239,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn tells_what_the_page_cache_holds() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let map = FileMapping::new(&file, 1 << 20).unwrap();
+        assert_eq!(map.resident().unwrap(), 0, "nobody has read or written it");
+        file.write_all_at(&[7; 4096], 64 << 10).unwrap();
+        let page = map.resident().unwrap();
+        assert!((4096..=64 << 10).contains(&page), "{page}");
+        file.write_all_at(&vec![7; 1 << 20], 0).unwrap();
+        assert_eq!(map.resident().unwrap(), 1 << 20);
+        // The last page need not be whole.
+        let part = FileMapping::new(&file, (512 << 10) + 8).unwrap();
+        assert!(part.resident().unwrap() > 512 << 10);
     }
 
     #[test]

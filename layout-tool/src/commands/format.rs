@@ -134,12 +134,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     for address in &addresses {
         match new_file(address) {
             Some((uri, size)) if args.dry_run => to_make.push((uri, size)),
-            Some((uri, _)) => {
-                if !uri.path.exists() {
-                    made.make(&uri.path)?;
-                }
-                devices.push(Device::open(address, Create::IfMissing)?);
-            }
+            Some((uri, _)) => devices.push(made.open(address, uri)?),
             None => devices.push(Device::open_beside(&devices, address, Create::Never)?),
         }
     }
@@ -217,7 +212,7 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
 }
 
 /// The emulated drive, and its size, whose file has to be made.
-fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
+pub(super) fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
     match address {
         DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::Store::File => {
             let is_drive = std::fs::metadata(&uri.path).is_ok_and(|file| !file.is_file() || file.len() > 0);

@@ -11,6 +11,7 @@ use crate::drives::{self, DriveArgs};
 use crate::failure::Failure;
 use crate::pending::{self, Pending};
 use crate::report::table;
+use crate::store_failure::of_compaction;
 use crate::units;
 
 /// List the generations of a store: what is found by name, and what stands by
@@ -87,7 +88,7 @@ pub(crate) fn list(args: &GenerationsArgs) -> Result<Done, Failure> {
             })
         })
         .collect();
-    let text = table(
+    let mut text = table(
         [">id", "model", ">tables", ">found by name", ">bytes", "", ">updates", "log", "compaction"],
         generations.iter().map(|it| {
             let words = |words: fn(&Pending) -> String| of(it.id).map(words).unwrap_or_default();
@@ -104,6 +105,9 @@ pub(crate) fn list(args: &GenerationsArgs) -> Result<Done, Failure> {
             ]
         }),
     );
+    if let Some(remedy) = pending.iter().find_map(Pending::remedy) {
+        text += &format!("\nFor a compaction that has no room: {remedy}");
+    }
     let mut done = Done::new(text, json!({ "generations": rows }))?;
     done.failure = pending.iter().find_map(Pending::failure).cloned();
     Ok(done)
@@ -165,7 +169,7 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<Done, Failure> {
     let chunks: usize = done.iter().map(|it| it.1).sum();
     let compacted: Vec<_> = done.iter().map(|(id, chunks)| json!({ "generation": id, "chunks": chunks })).collect();
     if let Some((id, error)) = failed.into_iter().next() {
-        let failure = Failure::from(error);
+        let failure = of_compaction(error);
         let message = format!("generation {id} was not compacted: {}", failure.message);
         return Err(Failure { message, ..failure }.detail("compacted", compacted));
     }

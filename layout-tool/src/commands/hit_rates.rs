@@ -187,7 +187,7 @@ fn replay(
         if !more {
             flush(&trace, asked, looking, context)?;
             bar.finish_and_clear();
-            return Ok(queries);
+            return if queries == 0 { Err(Trace::empty(&log.spec).into()) } else { Ok(queries) };
         }
     }
 }

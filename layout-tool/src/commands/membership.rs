@@ -4,20 +4,21 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::OpenError;
+use warprow_layout::{OpenError, VolumeError};
 use warprow_soft_controller::UriError;
 use warprow_store::{Create, Device, DriveAddress, Joined, OpenOptions, Store, StoreError};
 
+use super::format::new_file;
 use super::{Context, Done};
-use crate::attached;
-use crate::drives::{self, DriveArgs};
+use crate::drives::{self, DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
-use crate::units;
+use crate::{attached, missing, units};
 
 /// Add a drive to a store, and move its share of every table to it
 ///
 /// Exactly its share moves: as much of each generation as it has of all drives' room. Stopped, or after a power cut, the same
-/// command goes on. `size=` makes the file of an emulated drive.
+/// command goes on. `size=` makes the file of an emulated drive, with LBAs as the store has them; if the drive is not added, the
+/// file goes again.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -66,26 +67,72 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
     let address: DriveAddress = args.new.parse()?;
     // Before anything is opened, made or overwritten.
     refuse_attached(&args.drives, Some(&args.new))?;
+    drives::refuse_fleeting(&args.new, &address)?;
+    // Dropped last: what it removes is in use until then.
+    let mut made = NewFiles::default();
     let mut devices = drives::devices(&args.drives)?;
-    let new = Device::open_beside(&devices, &address, Create::IfMissing).map_err(|error| match &error {
-        StoreError::Emulated(UriError::NotThere { .. }) => {
-            Failure::from(error).remedy(format!("look at the path, or make it: {},size=64G", args.new))
+    let (store, new) = match Store::open(&devices, &options) {
+        Ok(store) => {
+            let address = with_lba(address, store.inspect().0.lba_size)?;
+            let new = open_new(&devices, &address, &args.new, &mut made)?;
+            (store, new)
         }
-        _ => error.into(),
-    })?;
-    let store = match Store::open(&devices, &options) {
-        // It is a member already: this was stopped before.
-        Err(StoreError::Open(OpenError::MissingMember { .. })) => {
+        // It may be a member already: then this was stopped before.
+        Err(error @ StoreError::Open(OpenError::MissingMember { .. })) => {
+            let explained = |error| missing::explained(error, &args.drives.parse().unwrap_or_default());
+            let new = match Device::open_beside(&devices, &address, Create::Never) {
+                Err(StoreError::Emulated(UriError::NotThere { .. })) => return Err(explained(error)),
+                other => other?,
+            };
             devices.push(new.clone());
-            Store::open(&devices, &options)
+            (Store::open(&devices, &options).map_err(explained)?, new)
         }
-        other => other,
-    }?;
+        Err(error) => return Err(error.into()),
+    };
     let free = store.free_bytes();
-    let Joined { store, moved } = store.add_drive(&new, args.overwrite, &options, &mut progress(context))?;
+    let joined = store.add_drive(&new, args.overwrite, &options, &mut progress(context));
+    // Where a commit is in doubt, another drive may show it as a member.
+    if !joined.as_ref().is_err_and(|error| !matches!(error, StoreError::Volume(VolumeError::Indeterminate { .. }))) {
+        made.keep();
+    }
+    let Joined { store, moved } = joined?;
     moved?;
     let text = format!("{} is a drive of the store; {} are free.", new.name(), units::bytes(store.free_bytes()));
     Done::new(text, json!({ "drive": new.name(), "free_bytes": store.free_bytes(), "free_bytes_before": free }))
+}
+
+/// The new drive with LBAs as the store's drives have them, where nothing else says what it has: its file is not there, or empty,
+/// or has no sidecar. Refused, before anything is made, where the address says other ones.
+fn with_lba(address: DriveAddress, lba: u32) -> Result<DriveAddress, Failure> {
+    let DriveAddress::Emulated(mut uri) = address else { return Ok(address) };
+    // A block device has no sidecar: it has the LBAs that its address says, each time.
+    let file = std::fs::metadata(&uri.path);
+    let is_file = file.as_ref().map_or(true, std::fs::Metadata::is_file);
+    let is_empty = file.map_or(true, |file| file.len() == 0);
+    if is_file && (is_empty || uri.sidecar().symlink_metadata().is_err()) {
+        match uri.lba {
+            Some(given) if given != lba => {
+                let what = format!("lba={given}: the store has LBAs of {lba} B, as each of its drives has to have");
+                let failure = Failure::input(uri.to_string(), what);
+                return Err(failure.remedy(format!("leave lba= out, or say lba={lba}; nothing was made")));
+            }
+            _ => uri.lba = Some(lba),
+        }
+    }
+    Ok(DriveAddress::Emulated(uri))
+}
+
+/// Opens the new drive; its file is made where that is not there.
+fn open_new(devices: &[Device], address: &DriveAddress, text: &str, made: &mut NewFiles) -> Result<Device, Failure> {
+    if let Some((uri, _)) = new_file(address) {
+        return made.open(address, uri);
+    }
+    Device::open_beside(devices, address, Create::Never).map_err(|error| match &error {
+        StoreError::Emulated(UriError::NotThere { .. }) => {
+            Failure::from(error).remedy(format!("look at the path, or make it: {text},size=64G"))
+        }
+        _ => error.into(),
+    })
 }
 
 pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<Done, Failure> {

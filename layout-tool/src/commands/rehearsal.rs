@@ -52,6 +52,6 @@ fn try_file(path: &Path, bytes: u64) -> Result<(), Failure> {
         return Err(failed("create")(Errno::EEXIST.into()).into());
     }
     let file = tempfile::tempfile_in(directory(path)).map_err(failed("create"))?;
-    file.set_len(bytes).map_err(failed("set the size of"))?;
+    file.set_len(bytes).map_err(|source| StoreError::from(UriError::of_sizing(path, bytes, source)))?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use warprow_vfio_user_server::{Claim, Event, ServeError, Server};
 
 use super::{Context, Done};
 use crate::drives::shell;
-use crate::failure::{Class, Failure};
+use crate::failure::{Class, Failure, lacks_resources};
 use crate::report::printable_lines;
 
 /// How often it looks whether somebody asked to stop.
@@ -105,6 +105,11 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::InUse(path) => (Class::Refused, about(path), "end the other server, or choose another path"),
         ServeError::NotASocket(path) => (Class::Refused, about(path), "choose another path"),
         ServeError::TooLong(path) => (Class::Usage, about(path), "choose a shorter path"),
+        ServeError::System { path, source, .. } if lacks_resources(source) => (
+            Class::Resources,
+            about(path),
+            "make room there, or raise the limits of this process: ulimit -a shows them",
+        ),
         ServeError::System { path, .. } => (Class::Input, about(path), "look at the path and its directory"),
         ServeError::Private => (Class::Bug, String::new(), "please report it"),
     };

@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::reading::ReadingArgs;
 use crate::screen::Unit;
 use crate::select::{Chosen, Selection};
+use crate::store_failure::{ROOM_TO_COMPACT, lacks_chunks, of_compaction};
 use crate::units;
 
 /// Bytes of rows in a batch, at most.
@@ -144,11 +145,12 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<Done, Failure>
         let remedy = format!("the rows before row {0} are updated: go on with --from {0}", at.next);
         let failure = failure.detail("updated", updated).detail("next", at.next as u64);
         // It was to make room, and says why there is none.
-        let failure = match &beside.failed {
-            Some(why) => failure
+        let failure = match (&beside.failed, beside.lacks_chunks) {
+            (Some(why), true) => failure.detail("compaction_failed", why.clone()).remedy(ROOM_TO_COMPACT),
+            (Some(why), false) => failure
                 .detail("compaction_failed", why.clone())
                 .remedy(format!("mend what kept a compaction from making room: {why}")),
-            None => failure,
+            (None, _) => failure,
         };
         match (updated, &*failure.remedy) {
             (0, _) => failure,
@@ -247,6 +249,8 @@ struct Beside {
     compactions: u64,
     /// Why the last that did not come about did not, if none has since.
     failed: Option<String>,
+    /// Whether that was for lack of free chunks.
+    lacks_chunks: bool,
 }
 
 /// Compacts while the updates go on, and keeps account of it.
@@ -256,7 +260,7 @@ fn compactor(store: &Store, beside: &Arc<Mutex<Beside>>) -> Result<Compactor, Fa
         let mut beside = beside.lock().unwrap_or_else(PoisonError::into_inner);
         match done.chunks {
             Ok(_) => (beside.compactions, beside.failed) = (beside.compactions + 1, None),
-            Err(error) => beside.failed = Some(error.to_string()),
+            Err(error) => (beside.failed, beside.lacks_chunks) = (Some(error.to_string()), lacks_chunks(&error)),
         }
     });
     Ok(compactor?)
@@ -366,7 +370,13 @@ impl Work<'_> {
         match self.store.update_with(&self.info.name, ids, rows, &self.options) {
             // A compactor has waited for what it could do.
             Err(error) if self.compact == Compact::Full && is_full(&error) => {
-                self.store.compact(self.info.generation)?;
+                let full = Failure::from(error);
+                self.store.compact(self.info.generation).map_err(|error| {
+                    let failure = of_compaction(error);
+                    let message =
+                        format!("{}; a compaction, which would make room, failed: {}", full.message, failure.message);
+                    Failure { message, ..failure }
+                })?;
                 at.compactions += 1;
                 let again = self.store.update_with(&self.info.name, ids, rows, &self.options);
                 again.map_err(|error| match &error {

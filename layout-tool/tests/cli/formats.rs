@@ -230,6 +230,46 @@ fn files_are_attached_where_they_are() {
         assert!(refused.to_string().contains(accepted), "{properties}: {refused}");
     }
 
+    // Properties in another form, twice, or of other drives.
+    for (address, says) in [
+        ("m.safetensors?depth=4", "attached:m.safetensors,depth=4"),
+        ("m.safetensors?depth=4&direct=1", "attached:m.safetensors,depth=4,direct=1"),
+        ("m.safetensors?tensor=b,depth=4", "attached:m.safetensors,tensor=b"),
+        ("m.safetensors?lba=512", "no property \"lba\"; it has tensor, direct, depth"),
+        ("m.safetensors,lba=512", "no property \"lba\"; it has tensor, direct, depth"),
+        ("m.safetensors,size=1G,depth=4", "no property \"size\"; it has tensor, direct, depth"),
+        ("m.safetensors,depth=4,lba=512", "no property \"lba\"; it has tensor, direct, depth"),
+        ("m.safetensors,tensor=b,lba=512", "no property \"lba\"; it has tensor, direct, depth"),
+        ("m.safetensors,depth=1,depth=2", "depth is given twice"),
+        ("m.safetensors,direct=0,tensor=b,direct=0", "direct is given twice"),
+    ] {
+        let refused = rig.fails(&["inspect", "-d", &format!("attached:{address}")], 2);
+        assert!(refused["message"].as_str().unwrap().contains(says), "{address}: {refused}");
+        assert!(refused["remedy"].as_str().unwrap().contains(",name=value"), "{address}: {refused}");
+    }
+    for (address, says) in [
+        ("emulated:x,depth=1,depth=2", "depth is given twice"),
+        ("vfio-user:x?namespace=1&namespace=2", "namespace is given twice"),
+        ("vfio-user:x,namespace=1,namespace=1", "namespace is given twice"),
+        ("vfio-user:x,lba=512", "no property \"lba\"; it has namespace"),
+        ("vfio-user:x?size=1G", "no property \"size\"; it has namespace"),
+    ] {
+        let refused = rig.fails(&["inspect", "-d", address], 2);
+        assert!(refused["message"].as_str().unwrap().contains(says), "{address}: {refused}");
+    }
+    // Files that are called so are meant as they stand.
+    for name in ["m?depth=4", "m,lba=512", "what?"] {
+        fs::copy(rig.path("m.safetensors"), rig.path(name)).unwrap();
+        for properties in ["", ",tensor=b,depth=2"] {
+            let drive = format!("attached:{name}{properties}");
+            assert_eq!(
+                rig.ok(&["lookup", "-d", &drive, "--table", "b", "--ids", "19"])["rows"],
+                json!([[38.0, 39.0]]),
+                "{drive}"
+            );
+        }
+    }
+
     assert_eq!(rig.fails(&["load", "-d", drive, "m.safetensors", "--all"], 4)["class"], "refused");
     rig.fails(&["lookup", "-d", drive, "-d", "emulated:x", "--table", "b", "--ids", "1"], 2);
     rig.fails(&["inspect", "-d", "attached:"], 2);
@@ -284,6 +324,59 @@ fn what_is_not_attached_is_said() {
             "no device"
         }));
     }
+}
+
+/// One tensor that no table can be made of does not keep the others from being attached.
+#[test]
+fn tensors_that_cannot_be_attached_are_skipped_by_name() {
+    let rig = Rig::new();
+    // A row of 160 kB, a name of no letter, and one that is too long.
+    let wide = 40_000u64;
+    let long = "n".repeat(300);
+    let header = format!(
+        r#"{{"good":{{"dtype":"U8","shape":[3,2],"data_offsets":[0,6]}},"wide":{{"dtype":"F32","shape":[1,{wide}],"data_offsets":[6,{0}]}},"":{{"dtype":"U8","shape":[2,2],"data_offsets":[{0},{1}]}},"{long}":{{"dtype":"U8","shape":[1,2],"data_offsets":[{1},{2}]}}}}"#,
+        6 + wide * 4,
+        6 + wide * 4 + 4,
+        6 + wide * 4 + 6,
+    );
+    let data: Vec<u8> = (0..6).chain(std::iter::repeat_n(7, wide as usize * 4)).chain(20..26).collect();
+    let file = |header: &str, data: &[u8]| [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat();
+    fs::write(rig.path("m.safetensors"), file(&header, &data)).unwrap();
+    let rows = |drive: &str, table: &str, ids: &str| {
+        rig.ok(&["lookup", "-d", drive, "--table", table, "--ids", ids])["rows"].clone()
+    };
+    assert_eq!(rows("attached:m.safetensors", "good", "2,0"), json!([[4.0, 5.0], [0.0, 1.0]]));
+    let seen = rig.ok(&["inspect", "-d", "attached:m.safetensors"]);
+    let skipped: Vec<(&str, &str)> = seen["skipped"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["name"].as_str().unwrap(), it["reason"].as_str().unwrap()))
+        .collect();
+    assert_eq!(skipped.len(), 3, "{seen}");
+    let reason = |name: &str| skipped.iter().find(|it| it.0 == name).unwrap_or_else(|| panic!("{name:?}: {seen}")).1;
+    assert!(reason("wide").contains("131072 bytes"), "{seen}");
+    assert!(reason("").contains("0 bytes") && reason("").contains("tensor=NAME=GLOB"), "{seen}");
+    assert!(reason(&long).contains("300 bytes") && reason(&long).contains("tensor=NAME=GLOB"), "{seen}");
+    let text = rig.run(&["inspect", "-d", "attached:m.safetensors"]).stdout;
+    assert!(text.contains("Not attached:") && text.contains("wide") && text.contains("131072 bytes"), "{text}");
+    // Under names that tables can have.
+    assert_eq!(rows("attached:m.safetensors,tensor=x=,tensor=long=nn*", "x", "1"), json!([[22.0, 23.0]]));
+    assert_eq!(rows("attached:m.safetensors,tensor=x=,tensor=long=nn*", "long", "0"), json!([[24.0, 25.0]]));
+    // Asked for, they are errors.
+    for (tensor, says) in [("wide", "131072 bytes"), ("nn*", "300 bytes"), ("good,tensor=wide", "131072 bytes")] {
+        let error = rig.fails(&["inspect", "-d", &format!("attached:m.safetensors,tensor={tensor}")], 3);
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+        assert_eq!(error["subject"], "m.safetensors", "{error}");
+        let remedy = error["remedy"].as_str().unwrap();
+        assert!(remedy.contains("tensor=") && !remedy.contains("--tensor"), "{error}");
+    }
+    // So is a file of nothing else.
+    let header = format!(r#"{{"wide":{{"dtype":"F32","shape":[1,{wide}],"data_offsets":[0,{}]}}}}"#, wide * 4);
+    fs::write(rig.path("w.safetensors"), file(&header, &data[6..6 + wide as usize * 4])).unwrap();
+    let error = rig.fails(&["inspect", "-d", "attached:w.safetensors"], 3);
+    assert!(error["message"].as_str().unwrap().contains("\"wide\": a row takes more than the 131072 bytes"), "{error}");
+    assert!(!error["remedy"].as_str().unwrap().contains("--tensor"), "{error}");
 }
 
 #[test]

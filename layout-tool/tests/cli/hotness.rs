@@ -142,3 +142,58 @@ fn the_lba_size_is_computed_and_explained() {
     let text = rig.run(&["load", "-d", drive, "page.npy", "--replace", "--lba", "auto"]).stdout;
     assert!(text.contains("warprow format --lba 4096"), "{text}");
 }
+
+/// A log without look-ups: nothing, a header line, or a header that counts none. Each command that asks one says the same.
+#[test]
+fn a_log_without_look_ups_is_told_in_the_same_words_by_all() {
+    let rig = Rig::new();
+    let drive = rig.drive("a.drive", "64M");
+    let file = rig.npy("t.npy", 20, 4, |r, c| (r * 10 + c) as f32);
+    rig.ok(&["load", "-d", &drive, &file]);
+    let array = |count: u64| warprow_formats::npy::head_of_list("<i8", count);
+    // One column of int64, no row group: the footer in Thrift's compact protocol.
+    let footer = b"\x15\x02\x19\x2c\x48\x06schema\x15\x02\x00\x15\x04\x25\x00\x18\x01t\x00\x16\x00\x19\x0c\x00";
+    let parquet = [b"PAR1", &footer[..], &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat();
+    for (trace, bytes) in [
+        ("blank.csv", Vec::new()),
+        ("lines.csv", b"\n\n".to_vec()),
+        ("header.csv", b"t\n".to_vec()),
+        ("columns.csv", b"user,t,time\n".to_vec()),
+        ("others.csv", b"user,time\n".to_vec()),
+        ("blank.u64", Vec::new()),
+        ("blank.npy", Vec::new()),
+        ("none.npy", array(0)),
+        ("norm.data:slot=1", norm(&[])),
+        ("blank.parquet", Vec::new()),
+        ("none.parquet", parquet),
+    ] {
+        let name = trace.split(':').next().unwrap();
+        fs::write(rig.path(name), bytes).unwrap();
+        let (hotness, stated) = (format!("trace:{trace}"), format!("t={trace}"));
+        for args in [
+            &["lookup", "-d", &drive, "--trace", trace][..],
+            &["lookup", "-d", &drive, "--trace", &stated],
+            &["load", "-d", &drive, &file, "--replace", "--hotness", &hotness],
+            &["load", "-d", &drive, &file, "--replace", "--dry-run", "--hotness", &hotness],
+            &["plan", "--table", "t=20x4:f32", "--trace", trace, "--dram", "100", "--typical-host"],
+            &["plan", "--table", "t=20x4:f32", "--trace", &stated, "--dram", "100", "--typical-host"],
+            &["plan", "-d", &drive, "--trace", trace, "--dram", "100", "--typical-host"],
+        ] {
+            let error = rig.fails(args, 3);
+            assert_eq!((&error["class"], &error["subject"]), (&json!("input"), &json!(name)), "{args:?}: {error}");
+            assert_eq!(error["message"], "it holds no look-ups", "{args:?}: {error}");
+            let said = rig.run(args).stderr;
+            assert!(said.starts_with(&format!("error: {name}: it holds no look-ups\n  help: ")), "{args:?}: {said}");
+        }
+    }
+    // As counts, one for each row, they are none either.
+    for name in ["blank.csv", "header.csv", "blank.u64", "blank.npy", "none.npy"] {
+        let error = rig.fails(&["load", "-d", &drive, &file, "--replace", "--hotness", name], 3);
+        assert_eq!((&error["class"], &error["subject"]), (&json!("input"), &json!(name)), "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with("it holds no look-ups"), "{error}");
+    }
+    // What is wrong with a log that has a line is said as before.
+    fs::write(rig.path("bare.csv"), "5\n").unwrap();
+    let error = rig.fails(&["lookup", "-d", &drive, "--trace", "bare.csv"], 2);
+    assert!(error["message"].as_str().unwrap().contains("no header line"), "{error}");
+}

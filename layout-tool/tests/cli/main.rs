@@ -21,6 +21,7 @@ mod machines;
 mod mending;
 mod messages;
 mod names;
+mod new_drives;
 mod passes;
 mod plan;
 mod properties;

@@ -331,6 +331,17 @@ fn files_that_are_not_this_tables_are_refused() {
     table.refuses(&spoilt(&|all| drop(all.remove("items.keys"))), 3, "no tensor \\\"items.keys\\\"");
     table.refuses(&spoilt(&|all| drop(all.remove(TABLE))), 3, "no tensor \\\"items\\\"");
     table.refuses(&spoilt(&|all| all.get_mut("items.pass").unwrap().2[3] ^= 1), 3, "damaged note");
+    // Checksums of another type or shape, or of none that there is, though nothing was written since that they would be asked for.
+    let of_checksums = |change: &dyn Fn(&mut Tensor)| spoilt(&|all| change(all.get_mut("items.checksums").unwrap()));
+    table.refuses(&of_checksums(&|it| it.0 = Dtype::I32), 3, "it has I32 of the shape [1000] as checksums");
+    table.refuses(&of_checksums(&|it| it.1 = vec![10, 100]), 3, "as checksums of 1000 staged rows");
+    let mut damaged = fs::read(table.rig.path("rows.safetensors")).unwrap();
+    let at = damaged.windows(3).position(|it| it == b"U32").unwrap();
+    damaged[at + 2] ^= 1;
+    fs::write(table.rig.path("bad.safetensors"), damaged).unwrap();
+    for allow in [&[][..], &["--allow-stale"], &["--allow-foreign"]] {
+        table.refuses(&[&table.commit_args("bad.safetensors")[..], allow].concat(), 3, "it has U33 of the shape");
+    }
     table.rig.ok(&["compact", "-d", &table.drive]);
     for table_name in ["others", "absent"] {
         let args = ["pass", "commit", "-d", &table.drive, "--table", table_name, "--rows", "rows.safetensors"];

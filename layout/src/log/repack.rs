@@ -4,9 +4,48 @@ use super::{LEAD, Last, Log, RECORD, STREAM, decode};
 use crate::block;
 use crate::codec::{Reader, Writer};
 use crate::error::VolumeError;
-use crate::generation::LogChunk;
+use crate::generation::{Generation, LogChunk};
 use crate::rewrite::Rewriting;
 use crate::units;
+use crate::volume::Volume;
+
+/// What is left of the first chunks of a log when they are packed.
+struct Packing {
+    /// Their records, one after another.
+    records: Vec<u8>,
+    /// Those chunks, and places behind the last chunk of a drive.
+    count: usize,
+    /// Of these, chunks: they would be free.
+    won: usize,
+}
+
+impl Volume {
+    /// How many chunks [`Log::repack`] would give back of the log that `generation` has, if nobody else reads the generation; 0 if no
+    /// drive has room for it. The log is read, and nothing written: a volume that is open for reading will do.
+    pub fn chunks_to_repack(&self, generation: &Generation) -> Result<u64, VolumeError> {
+        match self.remainder() {
+            Some((_, room)) => Ok(self.packing(generation, room)?.won as u64),
+            None => Ok(0),
+        }
+    }
+
+    /// As many of a log's first chunks as fit into `room` units when they are packed.
+    fn packing(&self, generation: &Generation, room: u64) -> Result<Packing, VolumeError> {
+        let (mut records, mut count) = (Vec::new(), 0);
+        for log in &generation.log {
+            let stream = self.read_stream(generation, log)?;
+            let whole = stream.bytes.get(..whole_records(&stream.bytes)).unwrap_or_default();
+            if (records.len() + whole.len()).div_ceil(STREAM) as u64 > room {
+                break;
+            }
+            records.extend_from_slice(whole);
+            count += 1;
+        }
+        let is_chunk = |log: &&LogChunk| self.geometry().is_chunk(log.chunk);
+        let won = generation.log.iter().take(count).filter(is_chunk).count();
+        Ok(Packing { records, count, won })
+    }
+}
 
 impl Log {
     /// Writes the records of the first chunks once more, close together, into what is left of a drive behind its last chunk, and has
@@ -23,19 +62,7 @@ impl Log {
         let found = self.found()?;
         let Some((reserved, room)) = self.volume.reserve_remainder() else { return Ok(0) };
         let (Some(&place), Some(&first)) = (reserved.first(), found.log.first()) else { return Ok(0) };
-        let mut records = Vec::new();
-        let mut count = 0;
-        for log in &found.log {
-            let stream = self.volume.read_stream(&found, log)?;
-            let whole = stream.bytes.get(..whole_records(&stream.bytes)).unwrap_or_default();
-            if (records.len() + whole.len()).div_ceil(STREAM) as u64 > room {
-                break;
-            }
-            records.extend_from_slice(whole);
-            count += 1;
-        }
-        let chunk_of = |log: &&LogChunk| self.volume.geometry().is_chunk(log.chunk);
-        let won = found.log.iter().take(count).filter(chunk_of).count();
+        let Packing { records, count, won } = self.volume.packing(&found, room)?;
         if won == 0 {
             return Ok(0);
         }

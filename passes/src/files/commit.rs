@@ -81,6 +81,8 @@ pub fn commit(
     let staged = options.staged.as_deref().map(|path| RowsFile::open(path, table)).transpose()?;
     let source = staged.as_ref().unwrap_or(&file);
     let origin = source.origin()?;
+    // Also where they are not asked for, since nothing was written meanwhile: a file that is damaged there may be so elsewhere.
+    source.check_checksums()?;
     check_origin(source, origin.as_ref(), &now, options)?;
 
     let finder = Finder::of(store, &info)?;

@@ -91,19 +91,27 @@ impl RowsFile {
         })
     }
 
+    /// Refuses checksums that are not one for each row, of the type that they were staged with. They are not read.
+    pub(crate) fn check_checksums(&self) -> Result<(), PassError> {
+        match &self.checksums {
+            Some(tensor) if tensor.dtype != "U32" || tensor.shape != [self.len()] => {
+                let what = format!(
+                    "it has {} of the shape {:?} as checksums of {} staged rows",
+                    tensor.dtype,
+                    tensor.shape,
+                    self.len()
+                );
+                let remedy = "write that tensor as it was staged, or leave it out and name the staged file as well";
+                Err(FormatError::new(Kind::Disagree, &self.path, what, remedy).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checksums of the rows as they were staged; `None`: it has none.
     pub(crate) fn checksums(&self) -> Result<Option<Vec<u32>>, PassError> {
+        self.check_checksums()?;
         let Some(tensor) = &self.checksums else { return Ok(None) };
-        if tensor.dtype != "U32" || tensor.shape != [self.len()] {
-            let what = format!(
-                "it has {} of the shape {:?} as checksums of {} staged rows",
-                tensor.dtype,
-                tensor.shape,
-                self.len()
-            );
-            let remedy = "write that tensor as it was staged, or leave it out and name the staged file as well";
-            return Err(FormatError::new(Kind::Disagree, &self.path, what, remedy).into());
-        }
         let mut checksums = Vec::new();
         self.each(tensor, 4, |bytes| {
             checksums.extend(bytes.as_chunks().0.iter().map(|&it| u32::from_le_bytes(it)));

@@ -49,6 +49,9 @@ impl Source for Read {
         }
         while self.reader.next_block(&mut self.block)? {}
         let queries = self.reader.samples();
+        if queries == 0 {
+            return Err(Reader::empty(&self.spec).into());
+        }
         self.queries = Some(queries);
         self.rewind()?;
         Ok(queries)

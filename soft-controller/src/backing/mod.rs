@@ -43,10 +43,11 @@ pub enum MediaError {
 }
 
 impl MediaError {
-    /// Sorts a failed write or flush.
+    /// Sorts a failed write or flush. No room is left also where files may not be as large as that (`ulimit -f`).
     pub fn of_write(error: std::io::Error) -> Self {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Full(error),
+            StorageFull | QuotaExceeded | FileTooLarge => Self::Full(error),
             _ => Self::Write(error),
         }
     }

@@ -1,4 +1,7 @@
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::InUse;
 use crate::builder::BuildError;
@@ -104,6 +107,16 @@ pub enum UriError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file cannot be made as long as the drive: this process may not write files of that size.
+    #[error("cannot make {} {size} bytes long: files of this process may have {limit} bytes (ulimit -f)", .path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// The size that it was to get.
+        size: u64,
+        /// The most that it may have, RLIMIT_FSIZE.
+        limit: u64,
+    },
     /// A system call failed.
     #[error("cannot {what} {}: {source}", .path.display())]
     Io {
@@ -117,4 +130,17 @@ pub enum UriError {
     /// Nothing of the drive itself is wrong, but no controller could be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+}
+
+impl UriError {
+    /// The file at `path` cannot be made `size` bytes long, and the system says why.
+    pub fn of_sizing(path: &Path, size: u64, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match getrlimit(Resource::RLIMIT_FSIZE) {
+            Ok((limit, _)) if source.kind() == io::ErrorKind::FileTooLarge && size > limit => {
+                Self::Limit { path, size, limit }
+            }
+            _ => Self::Io { what: "set the size of", path, source },
+        }
+    }
 }

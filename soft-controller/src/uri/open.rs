@@ -1,7 +1,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,71 +81,31 @@ impl DriveUri {
     }
 
     fn file_namespace(&self) -> Result<(Namespace, Option<String>), UriError> {
-        let path = &self.path;
         let (file, created) = self.open_file()?;
         let file = self.lock(file)?;
-        let (size, created) = self.settle_size(&file, created)?;
-        let place = sidecar::place_of(path);
-        let told = self.lba.is_some() || self.serial.is_some();
-        let mut unrecorded = false;
-        let sidecar = match Sidecar::read(&place)?.filter(|_| !created) {
-            Some(sidecar) => {
-                if let Some(lba) = self.lba.filter(|&lba| lba != sidecar.lba) {
-                    let remedy = format!(
-                        "format it with LBAs of {lba} bytes; if its data was written with such LBAs, set lba in {} while the \
-                         drive is closed",
-                        place.display()
-                    );
-                    return Err(self.contradicts("lba", lba, sidecar.lba, remedy));
-                }
-                if let Some(serial) = self.serial.as_ref().filter(|&serial| *serial != sidecar.serial) {
-                    let remedy = format!("set serial in {} while the drive is closed", place.display());
-                    return Err(self.contradicts("serial", serial, &sidecar.serial, remedy));
-                }
-                sidecar
+        let place = sidecar::place_of(&self.path);
+        if !file.is_device {
+            sidecar::tidy(&place);
+        }
+        let (size, is_new) = self.settle_size(&file, created)?;
+        let mut wrote = false;
+        let settled = self.settle(&file, (size, is_new), &place, &mut wrote).inspect_err(|_| {
+            // Nobody else has seen it, for it is locked. What cannot be removed is an empty drive: no harm.
+            let _ = match created {
+                true => std::fs::remove_file(&self.path),
+                false if is_new => file.lock.set_len(0),
+                false => Ok(()),
+            };
+            if wrote {
+                let _ = std::fs::remove_file(&place);
             }
-            // A block device has no place beside it: its LBA size is what the URI says, each time.
-            None if file.is_device => Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512)),
-            None if created => {
-                let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
-                let written = file.lock.metadata().and_then(|drive| sidecar.write(&place, &drive));
-                written.map_err(|source| UriError::Io { what: "write", path: place.clone(), source })?;
-                sidecar
-            }
-            // A file that is merely opened gets nothing beside it: it may be no drive at all, or another than the URI says.
-            None => {
-                unrecorded = told;
-                let mut sidecar = Sidecar::of(&file.lock.metadata().map_err(self.io("look at"))?);
-                sidecar.lba = self.lba.unwrap_or(sidecar.lba);
-                sidecar.serial = self.serial.clone().unwrap_or(sidecar.serial);
-                sidecar
-            }
-        };
+        });
+        let Settled { sidecar, unrecorded, medium } = settled?;
         let metadata = file.lock.metadata().map_err(self.io("look at"))?;
         let (lba, serial, uuid) = (sidecar.lba, sidecar.serial.clone(), *sidecar.uuid.as_bytes());
-        let namespace = if self.direct {
-            let past = warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?;
-            let again = past.metadata().map_err(self.io("look at"))?;
-            if (again.dev(), again.ino()) != (metadata.dev(), metadata.ino()) {
-                return Err(self.io("open past the page cache")(std::io::Error::other("another file took its place")));
-            }
-            let direct = Direct::new(past, size)
-                .map_err(self.io("open past the page cache"))?
-                .depth(self.depth)
-                .keeping(file.lock);
-            if direct.alignment() > lba as usize {
-                return Err(self.wrong(&format!(
-                    "its disk takes direct transfers of {} bytes and up, the drive's LBAs have {lba}; format it with \
-                     lba=4096, or leave direct=1 out",
-                    direct.alignment()
-                )));
-            }
-            Namespace::new(direct)
-        } else if file.is_device {
-            return Err(self.wrong("a block device needs direct=1"));
-        } else {
-            let mapped = file.lock.try_clone().and_then(backing::File::new).map_err(self.io("map"))?;
-            Namespace::new(mapped.depth(self.depth).keeping(file.lock))
+        let namespace = match medium {
+            Medium::Direct(direct) => Namespace::new(direct.keeping(file.lock)),
+            Medium::Mapped(mapped) => Namespace::new(mapped.keeping(file.lock)),
         };
         let namespace = namespace.lba(lba).uuid(uuid);
         if file.is_device {
@@ -165,6 +125,79 @@ impl DriveUri {
             ended.map_err(self.io("finish the format of"))?;
         }
         Ok((namespace.on_format(Arc::new(on_format)).unrecorded(unrecorded), Some(serial)))
+    }
+
+    /// What the drive in `file` is, and how it is read and written; a new one is made so. Its sidecar is there before the file has
+    /// its size: until then the file is empty, and whoever opens it as this does makes it anew. `wrote`: that a sidecar was written.
+    fn settle(
+        &self,
+        file: &Locked,
+        (size, is_new): (u64, bool),
+        place: &Path,
+        wrote: &mut bool,
+    ) -> Result<Settled, UriError> {
+        let path = &self.path;
+        let told = self.lba.is_some() || self.serial.is_some();
+        let mut unrecorded = false;
+        let sidecar = match Sidecar::read(place)?.filter(|_| !is_new) {
+            Some(sidecar) => {
+                if let Some(lba) = self.lba.filter(|&lba| lba != sidecar.lba) {
+                    let remedy = format!(
+                        "format it with LBAs of {lba} bytes; if its data was written with such LBAs, set lba in {} while the \
+                         drive is closed",
+                        place.display()
+                    );
+                    return Err(self.contradicts("lba", lba, sidecar.lba, remedy));
+                }
+                if let Some(serial) = self.serial.as_ref().filter(|&serial| *serial != sidecar.serial) {
+                    let remedy = format!("set serial in {} while the drive is closed", place.display());
+                    return Err(self.contradicts("serial", serial, &sidecar.serial, remedy));
+                }
+                sidecar
+            }
+            // A block device has no place beside it: its LBA size is what the URI says, each time.
+            None if file.is_device => Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512)),
+            None if is_new => {
+                let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
+                let written = file.lock.metadata().and_then(|drive| sidecar.write(place, &drive));
+                written.map_err(|source| UriError::Io { what: "write", path: place.to_owned(), source })?;
+                *wrote = true;
+                file.lock.set_len(size).map_err(|source| UriError::of_sizing(path, size, source))?;
+                file.lock.sync_all().map_err(self.io("set the size of"))?;
+                sidecar
+            }
+            // A file that is merely opened gets nothing beside it: it may be no drive at all, or another than the URI says.
+            None => {
+                unrecorded = told;
+                let mut sidecar = Sidecar::of(&file.lock.metadata().map_err(self.io("look at"))?);
+                sidecar.lba = self.lba.unwrap_or(sidecar.lba);
+                sidecar.serial = self.serial.clone().unwrap_or(sidecar.serial);
+                sidecar
+            }
+        };
+        let medium = if self.direct {
+            let past = warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?;
+            let identity = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).map_err(self.io("look at"));
+            if identity(&past)? != identity(&file.lock)? {
+                return Err(self.io("open past the page cache")(std::io::Error::other("another file took its place")));
+            }
+            let direct = Direct::new(past, size).map_err(self.io("open past the page cache"))?.depth(self.depth);
+            if direct.alignment() > sidecar.lba as usize {
+                return Err(self.wrong(&format!(
+                    "its disk takes direct transfers of {} bytes and up, the drive's LBAs have {}; format it with \
+                     lba=4096, or leave direct=1 out",
+                    direct.alignment(),
+                    sidecar.lba
+                )));
+            }
+            Medium::Direct(direct)
+        } else if file.is_device {
+            return Err(self.wrong("a block device needs direct=1"));
+        } else {
+            let mapped = file.lock.try_clone().and_then(backing::File::new).map_err(self.io("map"))?;
+            Medium::Mapped(mapped.depth(self.depth))
+        };
+        Ok(Settled { sidecar, unrecorded, medium })
     }
 
     /// Where the sidecar of this drive lies, or is to lie: `PATH.nvme.toml`; of a symbolic link, beside the file that it leads
@@ -224,14 +257,12 @@ impl DriveUri {
         }
     }
 
-    /// The size that the drive is to have and the file has; and whether the drive is new: the file was created, or empty.
-    fn settle_size(&self, file: &Locked, mut created: bool) -> Result<(u64, bool), UriError> {
-        let mut actual = (&*file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
+    /// The size that the drive has, or is to get; and whether it is new: its file was created, or is empty.
+    fn settle_size(&self, file: &Locked, created: bool) -> Result<(u64, bool), UriError> {
+        let actual = (&*file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
         if let Some(size) = self.size {
             if created || actual == 0 && !file.is_device {
-                file.lock.set_len(size).map_err(self.io("set the size of"))?;
-                file.lock.sync_all().map_err(self.io("set the size of"))?;
-                (actual, created) = (size, true);
+                return Ok((size, true));
             }
             if actual != size {
                 let reason = format!("not {size}; leave size= out, or remove the file to make a new drive");
@@ -245,8 +276,21 @@ impl DriveUri {
             };
             return Err(UriError::Size { path: self.path.clone(), actual, reason: reason.to_owned() });
         }
-        Ok((actual, created))
+        Ok((actual, false))
     }
+}
+
+/// What a drive in a file is, and how it is read and written.
+struct Settled {
+    sidecar: Sidecar,
+    /// What it was told to be stands in no sidecar.
+    unrecorded: bool,
+    medium: Medium,
+}
+
+enum Medium {
+    Direct(Direct),
+    Mapped(backing::File),
 }
 
 /// A file that nobody else has open as a drive.

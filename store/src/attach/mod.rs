@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
 use warprow_layout::{
-    Access, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource, Table,
-    TableSpec, VolumeError,
+    Access, Drive, DriveError, FormatOptions, Generation, GenerationSpec, MAX_NAME, Placement, RowPacking, RowSource,
+    Table, TableSpec, VolumeError,
 };
 use warprow_soft_controller::{Backing, Engine, MediaError, Namespace, SoftController, UriError, will_need};
 
@@ -80,6 +80,7 @@ impl Device {
     ///
     /// ```
     /// # use warprow_lookup::*;
+    /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// struct Zeros;
     /// impl RowSource for Zeros {
@@ -131,21 +132,41 @@ impl Device {
     }
 }
 
+/// Why a table cannot be attached, by its name and shape; `None`: it can, as far as these tell.
+pub(crate) fn refusal(spec: &TableSpec) -> Option<String> {
+    if !spec.is_named() {
+        let bytes = spec.name.len();
+        return Some(format!(
+            "its name has {bytes} bytes, and 1 to {MAX_NAME} are possible: tensor=NAME=GLOB gives it another"
+        ));
+    }
+    match spec.check_row(LBA, TRANSFER) {
+        Ok(_) => drive_bytes(spec).is_none().then(|| TOO_LARGE.to_owned()),
+        Err(VolumeError::InvalidTable { reason, .. }) => Some(reason),
+        Err(other) => Some(other.to_string()),
+    }
+}
+
+/// Of a table for which a drive would have more bytes than there are numbers for.
+const TOO_LARGE: &str = "it passes what a drive can hold";
+
+/// Bytes of a drive that has room for a table, at most: each stripe unit of 32 KiB holds rows, of which the last may leave as much
+/// as itself unused; or it is as large as a row. `None`: past 2⁶⁴.
+fn drive_bytes(spec: &TableSpec) -> Option<u64> {
+    let row = spec.dtype.row_bytes(spec.dim).map_or(0, u64::from);
+    let most = if row < u64::from(LBA) { u64::from(LBA) / row.max(1) } else { 1 };
+    let lbas = spec.rows.div_ceil(most).checked_mul(row.div_ceil(LBA.into()).max(1))?;
+    lbas.checked_mul(LBA.into())?.checked_mul(2)?.checked_add(2 * row + (64 << 10))
+}
+
 /// The metadata of a store of tables like these.
 fn make(name: &str, specs: Vec<TableSpec>) -> Result<(Metadata, Arc<Generation>), StoreError> {
     let too_large = |table: &str| {
-        let reason = "it passes what a drive can hold".to_owned();
-        StoreError::from(VolumeError::InvalidTable { table: table.to_owned(), reason })
+        StoreError::from(VolumeError::InvalidTable { table: table.to_owned(), reason: TOO_LARGE.to_owned() })
     };
-    // Each stripe unit of 32 KiB holds rows, of which the last may leave as much as itself unused; or it is as large as a row.
     let mut bytes = 64u64 << 20;
     for spec in &specs {
-        let row = spec.dtype.row_bytes(spec.dim).map_or(0, u64::from);
-        let most = if row < u64::from(LBA) { u64::from(LBA) / row.max(1) } else { 1 };
-        let lbas = spec.rows.div_ceil(most).checked_mul(row.div_ceil(LBA.into()).max(1));
-        let rows =
-            lbas.and_then(|lbas| lbas.checked_mul(LBA.into())?.checked_mul(2)?.checked_add(2 * row + (64 << 10)));
-        bytes = rows.and_then(|rows| bytes.checked_add(rows)).ok_or_else(|| too_large(&spec.name))?;
+        bytes = drive_bytes(spec).and_then(|it| bytes.checked_add(it)).ok_or_else(|| too_large(&spec.name))?;
     }
     let bytes = bytes.checked_next_multiple_of(64 << 20).ok_or_else(|| too_large(name))?;
     let mut made = make_on(name, bytes, None, specs.clone())?;

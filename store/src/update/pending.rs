@@ -51,14 +51,17 @@ pub struct CompactionNeeds {
     pub needs: u64,
     /// Chunks that are free.
     pub free: u64,
+    /// Chunks more that would be free once the log's records are packed closer, which a compaction does first where too few are free
+    /// and nobody else reads the generation; 0 where enough are, or where that would win none.
+    pub packs: u64,
     /// Chunks that would be free again afterwards, when nobody reads them any more: the old ones, and those of the log.
     pub frees: u64,
 }
 
 impl CompactionNeeds {
-    /// Whether there are as many free chunks as needed.
+    /// Whether there are as many free chunks as needed, or will be once the log is packed.
     pub fn has_room(&self) -> bool {
-        self.needs <= self.free
+        self.needs <= self.free.saturating_add(self.packs)
     }
 }
 
@@ -69,6 +72,7 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
     /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
@@ -122,25 +126,37 @@ impl Store {
     fn needs(&self, found: &Generation, snapshot: Option<&Snapshot>) -> Result<CompactionNeeds, StoreError> {
         let volume = &self.shared.volume;
         let (free, log) = (volume.free_chunks().iter().sum(), found.log.len() as u64);
-        let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, frees: log };
+        let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, packs: 0, frees: log };
         let Some(snapshot) = snapshot else { return Ok(none) };
-        if has_created(snapshot, found) {
-            let created = (0..).take(found.tables.len()).map(|it| (it, snapshot.rows(it | CREATED).count() as u64));
-            let spec = spec_grown(found, &created.collect());
-            let (needs, chunks) = volume.chunks_to_write(&spec)?;
-            let frees = log + found.placement.map().len() as u64;
-            return Ok(CompactionNeeds { rewrites: true, chunks, needs, free, frees });
-        }
+        let needs = match has_created(snapshot, found) {
+            true => {
+                let created = (0..).take(found.tables.len()).map(|it| (it, snapshot.rows(it | CREATED).count() as u64));
+                let spec = spec_grown(found, &created.collect());
+                let (needs, chunks) = volume.chunks_to_write(&spec)?;
+                let frees = log + found.placement.map().len() as u64;
+                CompactionNeeds { rewrites: true, chunks, needs, frees, ..none }
+            }
+            false => {
+                let chunks = volume.chunks_to_copy(found, self.ranks_of_updated(found, snapshot)?)?;
+                CompactionNeeds { chunks, needs: chunks.min(1), frees: log + chunks, ..none }
+            }
+        };
+        // As the compaction does: it looks at its log where too few are free.
+        let packs = if needs.needs > free { volume.chunks_to_repack(found)? } else { 0 };
+        Ok(CompactionNeeds { packs, ..needs })
+    }
+
+    /// The tables, by their indices, and the ranks of the rows that updates gave other content.
+    fn ranks_of_updated(&self, found: &Generation, snapshot: &Snapshot) -> Result<Vec<(u32, u64)>, StoreError> {
         let mut ranks = Vec::new();
         for index in (0u32..).take(found.tables.len()) {
             let mut rows = snapshot.rows(index).peekable();
             if rows.peek().is_some() {
-                let order = volume.read_ranks(found, index as usize)?;
+                let order = self.shared.volume.read_ranks(found, index as usize)?;
                 let rank_of = |id| order.as_ref().map_or(Some(id), |order| order.get(id));
                 ranks.extend(rows.filter_map(|(id, _)| Some((index, rank_of(id)?))));
             }
         }
-        let chunks = volume.chunks_to_copy(found, ranks)?;
-        Ok(CompactionNeeds { rewrites: false, chunks, needs: chunks.min(1), free, frees: log + chunks })
+        Ok(ranks)
     }
 }

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use warprow_dma::{Backing, DmaMemory};
 use warprow_gpu_queues::Registered;
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, HostOptions, Output, PlanOptions, Report, Rows, Slot};
+use warprow_lookup::{Batch, Host, HostOptions, Output, PlanOptions, Report, Rows, Slot};
 use warprow_store::Store;
-use warprow_workload::Content;
+use warprow_workload::{Content, available_memory};
 
 use super::tables::{DIM, features};
 use crate::beds::BedTable;
@@ -28,7 +27,7 @@ impl Everything {
         let row_bytes = DIM as usize * 4;
         let bytes: u64 = tables.iter().map(|table| table.content.rows() * row_bytes as u64).sum();
         // What CUDA and outputs will still want.
-        if bytes + (8 << 30) > available() {
+        if bytes + (8 << 30) > available_memory().unwrap_or(0) {
             return Ok(None);
         }
         let memory = DmaMemory::allocate(usize::try_from(bytes)?, Backing::Auto)?;
@@ -68,17 +67,6 @@ impl Everything {
         stream.wait()?;
         Ok(began.elapsed())
     }
-}
-
-/// Bytes of memory that can be had, by the system and by the limit of this process's group; 0 where the system does not tell.
-fn available() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let text = read("/proc/meminfo");
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
-    let free = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024));
-    let of_group = |name| read(&format!("/sys/fs/cgroup/memory.{name}")).trim().parse::<u64>().ok();
-    let left = of_group("max").zip(of_group("current")).map(|(max, current)| max.saturating_sub(current));
-    free.min(left.unwrap_or(u64::MAX))
 }
 
 /// The host executor on the store, with a slot for one look-up at a time.

@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use warprow_dma::{Backing, DmaMemory, PAGE};
 use warprow_layout::{Generation, Ranks};
 use warprow_lookup::stage::RouteTable;
 
-use super::RivalError;
+use super::{RivalError, check};
 
 /// Whether reads may be served from the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,14 @@ impl Target {
         self.row_bytes
     }
 
+    /// Where the row of an id lies: the drive, and the bytes of its file. `None` if the table has no such row, or its drive has no
+    /// file.
+    pub fn bytes_of(&self, id: i64) -> Option<(usize, Range<u64>)> {
+        let Extent { drive, offset, skip, .. } = self.row(self.rank(id)?).ok()?;
+        let begin = offset + skip as u64;
+        Some((drive, begin..begin + self.row_bytes as u64))
+    }
+
     /// Whether what is read is just what is asked for.
     pub(super) fn is_exact(&self) -> bool {
         self.align == 1
@@ -162,10 +171,6 @@ impl Target {
 
     /// Refuses buffers that do not fit the ids.
     pub(super) fn check(&self, ids: &[i64], rows: &[u8], mask: &[u8], max_ids: usize) -> Result<(), RivalError> {
-        let (ids, rows, mask, row_bytes) = (ids.len(), rows.len(), mask.len(), self.row_bytes);
-        match ids <= max_ids && rows == ids * row_bytes && mask == ids {
-            true => Ok(()),
-            false => Err(RivalError::Size { ids, rows, mask, max_ids, row_bytes }),
-        }
+        check(ids, rows, mask, max_ids, self.row_bytes)
     }
 }

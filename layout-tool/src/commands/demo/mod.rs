@@ -22,12 +22,14 @@ use crate::screen::Unit;
 use crate::select::Selection;
 use crate::{tally, units};
 
+mod cold;
 mod place;
 mod replay;
 mod report;
 mod rivals;
 mod workload;
 
+use cold::Cold;
 use place::Place;
 use replay::{Contender, Limits, Outcome, Race, Turn};
 use rivals::Rival;
@@ -40,15 +42,19 @@ const STRUCK: u64 = 100;
 /// Bytes of an LBA of the drive.
 const LBA: u32 = 512;
 
-/// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race five rivals
+/// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race six rivals
 ///
 /// The drive is a sparse file, served by a complete NVMe controller model in this process; the driver, the queues and the
 /// layout are those that a real drive gets. The table is larger than what is kept in memory. Each batch of ids is looked up,
 /// timed, and then, untimed, every row that came back is compared bit for bit with what it must be.
 ///
-/// Five rivals then answer the same batches from the same file, checked in the same way: a pread for each id, an io_uring
-/// read for each id, a copy from a mapping of the file for each id, and the first two again with equal means: the same deduplication, rows in memory, order and depth. Where there is
+/// Six rivals then answer the same batches, checked in the same way: from the same file a pread for each id, an io_uring
+/// read for each id, a copy from a mapping of the file for each id, and the first two again with equal means: the same deduplication, rows in memory, order and depth;
+/// and, where python3 has numpy, numpy.memmap of a plain file of the rows in the order of ids. Where there is
 /// a GPU, Warprow answers them once more by kernels on it; ids are copied to the GPU and rows back.
+///
+/// All of that with a warm page cache. In the end a few batches come from the disk: the page cache forgets the files, and every
+/// id lies in a page that nobody has read since. Warprow, also with direct=1, races pread by 16 threads and both mapped files.
 ///
 /// The file has no name and is gone when the command ends, however it ends; --keep gives it one.
 #[derive(Debug, Args)]
@@ -151,6 +157,8 @@ struct Results {
     load: LoadReport,
     dram_rows: u64,
     rivals: Vec<(Rival, Result<Outcome, String>)>,
+    /// The cold race, or why there was none; `None`: without rivals.
+    cold: Option<Result<Cold, String>>,
     /// Commands that were made to go wrong, if that was asked for.
     injected: Option<u64>,
     elapsed: Duration,
@@ -191,9 +199,9 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let (rows, row_bytes) = (truth.rows(), truth.row_bytes() as u64);
     let needed = bytes_on_drive(rows, row_bytes)?;
     let size = needed.saturating_add(64 << 20).next_multiple_of(1 << 20);
-    let mut place = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
+    let (mut place, controller) = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
     let ranks = Arc::new(workload.ranks()?);
-    let (store, load) = fill(&place, workload, &ranks, args.dram, context)?;
+    let (store, load) = fill(&controller, workload, &ranks, args.dram, context)?;
     context.interrupt.check()?;
     place.filled();
 
@@ -203,28 +211,34 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     let total = RefCell::default();
     let rule = Cell::default();
-    let faulty = matches!(args.inject, Some(Inject::Corrupt)).then_some((&*place.controller, &rule));
+    let faulty = matches!(args.inject, Some(Inject::Corrupt)).then_some((&*controller, &rule));
     let mask = vec![0; workload.batch];
     let warprow = Warprow { slot: plan.slot()?, width: plan.width(), mask, total: &total, faulty };
     let dram_rows = host.hot_rows(TABLE).unwrap_or(0);
-    let mut rivals = Vec::new();
+    let (mut rivals, mut plain) = (Vec::new(), None);
     if !args.no_rivals {
-        let spinner = context.screen.spinner("warming the page cache");
-        let field = rivals::Field::new(&place, &store, &ranks, dram_rows, workload.batch)?;
+        let mut field = rivals::Field::new(&place, &store, &ranks, dram_rows, workload.batch, truth, context)?;
         for rival in Rival::ALL {
             rivals.push((rival, field.enter(rival)?.map(Turn::new)));
         }
-        spinner.finish_and_clear();
+        plain = Some(field.plain);
     }
     let mut ours = Turn::new(Box::new(warprow));
     race(args, workload, &mut ours, &mut rivals, context)?;
-    let ours = ours.outcome;
-    let rivals = rivals.into_iter().map(|(rival, turn)| (rival, turn.map(|turn| turn.outcome))).collect();
-    drop((plan, host, store));
-    let total = total.take();
-    let fired = |_: Inject| rule.get().map_or(0, |rule| place.controller.faults().fired(rule));
+    let ours = ours.end();
+    let rivals: Vec<_> = rivals.into_iter().map(|(rival, turn)| (rival, turn.map(Turn::end))).collect();
+    let fired = |_: Inject| rule.get().map_or(0, |rule| controller.faults().fired(rule));
     let injected = args.inject.map(fired);
-    let results = Results { ours, total, load, dram_rows, rivals, injected, elapsed: begin.elapsed() };
+    // All mappings of the file go with them, of which the page cache could forget nothing.
+    drop((plan, host, store, controller));
+    let total = total.take();
+    let is_over = ours.is_over() || rivals.iter().any(|(_, it)| it.as_ref().is_ok_and(Outcome::is_over));
+    let cold = match plain {
+        None => None,
+        Some(_) if is_over => Some(Err("the race before it did not come to its end".to_owned())),
+        Some(plain) => Some(cold::run(args, workload, &place, &ranks, &plain, context)?),
+    };
+    let results = Results { ours, total, load, dram_rows, rivals, cold, injected, elapsed: begin.elapsed() };
     report::report(args, workload, &place, &results, context)
 }
 
@@ -242,13 +256,13 @@ fn bytes_on_drive(rows: u64, row_bytes: u64) -> Result<u64, Failure> {
 
 /// Formats the drive and loads the table.
 fn fill(
-    place: &Place,
+    controller: &Arc<SoftController>,
     workload: &Workload<'_>,
     ranks: &Ranks,
     dram: f64,
     context: &Context,
 ) -> Result<(Store, LoadReport), Failure> {
-    let device = Device::new(place.controller.clone(), 1);
+    let device = Device::new(controller.clone(), 1);
     let store = Store::create(&[device], &FormatOptions::default(), &OpenOptions::default())?;
     let truth = &workload.truth;
     let spec = TableSpec {
@@ -292,10 +306,17 @@ fn race(
             }
         })?;
         let limits = Limits { batches: ours.outcome.batches, time: limits.time / 3 };
-        for turn in rivals.iter_mut().filter_map(|(_, turn)| turn.as_mut().ok()) {
-            if !ours.outcome.is_over() {
-                race.run(turn, limits, |_| {})?;
-                ours.outcome.interrupted |= turn.outcome.interrupted;
+        for (_, entry) in &mut *rivals {
+            let Ok(turn) = entry else { continue };
+            if ours.outcome.is_over() {
+                break;
+            }
+            match race.run(turn, limits, |_| {}) {
+                Ok(()) => ours.outcome.interrupted |= turn.outcome.interrupted,
+                Err(failure) => {
+                    *entry = Err(rivals::is_lost(&failure).ok_or(failure)?);
+                    ours.outcome.interrupted |= context.interrupt.is_asked();
+                }
             }
         }
         if ours.outcome.is_over() || ours.outcome.batches >= args.batches {
@@ -307,7 +328,7 @@ fn race(
 }
 
 /// Us.
-struct Warprow<'a> {
+pub(crate) struct Warprow<'a> {
     slot: Slot,
     width: usize,
     mask: Vec<u8>,
@@ -318,7 +339,7 @@ struct Warprow<'a> {
 
 impl Contender for Warprow<'_> {
     fn answer(&mut self, ids: &[i64], rows: &mut RowBuffer) -> Result<(), Failure> {
-        let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask);
+        let mut output = Output::new(rows.rows(), self.width).with_mask(&mut self.mask[..ids.len()]);
         match self.slot.lookup(&Batch::new(ids, ids.len()), &mut output) {
             Ok(report) => {
                 tally::add(&mut self.total.borrow_mut(), &report);

@@ -6,10 +6,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
-use warprow_soft_controller::{DriveUri, Namespace, SoftController};
+use warprow_soft_controller::{self as soft, Direct, DriveUri, Namespace, SoftController};
 use warprow_store::StoreError;
-use warprow_workload::FileSystem;
+use warprow_workload::rival::Caching;
+use warprow_workload::{FileSystem, available_memory};
 
 use super::LBA;
 use crate::drives::NewFiles;
@@ -19,25 +21,31 @@ use crate::units;
 /// File systems in memory: a drive there would cost memory twice, and show nothing.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 
-/// The demo's drive.
+/// The file of the demo's drive.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The emulated controller.
-    pub controller: Arc<SoftController>,
-    /// How rivals open the same file. It works as long as `_file` is open.
+    /// How rivals open the same file. It works as long as `file` is open.
     pub path: PathBuf,
+    /// The folder that it lies in.
+    pub dir: PathBuf,
     /// Where it lies, for people.
     pub shown: String,
     /// The file system that it lies on.
     pub filesystem: String,
-    _file: Option<File>,
+    /// The file, if it has no name.
+    file: Option<File>,
     /// The file that is to be kept, if all goes well.
     made: NewFiles,
 }
 
 impl Place {
     /// A new drive of `size` bytes, of which `needed` will be written: at `keep`, or in `dir`, or where there is room.
-    pub(crate) fn find(dir: Option<&Path>, keep: Option<&Path>, size: u64, needed: u64) -> Result<Self, Failure> {
+    pub(crate) fn find(
+        dir: Option<&Path>,
+        keep: Option<&Path>,
+        size: u64,
+        needed: u64,
+    ) -> Result<(Self, Arc<SoftController>), Failure> {
         if let Some(path) = keep {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             check_room(parent, needed)?;
@@ -55,21 +63,76 @@ impl Place {
         // Without a name from the start: nothing is left behind, however this process ends.
         let file = tempfile::tempfile_in(&dir).map_err(failed)?;
         file.set_len(size).map_err(failed)?;
-        let backing = file.try_clone().and_then(warprow_soft_controller::File::new).map_err(failed)?;
-        let controller = SoftController::builder()
-            .name("emulated:demo")
-            .serial("WARPROWDEMO")
-            .namespace(Namespace::new(backing).lba(LBA))
-            .build()
+        let backing = file.try_clone().and_then(soft::File::new).map_err(failed)?;
+        let controller = controller(Namespace::new(backing))
             .map_err(|error| Failure::new(Class::Resources, &subject, error.to_string()))?;
-        Ok(Self {
-            controller,
+        let place = Self {
             path: format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
             shown: format!("a nameless file in {}", dir.display()),
             filesystem: filesystem(&dir),
-            _file: Some(file),
+            dir,
+            file: Some(file),
             made: NewFiles::default(),
-        })
+        };
+        Ok((place, controller))
+    }
+
+    /// Another controller of the drive, whose first is closed, for reading. An error of words says why there can be none.
+    pub(crate) fn open(&self, caching: Caching) -> Result<Arc<SoftController>, String> {
+        let namespace = match caching {
+            Caching::Cached => {
+                let file = File::options().read(true).write(true).open(&self.path).and_then(soft::File::new);
+                Namespace::new(file.map_err(|error| format!("{} cannot be opened again: {error}", self.shown))?)
+            }
+            Caching::Direct => {
+                let refused = |error| format!("{} does not take O_DIRECT: {error}", self.filesystem);
+                let file = warprow_uring::open_direct(&self.path).map_err(refused)?;
+                let size = file.metadata().map_err(refused)?.len();
+                let direct =
+                    Direct::new(file, size).map_err(|error| format!("direct=1 is not possible here: {error}"))?;
+                if direct.alignment() > LBA as usize {
+                    let bytes = direct.alignment();
+                    return Err(format!("the disk takes direct transfers of {bytes} bytes and up, an LBA has {LBA}"));
+                }
+                Namespace::new(direct)
+            }
+        };
+        controller(namespace).map_err(|error| error.to_string())
+    }
+
+    /// Keeps others from the drive, as its first controller did, which is closed. A file without a name is nobody else's.
+    pub(crate) fn hold(&self) -> Result<Option<Flock<File>>, String> {
+        if self.file.is_some() {
+            return Ok(None);
+        }
+        let file = File::open(&self.path).map_err(|error| format!("{} cannot be opened again: {error}", self.shown))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        lock.map(Some).map_err(|(_, errno)| format!("somebody else has {} in use: {errno}", self.shown))
+    }
+
+    /// Why there is no place beside the drive for a file of `bytes` bytes, all of which is to stay in the page cache with what is
+    /// there; `Ok` if there is.
+    pub(crate) fn has_room_beside(&self, bytes: u64) -> Result<(), String> {
+        let shown = units::bytes(bytes);
+        let free = statvfs(&self.dir).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
+        match free {
+            Ok(free) if free < bytes.saturating_add(bytes / 16) => {
+                let (dir, free) = (self.dir.display(), units::bytes(free));
+                return Err(format!("a file of the rows takes {shown} in {dir}, of which {free} are free"));
+            }
+            Ok(_) => {}
+            Err(errno) => return Err(format!("{} cannot be used: {errno}", self.dir.display())),
+        }
+        match available_memory() {
+            // The drive's pages count as available.
+            Some(available) if available < bytes.saturating_mul(2).saturating_add(256 << 20) => {
+                let available = units::bytes(available);
+                Err(format!(
+                    "the page cache has no room for a second file of the rows: {shown}, and {available} for both"
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The table is in: a file that is to be kept stays.
@@ -77,7 +140,7 @@ impl Place {
         self.made.keep();
     }
 
-    fn kept(path: &Path, size: u64) -> Result<Self, Failure> {
+    fn kept(path: &Path, size: u64) -> Result<(Self, Arc<SoftController>), Failure> {
         let subject = path.display().to_string();
         if path.exists() {
             return Err(Failure::new(Class::Refused, subject, "exists already, and was left as it is")
@@ -86,12 +149,17 @@ impl Place {
         let mut uri = DriveUri::new(path);
         (uri.size, uri.lba) = (Some(size), Some(LBA));
         let mut made = NewFiles::default();
-        made.make(path)?;
+        made.make(&uri)?;
         let controller = uri.open().map_err(StoreError::from)?;
         let path = path.canonicalize().map_err(|error| Failure::io(&subject, "cannot be found", &error))?;
-        let filesystem = filesystem(path.parent().unwrap_or(&path));
-        Ok(Self { controller, shown: subject, filesystem, path, _file: None, made })
+        let dir = path.parent().unwrap_or(&path).to_owned();
+        Ok((Self { shown: subject, filesystem: filesystem(&dir), dir, path, file: None, made }, controller))
     }
+}
+
+fn controller(namespace: Namespace) -> Result<Arc<SoftController>, soft::BuildError> {
+    let builder = SoftController::builder().name("emulated:demo").serial("WARPROWDEMO");
+    builder.namespace(namespace.lba(LBA)).build()
 }
 
 /// $TMPDIR, /var/tmp or the working directory: the first that is there and not in memory, else the first that is there.
@@ -139,8 +207,28 @@ mod tests {
     #[test]
     fn an_unnamed_drive_leaves_nothing_and_can_be_opened_again() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::find(Some(dir.path()), None, 1 << 20, 1 << 20).unwrap();
+        let (place, controller) = Place::find(Some(dir.path()), None, 1 << 20, 1 << 20).unwrap();
         assert_eq!(File::open(&place.path).unwrap().metadata().unwrap().len(), 1 << 20);
+        drop(controller);
+        assert!(place.hold().unwrap().is_none());
+        place.open(Caching::Cached).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(place.has_room_beside(4096), Ok(()));
+        assert!(place.has_room_beside(1 << 60).unwrap_err().contains("are free"));
+    }
+
+    #[test]
+    fn a_kept_drive_is_held_while_it_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept.drive");
+        let (mut place, controller) = Place::find(None, Some(&path), 1 << 20, 1 << 20).unwrap();
+        place.filled();
+        assert!(place.hold().unwrap_err().contains("in use"));
+        drop(controller);
+        let held = place.hold().unwrap();
+        assert!(held.is_some() && DriveUri::new(&path).open().is_err());
+        place.open(Caching::Cached).unwrap();
+        drop(held);
+        DriveUri::new(&path).open().unwrap();
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use warprow_lookup::Stage;
 use warprow_workload::{Content, Machine, Mapping};
 
+use super::cold::{Cold, Line, Who};
 use super::place::Place;
 use super::workload::Workload;
 use super::{DemoArgs, Done, Outcome, Results, STRUCK};
@@ -17,7 +18,7 @@ use crate::units::{self, short};
 /// In what state the file's pages are for every contender: written just now, and read once more.
 const CACHE: &str = "page cache warm";
 /// Threads of ours.
-const OUR_THREADS: &str = "1, and 1 that is the drive";
+pub(crate) const OUR_THREADS: &str = "1, and 1 that is the drive";
 
 pub(crate) fn report(
     args: &DemoArgs,
@@ -51,6 +52,19 @@ fn failure(results: &Results, context: &Context) -> Option<Failure> {
         }
         if !outcome.verified() && name == "warprow" {
             return Some(Failure::new(Class::Bug, name, "no row was compared").remedy("please report it"));
+        }
+    }
+    if matches!(results.cold, Some(Err(_))) && context.interrupt.is_asked() {
+        return Some(context.interrupt.failure().remedy("what was measured until then is printed"));
+    }
+    if let Some(Ok(cold)) = &results.cold {
+        if let Some((who, mismatch)) = &cold.mismatch {
+            let what = format!("{}, of rows that were not in the page cache: {mismatch}", who.name());
+            let remedy = "the disk, the memory or Warprow is at fault: please report it";
+            return Some(Failure::new(Class::Mismatch, who.name(), what).remedy(remedy));
+        }
+        if cold.interrupted {
+            return Some(context.interrupt.failure().remedy("what was measured until then is printed"));
         }
     }
     let (ours, total) = (&results.ours, &results.total);
@@ -154,9 +168,14 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
     }
     text +=
         &table(["contender", ">ids/s", ">p50", ">p99", ">p99.9", "threads", ">warprow is × as fast", ">by p50"], lines);
-    for (reason, names) in absent {
+    for (reason, names) in &absent {
         text += &format!("\nwithout    {names}: {reason}");
     }
+    text += &match &results.cold {
+        None => String::new(),
+        Some(Err(reason)) => format!("\n\nfrom disk  left out: {reason}"),
+        Some(Ok(cold)) => cold_text(cold, &absent),
+    };
     text += &format!(
         "\n\na batch    {:.0} different rows: {:.0} from memory, {:.0} from the drive by {:.0} commands\n\
          commands   {}: {:.2} rows and {:.4} doorbells each; {} read for {} of rows\n\
@@ -179,6 +198,41 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         text += "note       the machine is busy with other work: take the figures with care\n";
     }
     text += &format!("all of it  {}", units::time(results.elapsed));
+    text
+}
+
+/// The cold race. Who could not take part for a reason that was given before is not named again.
+fn cold_text(cold: &Cold, absent: &[(String, String)]) -> String {
+    let (rounds, ids) = (units::count(cold.rounds as u64), units::plural(cold.batch as u64, "id"));
+    let verdict = match (&cold.mismatch, cold.interrupted) {
+        (Some(_), _) => "NOT VERIFIED",
+        (None, true) => "every row right, bit for bit; INTERRUPTED",
+        (None, false) => "every row right, bit for bit",
+    };
+    let mut text = format!(
+        "\n\nfrom disk  {rounds} batches of {ids}, each in a page that nobody has read since the page cache forgot the files;\n           \
+         no rows in memory; {} compared: {verdict}\n\n",
+        units::plural(cold.checked, "row")
+    );
+    let lines = cold.lines.iter().filter_map(|line| {
+        let (ms, ratio) = (line.median_ms()?, cold.ratio(line)?);
+        Some([line.who.name().to_owned(), format!("{ms:.2}"), line.who.threads().to_owned(), format!("{ratio:.2}")])
+    });
+    text += &table(["contender", ">ms a batch", "threads", ">warprow is × as fast"], lines);
+    for line in &cold.lines {
+        if let Err(reason) = &line.ms
+            && !absent.iter().any(|(it, _)| it == reason)
+        {
+            text += &format!("\nwithout    {}: {reason}", line.who.name());
+        }
+    }
+    let numpy = cold.lines.iter().any(|line| line.who == Who::Numpy && line.ms.is_ok());
+    if let Some(bytes) = cold.read_around.filter(|_| numpy) {
+        text += &format!(
+            "\nnote       numpy.memmap has the kernel read {} around each row, this disk's read-ahead",
+            units::bytes(bytes)
+        );
+    }
     text
 }
 
@@ -234,7 +288,10 @@ fn json(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         |outcome: &Result<Outcome, String>| outcome.as_ref().map_or(true, |it| it.verified() || it.batches == 0);
     let mut object = figures(results);
     let Some(members) = object.as_object_mut() else { return object };
-    members.insert("verified".into(), (ours.verified() && results.rivals.iter().all(|(_, it)| right(it))).into());
+    let cold_right = !matches!(&results.cold, Some(Ok(Cold { mismatch: Some(_), .. })));
+    let all_right = ours.verified() && results.rivals.iter().all(|(_, it)| right(it)) && cold_right;
+    members.insert("verified".into(), all_right.into());
+    members.insert("cold".into(), results.cold.as_ref().map_or(Value::Null, cold_json));
     members.insert("batch".into(), workload.batch.into());
     if let Value::Object(surroundings) = surroundings(args, workload, place, results, machine) {
         members.extend(surroundings);
@@ -268,6 +325,34 @@ fn json(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
     }
     members.insert("rivals_absent".into(), reasons.into());
     object
+}
+
+/// The cold race, or why there was none.
+fn cold_json(cold: &Result<Cold, String>) -> Value {
+    let cold = match cold {
+        Ok(cold) => cold,
+        Err(reason) => return json!({ "absent": reason }),
+    };
+    let contender = |line: &Line| {
+        let object = match &line.ms {
+            Ok(ms) => json!({
+                "median_ms": line.median_ms(),
+                "ms": ms,
+                "times": cold.ratio(line),
+                "threads": line.who.threads(),
+            }),
+            Err(reason) => json!({ "absent": reason }),
+        };
+        (line.who.key().to_owned(), object)
+    };
+    json!({
+        "batch": cold.batch,
+        "rounds": cold.rounds,
+        "rows_checked": cold.checked,
+        "interrupted": cold.interrupted,
+        "read_around_bytes": cold.read_around,
+        "contenders": cold.lines.iter().map(contender).collect::<Map<_, _>>(),
+    })
 }
 
 /// What was measured of us.
