@@ -109,7 +109,7 @@ pub struct NewFiles(Vec<NewFile>);
 #[derive(Debug)]
 struct NewFile {
     path: PathBuf,
-    /// What goes with it.
+    /// The drive's sidecar, which is removed as well.
     sidecar: Option<PathBuf>,
     /// It was there before, and empty.
     was_there: bool,

@@ -314,7 +314,7 @@ impl Volume {
         Some((reserved, units))
     }
 
-    /// The same, left to others.
+    /// The largest place behind the last chunk of a drive that nobody has, with its units. It is not taken.
     pub(crate) fn remainder(&self) -> Option<(ChunkRef, u64)> {
         self.state().remainder(self.geometry())
     }

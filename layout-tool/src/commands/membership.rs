@@ -81,7 +81,10 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
         Err(error @ StoreError::Open(OpenError::MissingMember { .. })) => {
             let explained = |error| missing::explained(error, &args.drives.parse().unwrap_or_default());
             let new = match Device::open_beside(&devices, &address, Create::Never) {
-                Err(StoreError::Emulated(UriError::NotThere { .. })) => return Err(explained(error)),
+                // A file that is empty was left by a kill, before it was a drive.
+                Err(StoreError::Emulated(UriError::NotThere { .. } | UriError::Size { actual: 0, .. })) => {
+                    return Err(explained(error));
+                }
                 other => other?,
             };
             devices.push(new.clone());

@@ -128,9 +128,11 @@ fn a_drive_that_is_not_added_leaves_nothing() {
     // Nor where the store lacks another drive.
     rig.ok(&["add-drive", &address("c.drive", ",size=24M"), "-d", &drive]);
     let before = snapshot(rig.dir());
-    let failure = rig.fails(&["add-drive", &address("b.drive", ",size=16M"), "-d", &drive], 6);
-    assert!(failure["missing"][0]["found"][0].as_str().unwrap().ends_with("c.drive"), "{failure}");
-    assert_eq!(snapshot(rig.dir()), before);
+    for name in ["b.drive", "empty.drive"] {
+        let failure = rig.fails(&["add-drive", &address(name, ",size=16M"), "-d", &drive], 6);
+        assert!(failure["missing"][0]["found"][0].as_str().unwrap().ends_with("c.drive"), "{failure}");
+        assert_eq!(snapshot(rig.dir()), before, "{name}");
+    }
     is_member(&rig, [&drive, &address("c.drive", "")], &file, "4096");
 }
 

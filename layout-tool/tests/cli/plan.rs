@@ -195,7 +195,7 @@ fn what_cannot_be_planned_is_refused() {
         (of(&good, &["--held-out", "0.9"]), 2, "up to 0.5"),
         (of(&good, &["--lba", "1000"]), 2, "512 or 4096"),
         (of("cut.u32", &[]), 3, "cut.u32"),
-        (of("empty.u32", &[]), 3, "0 queries"),
+        (of("empty.u32", &[]), 3, "holds no look-ups"),
         (of("other.u64", &[]), 3, "7 queries"),
         (of("absent.u32", &[]), 3, "absent.u32"),
         (of("a.u32:colour=red", &[]), 2, "colour"),

@@ -234,25 +234,31 @@ mod tests {
         let drive = fs::metadata(folder.path()).unwrap();
         let (old, new) = (Sidecar::new(Some("OLD"), 512), Sidecar::new(Some("NEW"), 4096));
         let text = |sidecar: &Sidecar| toml::to_string(sidecar).unwrap();
-        let Some(mut begun) = unnamed(folder.path()) else {
+        let begin = || {
+            let mut begun = unnamed(folder.path())?;
+            begun.write_all(text(&new).as_bytes()).unwrap();
+            Some(begun)
+        };
+        let Some(begun) = begin() else {
             println!("no files without a name in {}", folder.path().display());
             return;
         };
-        begun.write_all(text(&new).as_bytes()).unwrap();
         assert!(listed(&folder).is_empty(), "written, and without a name");
         // A new one gets its name at once, and there was never another.
+        let is = |wanted: &Sidecar| {
+            assert_eq!(listed(&folder), ["drive.nvme.toml"]);
+            assert_eq!(Sidecar::read(&path).unwrap().as_ref(), Some(wanted));
+        };
         old.write(&path, &drive).unwrap();
-        assert_eq!(
-            (listed(&folder), Sidecar::read(&path).unwrap()),
-            (vec!["drive.nvme.toml".to_owned()], Some(old.clone()))
-        );
+        is(&old);
         // One that is replaced is whole under another name, before it takes the place.
         link(&begun, &with(&path, NEW)).unwrap();
         assert_eq!(Sidecar::read(&path).unwrap(), Some(old.clone()));
+        assert_eq!(fs::read_to_string(with(&path, NEW)).unwrap(), text(&new));
         tidy(&path);
-        assert_eq!((listed(&folder), Sidecar::read(&path).unwrap()), (vec!["drive.nvme.toml".to_owned()], Some(old)));
-        name(&begun, &path).unwrap();
-        assert_eq!((listed(&folder), Sidecar::read(&path).unwrap()), (vec!["drive.nvme.toml".to_owned()], Some(new)));
+        is(&old);
+        name(&begin().unwrap(), &path).unwrap();
+        is(&new);
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Store {
         self.needs(&found, snapshot.as_ref())
     }
 
-    /// The same, with the updates of `snapshot`.
+    /// What a compaction of `found` would do and need, if `snapshot` has the updates that its log has.
     fn needs(&self, found: &Generation, snapshot: Option<&Snapshot>) -> Result<CompactionNeeds, StoreError> {
         let volume = &self.shared.volume;
         let (free, log) = (volume.free_chunks().iter().sum(), found.log.len() as u64);

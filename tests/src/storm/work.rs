@@ -412,8 +412,9 @@ impl Storm<'_> {
         let did = match ended.exit {
             Some(0) => Did::All,
             None => Did::Unknown,
+            // A write that the limit cut off is a lack of room as a refusal is, and what came before it may be there.
+            Some(7 | 8) if fails => Did::Unknown,
             Some(exit) if refusals.contains(&exit) => Did::Nothing,
-            Some(7) if fails => Did::Unknown,
             Some(_) if self.is_named_error(&ended) => Did::Unknown,
             Some(exit) => bail!("`{command}` ended with exit code {exit}: {}", ended.message()),
         };

@@ -30,7 +30,7 @@ const ROUNDS: (usize, usize) = (5, 3);
 /// Batches that a file could give at least without a page of it being read twice. Four who read the drive's file take 21 of them.
 const BATCHES: u64 = 48;
 /// Time in look-ups, about, of all together.
-const TIME: Duration = Duration::from_millis(2500);
+const TIME: Duration = Duration::from_millis(3500);
 /// Threads of the rival that reads with many.
 const THREADS: usize = 16;
 
@@ -261,7 +261,7 @@ fn race(
         .iter()
         .map(|entry| Line { who: entry.who, ms: entry.contender.as_ref().map(|_| Vec::new()).map_err(Clone::clone) })
         .collect();
-    let first = (most / 16).clamp(LEAST, most);
+    let first = (most / 32).clamp(LEAST, most);
     let (mut batch, mut rounds) = (first, 0);
     let (mut mismatch, mut interrupted) = (None, false);
     // Round 0 is the small one.
