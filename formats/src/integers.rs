@@ -7,7 +7,7 @@ use parquet::data_type::{DataType, Int32Type, Int64Type};
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
-use crate::keys::KeyType;
+use crate::key_type::KeyType;
 use crate::parquet::{Source, Values, whole};
 
 /// A Parquet file, for its columns of whole numbers.

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use warprow_formats::{Held, NewFile, directory, refuse_special};
+use warprow_formats::{LockedFile, NewFile, directory, refuse_special};
 
 use crate::PassError;
 use crate::bits::Bits;
@@ -28,7 +28,7 @@ const KEYS: usize = 1 << 16;
 pub(crate) struct Journal {
     file: File,
     /// Nobody is to write over it meanwhile.
-    _held: Held,
+    _held: LockedFile,
     path: String,
     /// Where the last whole record ends.
     end: u64,
@@ -93,7 +93,7 @@ impl Journal {
         if !file.metadata().map_err(failed("cannot be looked at"))?.is_file() {
             return Err(unused("it is no regular file".into()));
         }
-        let held = Held::new(&file);
+        let held = LockedFile::new(&file);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("cannot be read"))?;
         let (mut records, mut valid, mark);

@@ -9,8 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::MAX_PAGE_VALUES;
-use super::source::{Headers, MAX_PAGE_BYTES, Source, guarded};
+use super::source::{Headers, MAX_PAGE_BYTES, MAX_PAGE_VALUES, Source, guarded};
 use crate::error::FormatError;
 
 /// Bytes that pages which are unpacked together unpack to, or their values take, about; and how many there are at most.
