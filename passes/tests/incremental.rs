@@ -9,7 +9,7 @@ use fastrand::Rng;
 use rig::{KINDS, Kind, Model, Rig};
 use warprow_formats::TableFile;
 use warprow_layout::RowSource;
-use warprow_passes::{CacheOptions, Keyset, Part, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, ExportedElements, Keyset, PassError, PassOptions, Passes};
 
 const DIM: u32 = 12;
 const VECTOR: u32 = 4;
@@ -71,7 +71,9 @@ fn it_has_what_was_touched_since_the_mark() {
                 rig.model.extend(pass.keys().iter().map(|&key| (key, vec![0; DIM as usize * 4])));
                 passes.finish(pass, &zeros).unwrap();
                 // The first is exported, and the mark set.
-                let done = passes.incremental(&path("0.npy"), Some(&path("0.keys.npy")), Part::Whole, false).unwrap();
+                let done = passes
+                    .incremental(&path("0.npy"), Some(&path("0.keys.npy")), ExportedElements::Whole, false)
+                    .unwrap();
                 assert_eq!((done.rows as usize, done.dim), (passes.touched(), DIM));
                 passes.mark().unwrap();
                 assert_eq!(passes.touched(), 0);
@@ -98,7 +100,7 @@ fn it_has_what_was_touched_since_the_mark() {
                 assert_eq!(passes.touched(), touched.len());
             }
         }
-        for (part, dim) in [(Part::Vector, VECTOR), (Part::Whole, DIM)] {
+        for (part, dim) in [(ExportedElements::Vector, VECTOR), (ExportedElements::Whole, DIM)] {
             let (rows, keys) = (path(&format!("{dim}.safetensors")), path(&format!("{dim}.npy")));
             let done = passes.incremental(&rows, Some(&keys), part, false).unwrap();
             assert_eq!((done.rows as usize, done.dim), (touched.len(), dim));
@@ -113,7 +115,7 @@ fn it_has_what_was_touched_since_the_mark() {
         }
         // Of some passes, with the keys in the same file.
         let one = path("since.safetensors");
-        let done = passes.incremental_since(4, &one, None, Part::Whole, false).unwrap();
+        let done = passes.incremental_since(4, &one, None, ExportedElements::Whole, false).unwrap();
         assert_eq!((done.rows as usize, done.dim), (late.len(), DIM));
         let bytes = std::fs::read(&one).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -124,9 +126,10 @@ fn it_has_what_was_touched_since_the_mark() {
         for (key, row) in whose.iter().zip(content.data().chunks_exact(DIM as usize * 4)) {
             assert!(rig.model[key] == row, "{kind:?}, key {key}");
         }
-        assert_eq!(passes.incremental_since(7, &one, None, Part::Whole, true).unwrap().rows, 0);
+        assert_eq!(passes.incremental_since(7, &one, None, ExportedElements::Whole, true).unwrap().rows, 0);
         for (pass, says) in [(0, "forgot passes up to 1"), (8, "no pass 8")] {
-            let error = passes.incremental_since(pass, &one, None, Part::Whole, true).unwrap_err().to_string();
+            let error =
+                passes.incremental_since(pass, &one, None, ExportedElements::Whole, true).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
         drop(passes);
@@ -134,7 +137,7 @@ fn it_has_what_was_touched_since_the_mark() {
         // Nothing is known of single passes without a journal.
         let rig = Rig::new(kind, 100, DIM, 512, 4);
         let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(1 << 20)).unwrap();
-        let error = passes.incremental_since(0, &one, None, Part::Whole, true).unwrap_err().to_string();
+        let error = passes.incremental_since(0, &one, None, ExportedElements::Whole, true).unwrap_err().to_string();
         assert!(error.contains("no journal"), "{error}");
     }
 }
