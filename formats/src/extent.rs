@@ -8,13 +8,13 @@ use crate::input::Input;
 /// Rows, or keys, that stand one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Which of the inputs.
+    /// The number of the input that they stand in.
     pub(crate) input: usize,
-    /// Byte of it at which they begin.
+    /// Byte of the input at which they begin.
     pub(crate) at: u64,
-    /// The first of them.
+    /// The number of the first row, or key.
     pub(crate) first: u64,
-    /// How many.
+    /// How many rows, or keys, there are.
     pub(crate) rows: u64,
 }
 

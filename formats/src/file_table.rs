@@ -11,7 +11,7 @@ use crate::place::{KeyPlace, Place};
 /// A table in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileTable {
-    /// Its name there; the file's without its ending where a file is one table.
+    /// The table's name in the file; where a file is one table, the file's name without the ending.
     pub name: String,
     /// Rows; at least one.
     pub rows: u64,

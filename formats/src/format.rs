@@ -27,7 +27,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 9] = [
         Self::Safetensors,
         Self::SafetensorsIndex,
@@ -40,7 +40,7 @@ impl Format {
         Self::Raw,
     ];
 
-    /// Its name on a command line.
+    /// The name of the format on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",

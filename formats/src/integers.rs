@@ -22,7 +22,7 @@ pub struct IntegerFile {
 /// A column of whole numbers, or of lists of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntegerColumn {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
     /// The type of the numbers.
     pub keys: KeyType,
@@ -71,17 +71,17 @@ impl IntegerFile {
         Ok(Self { input, rows, columns, others })
     }
 
-    /// Its rows.
+    /// Rows of the file.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Its columns of whole numbers.
+    /// The columns of whole numbers.
     pub fn columns(&self) -> &[IntegerColumn] {
         &self.columns
     }
 
-    /// The names of its other columns.
+    /// The names of the other columns.
     pub fn others(&self) -> &[String] {
         &self.others
     }

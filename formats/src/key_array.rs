@@ -7,11 +7,11 @@ use crate::zip::Member;
 /// A list of whole numbers beside tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyArray {
-    /// Its name.
+    /// The name of the list.
     pub name: String,
-    /// How many numbers.
+    /// How many numbers the list has.
     pub rows: u64,
-    /// Their type.
+    /// The type of the numbers.
     pub keys: KeyType,
     pub(crate) place: KeyPlace,
     /// The stored member of an archive that it is, which has a checksum of it.

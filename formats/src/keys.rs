@@ -31,7 +31,7 @@ pub enum KeyOrder {
     Dense(Ranks),
     /// Others: the first that is none of these numbers.
     Sparse {
-        /// Its row.
+        /// The row of the key.
         row: u64,
         /// The key, of a signed one its two's complement.
         key: u64,

@@ -30,15 +30,15 @@ const PREFIX: u64 = 8;
 /// A tensor, as the header has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The name of its type: `F32`, `BF16`, ...
+    /// The name of the type: `F32`, `BF16` and others.
     pub dtype: String,
-    /// Its dimensions.
+    /// The dimensions.
     pub shape: Vec<u64>,
-    /// Offset of its data in the file.
+    /// Offset of the data in the file.
     pub at: u64,
-    /// Bytes of its data.
+    /// Bytes of the data.
     pub bytes: u64,
 }
 
@@ -99,9 +99,9 @@ pub enum HeaderError {
     Size {
         /// The tensor.
         name: String,
-        /// Its type.
+        /// The type of the tensor.
         dtype: String,
-        /// Its shape.
+        /// The shape of the tensor.
         shape: Vec<u64>,
         /// Bytes of its range.
         bytes: u64,

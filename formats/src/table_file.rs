@@ -38,11 +38,11 @@ pub struct TableFile {
     pub format: Format,
     /// What can be loaded, by name.
     pub tables: Vec<FileTable>,
-    /// What cannot, by name, and why not.
+    /// What cannot be loaded, by name, and why not.
     pub skipped: Vec<(String, String)>,
-    /// Those of them that would be tables if they had rows.
+    /// The names among `skipped` of what would be a table if it had rows.
     pub empty: Vec<String>,
-    /// Lists of whole numbers, which may be the keys of its tables: see [`with_keys`](Self::with_keys).
+    /// Lists of whole numbers, which may be the keys of the tables: see [`with_keys`](Self::with_keys).
     pub key_arrays: Vec<KeyArray>,
     pub(crate) inputs: Vec<Arc<Input>>,
 }

@@ -7,7 +7,7 @@ use crate::stream::Stream;
 use crate::{list, norm};
 
 impl TraceFormat {
-    /// What a trace is that is named so: as the name says, or as the path's ending or the first bytes do.
+    /// The format of the trace that `spec` names: as the name says, or as the path's ending or the first bytes do.
     pub fn of(spec: &TraceSpec) -> Result<Self, FormatError> {
         if let Some(format) = spec.format {
             return Ok(format);

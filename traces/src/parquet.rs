@@ -65,7 +65,7 @@ struct Column {
     reader: IntegerReader,
     keys: Vec<u64>,
     lengths: Vec<u32>,
-    /// Of both, how many were used.
+    /// How many of `keys`, and how many of `lengths`, were used.
     key: usize,
     row: usize,
 }

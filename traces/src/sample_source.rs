@@ -10,7 +10,7 @@ pub(crate) trait SampleSource: Send {
     /// Adds samples until `block` is full or there are no more.
     fn fill(&mut self, block: &mut Block) -> Result<(), FormatError>;
 
-    /// Of each slot, whether a key has shown that keys are signed, where the format does not tell.
+    /// For each slot, whether a key has shown that keys are signed, where the format does not tell.
     fn signed(&self) -> Vec<bool> {
         Vec::new()
     }

@@ -14,7 +14,7 @@ pub struct Trace {
     format: TraceFormat,
     slots: Vec<Slot>,
     source: Box<dyn SampleSource>,
-    /// Of each slot, how many keys those before it have, and how many it has.
+    /// For each slot, how many keys the slots before it have, and how many it has.
     sizes: Vec<(u64, u64)>,
     /// How many slots the source has, and which of them is wanted, if not all.
     all: usize,

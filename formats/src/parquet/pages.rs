@@ -20,7 +20,7 @@ const PAGES: usize = 1 << 10;
 pub(super) struct Piece {
     group: usize,
     pages: Vec<PageLocation>,
-    /// Of all of them.
+    /// Values of all pages together.
     pub(super) values: u64,
     /// The number of the first of them in the column.
     pub(super) first: u64,
@@ -39,7 +39,7 @@ impl Piece {
         self.packed + self.unpacked + self.values * size + dictionary
     }
 
-    /// Its pages, unpacked.
+    /// The pages, unpacked.
     pub(super) fn unpack(
         &self,
         source: &Source,

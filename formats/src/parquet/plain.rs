@@ -223,7 +223,7 @@ impl Window {
 }
 
 impl PlainPages {
-    /// Those of a column of vectors of `dim` values of `size` bytes, which is plain.
+    /// The pages of a column of vectors of `dim` values of `size` bytes, which is plain.
     pub(super) fn new(source: Source, column: usize, dim: u64, size: usize) -> Self {
         let vectors = Vectors::of(&source, column, dim, size);
         let (window, cursor) = (Window::default(), Cursor::default());

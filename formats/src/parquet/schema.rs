@@ -6,7 +6,7 @@ use warprow_layout::DType;
 
 use crate::key_type::KeyType;
 
-/// Its path, as `a.b` where it is part of a group, without what only says that it is a list.
+/// The path of a column, as `a.b` where the column is part of a group, without what only says that it is a list.
 pub(super) fn name_of(column: &ColumnDescriptor) -> String {
     let parts = column.path().parts();
     let of_list = match (column.max_rep_level(), parts.len()) {
