@@ -8,8 +8,8 @@ use serde::Serialize;
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::Host;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
-use warprow_plan::trace::{Bags, Generated, Pattern, Recorded, Source, Trace};
-use warprow_plan::{Budgets, Drives, HostCosts, Options, Planned, TableShape, plan};
+use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Recorded, Trace};
+use warprow_plan::{Budgets, Drives, HostCosts, Options, Proposal, TableShape, propose};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Answer, Oracle, PowerLaw, median, peak_resident_bytes, verify};
@@ -109,7 +109,7 @@ impl PlanSetup {
         (self.rows as f64 * self.dram) as u64 * u64::from(self.dim) * 4
     }
 
-    fn plan(&self, source: impl Source, costs: HostCosts, memory: u64) -> anyhow::Result<Planned> {
+    fn propose(&self, source: impl QuerySource, costs: HostCosts, memory: u64) -> anyhow::Result<Proposal> {
         let mut trace = Trace::new(vec![(vec![TABLE.to_owned()], Box::new(source) as _)])?;
         let options = Options {
             budgets: Budgets { hbm: 0, dram: self.dram_bytes() },
@@ -126,7 +126,7 @@ impl PlanSetup {
             seed: self.seed,
             ..Options::default()
         };
-        Ok(plan(&[self.shape()], &mut trace, &options, &mut |_| ControlFlow::Continue(()))?)
+        Ok(propose(&[self.shape()], &mut trace, &options, &mut |_| ControlFlow::Continue(()))?)
     }
 
     /// Bytes of each drive.
@@ -146,11 +146,11 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let mut bags = Bags::default();
     setup.generated()?.read(setup.ids as usize, std::slice::from_mut(&mut bags))?;
     let cut = bags.ids.len() / 5 * 4;
-    let planned = || -> anyhow::Result<(Planned, HostCosts)> {
+    let proposed = || -> anyhow::Result<(Proposal, HostCosts)> {
         let costs = HostCosts::measure(setup.dim * 4, true)?;
-        Ok((setup.plan(Recorded::new(&bags, 0..cut), costs, 1 << 30)?, costs))
+        Ok((setup.propose(Recorded::new(&bags, 0..cut), costs, 1 << 30)?, costs))
     };
-    let (mut plan, mut costs) = planned()?;
+    let (mut proposal, mut costs) = proposed()?;
 
     let content = Oracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
     let device = |index: u32| {
@@ -161,7 +161,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     };
     let devices = (0..setup.drives).map(device).collect::<anyhow::Result<Vec<_>>>()?;
     let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
-    let (table, order) = (plan.plan.tables.first(), plan.orders.first());
+    let (table, order) = (proposal.tiers.tables.first(), proposal.orders.first());
     let (table, order) = table.zip(order).context("a plan without a table")?;
     let mut spec = TableSpec::new(TABLE, setup.rows, setup.dim, DType::F32);
     (spec.permuted, spec.hot_rows) = (true, table.dram_rows);
@@ -180,7 +180,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let (mut ratios, mut undisturbed_ratios) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         if round > 0 {
-            (plan, costs) = planned()?;
+            (proposal, costs) = proposed()?;
         }
         let (mut times, start) = (Vec::new(), Instant::now());
         for (turn, first) in held_out.clone().step_by(batch).cycle().enumerate() {
@@ -202,14 +202,14 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
         }
         times.sort_by(f64::total_cmp);
         let undisturbed = times.get(times.len() / 20).copied().unwrap_or(f64::INFINITY);
-        let (planned, rate) = (plan.plan.expected.ids_per_second, batch as f64 / median(times));
+        let (planned, rate) = (proposal.tiers.expected.ids_per_second, batch as f64 / median(times));
         planned_rates.push(planned);
         rates.push(rate);
         ratios.push(planned / rate);
         undisturbed_ratios.push(planned * undisturbed / batch as f64);
     }
     let [lookups, ids, ids_dram, commands] = did.map(|it| it as f64);
-    let expected = &plan.plan.expected;
+    let expected = &proposal.tiers.expected;
     let range = ratios.iter().fold([f64::MAX, 0.0], |[least, most], &it| [it.min(least), it.max(most)]);
     Ok(PlanResult {
         hit_planned: expected.dram,
@@ -247,7 +247,7 @@ pub struct SpeedResult {
 pub fn speed(setup: &PlanSetup, memory: u64) -> anyhow::Result<SpeedResult> {
     let mut source = setup.generated()?;
     let start = Instant::now();
-    let planned = setup.plan(source.clone(), HostCosts::default(), memory)?;
+    let proposal = setup.propose(source.clone(), HostCosts::default(), memory)?;
     let seconds = start.elapsed().as_secs_f64();
     // Counted twice, of four fifths and of all, and looked at once.
     let (start, mut bags, mut read) = (Instant::now(), Bags::default(), 0);
@@ -258,13 +258,13 @@ pub fn speed(setup: &PlanSetup, memory: u64) -> anyhow::Result<SpeedResult> {
             got => read += got as u64,
         }
     }
-    let count_error = planned.plan.tables.first().map_or(0, |table| table.count_error);
+    let count_error = proposal.tiers.tables.first().map_or(0, |table| table.count_error);
     Ok(SpeedResult {
         seconds,
         generating: start.elapsed().as_secs_f64(),
         peak_resident_bytes: peak_resident_bytes(),
         count_error,
-        hit_planned: planned.plan.expected.dram,
+        hit_planned: proposal.tiers.expected.dram,
     })
 }
 

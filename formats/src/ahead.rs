@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::error::FormatError;
 use crate::input::{Input, room};
-use crate::table::Rows;
+use crate::streams::RowStream;
 
 /// Bytes of a block, and how many lie ready.
 const BLOCK: u64 = 1 << 20;
@@ -26,7 +26,7 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// The `bytes` that `rows` has.
-    pub(crate) fn new(input: Arc<Input>, mut rows: impl Rows + 'static, bytes: u64) -> Result<Self, FormatError> {
+    pub(crate) fn new(input: Arc<Input>, mut rows: impl RowStream + 'static, bytes: u64) -> Result<Self, FormatError> {
         let (made, blocks) = sync_channel(READY);
         // Never full: there are no more blocks than these.
         let (used, empty) = sync_channel::<Vec<u8>>(READY + 2);
@@ -57,7 +57,7 @@ impl Ahead {
     }
 }
 
-impl Rows for Ahead {
+impl RowStream for Ahead {
     fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FormatError> {
         while !rows.is_empty() {
             if self.at == self.block.len() {

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
+use crate::extent::Extent;
+use crate::file_table::FileTable;
+use crate::found::Found;
 use crate::hugectr::{beside, disagree};
 use crate::input::{Input, i32_at, u64_at};
-use crate::keys::{KeyPlace, KeyType};
+use crate::key_type::KeyType;
 use crate::listed::refuse_elsewhere;
-use crate::table::{FileTable, Found, Part, Place, shape_of_table};
+use crate::place::{KeyPlace, Place};
+use crate::table_shape::shape_of_table;
 
 /// The file that says which tables there are.
 const META: &str = "meta_data";
@@ -134,8 +138,8 @@ fn collection(folder: &Path, prefix: &str, found: &mut Found) -> Result<(), Form
             dim,
             dtype: values,
             keys: Some(key_type),
-            place: Place::Flat(vec![Part { input, at: HEAD, first: 0, rows }]),
-            key_place: KeyPlace::Flat(vec![Part { input: input + 1, at: HEAD, first: 0, rows }]),
+            place: Place::Flat(vec![Extent { input, at: HEAD, first: 0, rows }]),
+            key_place: KeyPlace::Flat(vec![Extent { input: input + 1, at: HEAD, first: 0, rows }]),
         });
     }
     Ok(())

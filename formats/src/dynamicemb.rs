@@ -6,11 +6,15 @@ use std::path::Path;
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
-use crate::format::ReadOptions;
+use crate::extent::Extent;
+use crate::file_table::FileTable;
+use crate::found::Found;
 use crate::hugectr::{beside, dim, disagree, whole};
 use crate::input::Input;
-use crate::keys::{KeyPlace, KeyType};
-use crate::table::{FileTable, Found, Part, Place, shape_of_table};
+use crate::key_type::KeyType;
+use crate::place::{KeyPlace, Place};
+use crate::read_options::ReadOptions;
+use crate::table_shape::shape_of_table;
 
 /// What stands between a table's name and its rank, in files of keys and of vectors.
 const KEYS: &str = "_emb_keys.rank_";
@@ -54,7 +58,7 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
         return Err(FormatError::new(Kind::Missing, folder, "holds no DynamicEmb dump", remedy));
     }
     for (name, ranks) in tables {
-        let (mut parts, mut key_parts) = (Vec::new(), Vec::new());
+        let (mut extents, mut key_extents) = (Vec::new(), Vec::new());
         let (mut rows, mut width) = (0u64, None);
         for rank in 0..ranks {
             // Each shard is opened only if it is there: a world size of billions costs the first missing one.
@@ -72,8 +76,8 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
                 return Err(other_width(&vectors, dim, width));
             }
             let input = found.inputs.len();
-            parts.push(Part { input, at: 0, first: rows, rows: count });
-            key_parts.push(Part { input: input + 1, at: 0, first: rows, rows: count });
+            extents.push(Extent { input, at: 0, first: rows, rows: count });
+            key_extents.push(Extent { input: input + 1, at: 0, first: rows, rows: count });
             found.inputs.extend([vectors, keys]);
             rows += count;
         }
@@ -84,8 +88,8 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
                 dim,
                 dtype: DType::F32,
                 keys: Some(KeyType::I64),
-                place: Place::Flat(parts),
-                key_place: KeyPlace::Flat(key_parts),
+                place: Place::Flat(extents),
+                key_place: KeyPlace::Flat(key_extents),
             }),
             Err(reason) => found.skipped.push((name, reason)),
         }

@@ -25,7 +25,7 @@ pub enum Kind {
     Unsupported,
     /// It can only be read if more is said: a shape, a column.
     Unclear,
-    /// Its name does not tell the format.
+    /// The name of the file does not tell the format.
     Name,
     /// It exists already.
     Exists,

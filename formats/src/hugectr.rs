@@ -5,11 +5,15 @@ use std::path::Path;
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
-use crate::format::ReadOptions;
+use crate::extent::Extent;
+use crate::file_table::{FileTable, stem};
+use crate::found::Found;
 use crate::input::Input;
-use crate::keys::{KeyPlace, KeyType};
+use crate::key_type::KeyType;
 use crate::listed::refuse_elsewhere;
-use crate::table::{FileTable, Found, Part, shape_of_table, stem};
+use crate::place::KeyPlace;
+use crate::read_options::ReadOptions;
+use crate::table_shape::shape_of_table;
 
 /// Whether a folder is one.
 pub(crate) fn is(folder: &Path) -> bool {
@@ -32,7 +36,7 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
     let name = folder.canonicalize().ok().and_then(|it| Some(it.file_name()?.to_string_lossy().into_owned()));
     let mut table = FileTable::flat(name.unwrap_or_else(|| stem(folder)), rows, dim, DType::F32, 0);
     table.keys = Some(KeyType::I64);
-    table.key_place = KeyPlace::Flat(vec![Part { input: 1, at: 0, first: 0, rows }]);
+    table.key_place = KeyPlace::Flat(vec![Extent { input: 1, at: 0, first: 0, rows }]);
     Ok(Found { inputs: vec![vectors, keys], tables: vec![table], ..Found::default() })
 }
 

@@ -14,7 +14,7 @@ use crate::error::{FormatError, Kind};
 pub(crate) struct Input {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Its length when it was opened.
+    /// Bytes of the file when it was opened.
     pub(crate) len: u64,
     /// What it was when it was opened.
     identity: Identity,

@@ -7,7 +7,7 @@ use parquet::data_type::{DataType, Int32Type, Int64Type};
 
 use crate::error::{FormatError, Kind};
 use crate::input::Input;
-use crate::keys::KeyType;
+use crate::key_type::KeyType;
 use crate::parquet::{Source, Values, whole};
 
 /// A Parquet file, for its columns of whole numbers.
@@ -22,7 +22,7 @@ pub struct IntegerFile {
 /// A column of whole numbers, or of lists of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntegerColumn {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
     /// The type of the numbers.
     pub keys: KeyType,
@@ -71,17 +71,17 @@ impl IntegerFile {
         Ok(Self { input, rows, columns, others })
     }
 
-    /// Its rows.
+    /// Rows of the file.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Its columns of whole numbers.
+    /// The columns of whole numbers.
     pub fn columns(&self) -> &[IntegerColumn] {
         &self.columns
     }
 
-    /// The names of its other columns.
+    /// The names of the other columns.
     pub fn others(&self) -> &[String] {
         &self.others
     }

@@ -8,89 +8,19 @@ use std::sync::Arc;
 use warprow_layout::Ranks;
 
 use crate::error::{FormatError, Kind};
+use crate::extent::{Extent, read_extents};
+use crate::file_table::FileTable;
 use crate::input::{Input, no_memory, room};
+use crate::input_reader::InputReader;
+use crate::key_array::KeyArray;
+use crate::key_type::KeyType;
 use crate::npy;
-use crate::npz::Deflated;
-use crate::safetensors::Tensor;
-use crate::seen::Seen;
+use crate::place::KeyPlace;
 #[cfg(feature = "parquet")]
-use crate::table::Place;
-use crate::table::{FileTable, Part, Rows, TableFile, read_parts};
-use crate::zip::Member;
-
-/// The type of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KeyType {
-    /// Four bytes without a sign.
-    U32,
-    /// Four bytes with a sign.
-    I32,
-    /// Eight bytes with a sign.
-    I64,
-    /// Eight bytes without a sign.
-    U64,
-}
-
-impl KeyType {
-    /// Bytes of a key.
-    pub const fn size(self) -> u64 {
-        match self {
-            Self::U32 | Self::I32 => 4,
-            Self::I64 | Self::U64 => 8,
-        }
-    }
-
-    /// Whether keys below zero are as such, rather than very large.
-    pub const fn is_signed(self) -> bool {
-        matches!(self, Self::I32 | Self::I64)
-    }
-
-    /// A key as a number, from the 64 bits that stand for it.
-    pub fn show(self, bits: u64) -> String {
-        if self.is_signed() { (bits as i64).to_string() } else { bits.to_string() }
-    }
-}
-
-/// A list of whole numbers beside tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyArray {
-    /// Its name.
-    pub name: String,
-    /// How many numbers.
-    pub rows: u64,
-    /// Their type.
-    pub keys: KeyType,
-    pub(crate) place: KeyPlace,
-    /// The stored member of an archive that it is, which has a checksum of it.
-    pub(crate) stored: Option<Member>,
-}
-
-/// Where keys stand.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum KeyPlace {
-    /// There are none, or they are in a column beside the rows.
-    Nowhere,
-    /// One after another, in pieces that hold them in their order.
-    Flat(Vec<Part>),
-    /// In a deflated member of a zip archive.
-    Deflated(Deflated),
-}
-
-impl KeyArray {
-    /// The tensor of input number `input` as keys, if it is a list of whole numbers.
-    pub(crate) fn of_tensor(tensor: &Tensor, input: usize) -> Option<Self> {
-        let keys = match &*tensor.dtype {
-            "I64" => KeyType::I64,
-            "U64" => KeyType::U64,
-            "I32" => KeyType::I32,
-            "U32" => KeyType::U32,
-            _ => return None,
-        };
-        let (&[rows] | &[rows, 1]) = &*tensor.shape else { return None };
-        let place = KeyPlace::Flat(vec![Part { input, at: tensor.at, first: 0, rows }]);
-        Some(Self { name: tensor.name.clone(), rows, keys, place, stored: None })
-    }
-}
+use crate::place::Place;
+use crate::seen::Seen;
+use crate::streams::{KeyStream, RowStream};
+use crate::table_file::TableFile;
 
 /// What the keys of a table are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +31,7 @@ pub enum KeyOrder {
     Dense(Ranks),
     /// Others: the first that is none of these numbers.
     Sparse {
-        /// Its row.
+        /// The row of the key.
         row: u64,
         /// The key, of a signed one its two's complement.
         key: u64,
@@ -116,14 +46,8 @@ pub struct Keys<'a> {
     left: u64,
 }
 
-/// Keys that come in their order, many at a time.
-pub(crate) trait KeyStream {
-    /// The next ones, at least one and at most `most`.
-    fn next(&mut self, most: usize) -> Result<Vec<u64>, FormatError>;
-}
-
 enum Chunks<'a> {
-    Flat { inputs: &'a [Arc<Input>], parts: &'a [Part], width: KeyType, row: u64 },
+    Flat { inputs: &'a [Arc<Input>], extents: &'a [Extent], width: KeyType, row: u64 },
     Stream(Box<dyn KeyStream + 'a>),
 }
 
@@ -136,13 +60,13 @@ impl TableFile {
         let Some(width) = table.keys else { return Ok(None) };
         let next = match &table.place {
             #[cfg(feature = "parquet")]
-            Place::Parquet(columns) if table.key_place == KeyPlace::Nowhere => match columns.key_reader(table) {
+            Place::Parquet(columns) if table.key_place == KeyPlace::Nowhere => match columns.key_reader(width) {
                 Some(reader) => Chunks::Stream(reader),
                 None => return Ok(None),
             },
             _ => match &table.key_place {
                 KeyPlace::Nowhere => return Ok(None),
-                KeyPlace::Flat(parts) => Chunks::Flat { inputs: &self.inputs, parts, width, row: 0 },
+                KeyPlace::Flat(extents) => Chunks::Flat { inputs: &self.inputs, extents, width, row: 0 },
                 KeyPlace::Deflated(place) => {
                     Chunks::Stream(Box::new(Unpacked { rows: place.reader(&self.inputs)?, width }))
                 }
@@ -197,7 +121,7 @@ impl TableFile {
             return Err(FormatError::new(Kind::Missing, &self.path, what, &remedy));
         }
         let input = Input::open(path)?;
-        let reader = BufReader::with_capacity(4096, npy::From { input: &input, at: 0 });
+        let reader = BufReader::with_capacity(4096, InputReader { input: &input, at: 0 });
         let Some((rows, keys, at)) = npy::list(reader, input.len) else {
             let what = "is no whole .npy file of a list of <i8, <u8, <i4 or <u4";
             return Err(input.error(
@@ -206,7 +130,7 @@ impl TableFile {
                 "keys are whole numbers of 32 or 64 bits: save them with numpy.save, as int64",
             ));
         };
-        let place = KeyPlace::Flat(vec![Part { input: self.inputs.len(), at, first: 0, rows }]);
+        let place = KeyPlace::Flat(vec![Extent { input: self.inputs.len(), at, first: 0, rows }]);
         self.inputs.push(Arc::new(input));
         Ok(KeyArray { name: name.to_owned(), rows, keys, place, stored: None })
     }
@@ -214,9 +138,9 @@ impl TableFile {
     /// Fills `out` with the keys of the rows of `table` from `first` on, if they stand where each can be read; `None` if they
     /// can only be read from the first to the last.
     pub fn fill_keys(&self, table: &FileTable, first: u64, out: &mut [u64]) -> Option<Result<(), FormatError>> {
-        let (KeyPlace::Flat(parts), Some(width)) = (&table.key_place, table.keys) else { return None };
+        let (KeyPlace::Flat(extents), Some(width)) = (&table.key_place, table.keys) else { return None };
         let mut bytes = vec![0; out.len() * width.size() as usize];
-        let read = read_parts(&self.inputs, parts, first, width.size() as usize, &mut bytes);
+        let read = read_extents(&self.inputs, extents, first, width.size() as usize, &mut bytes);
         out.iter_mut().zip(numbers(&bytes, width)).for_each(|(out, key)| *out = key);
         Some(read)
     }
@@ -313,9 +237,9 @@ impl Keys<'_> {
     fn refill(&mut self) -> Result<(), FormatError> {
         let most = self.left.min(CHUNK as u64) as usize;
         self.chunk = match &mut self.next {
-            Chunks::Flat { inputs, parts, width, row } => {
+            Chunks::Flat { inputs, extents, width, row } => {
                 let mut bytes = vec![0; most * width.size() as usize];
-                read_parts(inputs, parts, *row, width.size() as usize, &mut bytes)?;
+                read_extents(inputs, extents, *row, width.size() as usize, &mut bytes)?;
                 *row += most as u64;
                 numbers(&bytes, *width)
             }
@@ -328,7 +252,7 @@ impl Keys<'_> {
 
 /// Keys that are compressed.
 struct Unpacked {
-    rows: Box<dyn Rows>,
+    rows: Box<dyn RowStream>,
     width: KeyType,
 }
 

@@ -26,53 +26,73 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod any_order;
 mod caught;
 mod collection;
 mod convert;
-#[cfg(feature = "parquet")]
-mod crew;
+mod deflated;
+mod detect;
 mod dynamicemb;
 mod error;
+mod extent;
+mod file_rows;
+mod file_table;
 mod format;
-mod held;
+mod found;
 mod hugectr;
 mod input;
+mod input_reader;
 #[cfg(feature = "parquet")]
 mod integers;
+mod key_array;
+mod key_type;
 mod keys;
 mod listed;
+mod locked_file;
 mod new_file;
 pub mod npy;
 mod npy_header;
 mod npz;
+mod open;
+#[cfg(feature = "parquet")]
+mod ordered_workers;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod place;
 mod raw;
+mod read_options;
 pub mod safetensors;
 mod scaled;
 mod seen;
 mod sharded;
-mod spool;
-mod table;
+mod streams;
+mod table_file;
+mod table_shape;
 mod write;
 mod write_all;
 mod zip;
 
+pub use any_order::AnyOrder;
 pub use caught::panic_is_caught;
 pub use collection::{Meta, parse_meta};
 pub use convert::{Converted, Lost, widen};
 pub use error::{FormatError, Kind};
-pub use format::{Format, RawShape, ReadOptions};
-pub use held::Held;
+pub use file_rows::FileRows;
+pub use file_table::FileTable;
+pub use format::Format;
 pub use input::{open_regular, refuse_special};
 #[cfg(feature = "parquet")]
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
-pub use keys::{KeyArray, KeyOrder, KeyType, Keys};
+pub use key_array::KeyArray;
+pub use key_type::KeyType;
+pub use keys::{KeyOrder, Keys};
+pub use locked_file::LockedFile;
 pub use new_file::NewFile;
 pub use npy_header::{NpyHeader, NpyHeaderError};
+pub use read_options::{RawShape, ReadOptions};
 pub use sharded::parse_index;
-pub use spool::AnyOrder;
-pub use table::{FileRows, FileTable, TableFile, tensor_types};
+pub use table_file::TableFile;
+pub use table_shape::tensor_types;
 pub use write::{TableWriter, directory, followed};
 pub use write_all::{OutTable, TablesWriter};
 pub use zip::{Member, Packing, members};

@@ -36,7 +36,7 @@ impl NewFile {
         let mut unnamed = OpenOptions::new();
         unnamed.read(true).write(true).mode(MODE).custom_flags(OFlag::O_TMPFILE.bits());
         let kind = match unnamed.open(directory(path)) {
-            // Its name comes by way of procfs.
+            // The file gets its name by way of procfs.
             Ok(file) if place(&file).exists() => Kind::Unnamed(file),
             _ => {
                 let permissions = Permissions::from_mode(MODE);
@@ -46,7 +46,7 @@ impl NewFile {
         Ok(Self { kind, path: path.to_owned() })
     }
 
-    /// Its content.
+    /// The file that the content is written to.
     pub fn file(&self) -> &File {
         match &self.kind {
             Kind::Unnamed(file) => file,

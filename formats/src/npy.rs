@@ -1,22 +1,24 @@
 //! NumPy's `.npy` files as tables: one two-dimensional array each.
 
-use std::io::{self, BufReader, Read};
-use std::ops::Deref;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use warprow_layout::DType;
 
 use crate::error::{FormatError, Kind};
+use crate::file_table::{FileTable, stem};
+use crate::found::Found;
 use crate::input::Input;
-use crate::keys::KeyType;
+use crate::input_reader::InputReader;
+use crate::key_type::KeyType;
 use crate::npy_header::{NpyHeader, NpyHeaderError};
-use crate::table::{FileTable, Found, shape_of_table, stem};
+use crate::table_shape::shape_of_table;
 
 const AGAIN: &str = "write it again, with numpy.save";
 
 pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
-    let reader = || BufReader::with_capacity(4096, From { input: &input, at: 0 });
+    let reader = || BufReader::with_capacity(4096, InputReader { input: &input, at: 0 });
     if NpyHeader::read(&mut reader()).is_ok_and(|header| matches!(*header.shape, [0, dim] if dim > 0)) {
         let (name, why) = (stem(path), "it has no rows".to_owned());
         return Ok(Found {
@@ -75,21 +77,6 @@ pub(crate) fn list(mut reader: impl Read, len: u64) -> Option<(u64, KeyType, u64
     let (&[rows] | &[rows, 1]) = &*header.shape else { return None };
     let whole = rows.checked_mul(keys.size())? == len.checked_sub(header.data_at)?;
     (whole && rows > 0).then_some((rows, keys, header.data_at))
-}
-
-/// A file's bytes from a position on.
-pub(crate) struct From<I> {
-    pub(crate) input: I,
-    pub(crate) at: u64,
-}
-
-impl<I: Deref<Target = Input>> Read for From<I> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        use std::os::unix::fs::FileExt;
-        let read = self.input.file.read_at(buf, self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
 }
 
 /// The type that a `.npy` header's `descr` names, if rows may be of it.

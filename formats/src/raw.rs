@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use crate::error::{FormatError, Kind};
-use crate::format::ReadOptions;
+use crate::file_table::{FileTable, stem};
+use crate::found::Found;
 use crate::input::Input;
-use crate::table::{FileTable, Found, shape_of_table, stem};
+use crate::read_options::ReadOptions;
+use crate::table_shape::shape_of_table;
 
 pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
     let input = Input::open(path)?;

@@ -12,9 +12,14 @@ use serde::de::{Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, va
 use serde::{Deserialize, Deserializer};
 
 use crate::error::{FormatError, Kind};
+use crate::extent::Extent;
+use crate::file_table::FileTable;
+use crate::found::Found;
 use crate::input::Input;
-use crate::keys::KeyArray;
-use crate::table::{Found, table_of};
+use crate::key_array::KeyArray;
+use crate::key_type::KeyType;
+use crate::place::KeyPlace;
+use crate::table_shape::{TYPES, shape_of_table, tensor_types};
 
 /// The longest header that is read, the reference implementation's limit.
 pub const MAX_HEADER: u64 = 100_000_000;
@@ -25,15 +30,15 @@ const PREFIX: u64 = 8;
 /// A tensor, as the header has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The name of its type: `F32`, `BF16`, ...
+    /// The name of the type: `F32`, `BF16` and others.
     pub dtype: String,
-    /// Its dimensions.
+    /// The dimensions.
     pub shape: Vec<u64>,
-    /// Offset of its data in the file.
+    /// Offset of the data in the file.
     pub at: u64,
-    /// Bytes of its data.
+    /// Bytes of the data.
     pub bytes: u64,
 }
 
@@ -94,9 +99,9 @@ pub enum HeaderError {
     Size {
         /// The tensor.
         name: String,
-        /// Its type.
+        /// The type of the tensor.
         dtype: String,
-        /// Its shape.
+        /// The shape of the tensor.
         shape: Vec<u64>,
         /// Bytes of its range.
         bytes: u64,
@@ -124,7 +129,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     let input = Input::open(path)?;
     let mut found = Found::default();
     for tensor in tensors(&input)? {
-        found.key_arrays.extend(KeyArray::of_tensor(&tensor, 0));
+        found.key_arrays.extend(key_array_of(&tensor, 0));
         match table_of(&tensor) {
             Ok(table) => found.tables.push(table),
             Err(reason) => {
@@ -137,6 +142,30 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
     }
     found.inputs.push(input);
     Ok(found)
+}
+
+/// The table of the type and shape that a tensor of `name` has, or why it is none.
+pub(crate) fn table_of(tensor: &Tensor) -> Result<FileTable, String> {
+    let Some(&(_, dtype)) = TYPES.iter().find(|(name, _)| *name == tensor.dtype) else {
+        return Err(format!("type {}: tables are of {}", tensor.dtype, tensor_types()));
+    };
+    let &[rows, dim] = &*tensor.shape else { return Err(format!("rank {}", tensor.shape.len())) };
+    let (rows, dim) = shape_of_table(rows, dim, dtype)?;
+    Ok(FileTable::flat(&tensor.name, rows, dim, dtype, tensor.at))
+}
+
+/// The tensor of input number `input` as keys, if it is a list of whole numbers.
+pub(crate) fn key_array_of(tensor: &Tensor, input: usize) -> Option<KeyArray> {
+    let keys = match &*tensor.dtype {
+        "I64" => KeyType::I64,
+        "U64" => KeyType::U64,
+        "I32" => KeyType::I32,
+        "U32" => KeyType::U32,
+        _ => return None,
+    };
+    let (&[rows] | &[rows, 1]) = &*tensor.shape else { return None };
+    let place = KeyPlace::Flat(vec![Extent { input, at: tensor.at, first: 0, rows }]);
+    Some(KeyArray { name: tensor.name.clone(), rows, keys, place, stored: None })
 }
 
 /// A file, open for reading, and all its tensors, of which none reaches past its end.

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::error::{FormatError, Kind};
+use crate::found::Found;
 use crate::input::Input;
-use crate::keys::KeyArray;
 use crate::listed::refuse_elsewhere;
-use crate::safetensors;
-use crate::table::{Found, Place, table_of};
+use crate::place::Place;
+use crate::safetensors::{self, key_array_of, table_of};
 
 /// How the names of index files end.
 pub(crate) const ENDING: &str = ".safetensors.index.json";
@@ -122,11 +122,11 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
                     return Err(disagree(format!("it holds tensor {:?}, which the index does not list", tensor.name)));
                 }
             }
-            found.key_arrays.extend(KeyArray::of_tensor(tensor, input));
+            found.key_arrays.extend(key_array_of(tensor, input));
             match table_of(tensor) {
                 Ok(mut table) => {
-                    if let Place::Flat(parts) = &mut table.place {
-                        parts.iter_mut().for_each(|part| part.input = input);
+                    if let Place::Flat(extents) = &mut table.place {
+                        extents.iter_mut().for_each(|extent| extent.input = input);
                     }
                     found.tables.push(table);
                 }

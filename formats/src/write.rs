@@ -283,7 +283,7 @@ fn safetensors_head(
 /// A tensor that a safetensors file is to have: its name, type and shape.
 pub(crate) type Tensor = (String, Dtype, Vec<usize>);
 
-/// That of a table's keys.
+/// The tensor of a table's keys.
 pub(crate) fn keys_of(name: &str, rows: u64, signed: bool) -> Option<Tensor> {
     let dtype = if signed { Dtype::I64 } else { Dtype::U64 };
     Some((format!("{name}.keys"), dtype, vec![usize::try_from(rows).ok()?]))
@@ -300,7 +300,7 @@ pub(crate) fn refuse_name(path: &Path, name: &str) -> Result<(), FormatError> {
     }
 }
 
-/// That of a table's rows.
+/// The tensor of a table's rows.
 pub(crate) fn rows_of(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<Tensor> {
     let dtype = match dtype {
         DType::F32 => Dtype::F32,

@@ -12,9 +12,9 @@ use crate::write::{Tensor, Whole, does_not_fit, head, keys_of, refuse_name, rows
 /// A table that a file is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutTable {
-    /// Its name.
+    /// The name of the table.
     pub name: String,
-    /// Its rows.
+    /// Rows of the table.
     pub rows: u64,
     /// Elements in a row.
     pub dim: u32,
@@ -28,7 +28,7 @@ pub struct OutTable {
 #[derive(Debug)]
 pub struct TablesWriter {
     file: Whole,
-    /// Of each table: where its rows begin, bytes of a row, where its keys begin.
+    /// For each table: where the rows begin, bytes of a row, where the keys begin.
     places: Vec<(u64, u64, u64)>,
 }
 

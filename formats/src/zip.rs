@@ -20,7 +20,7 @@ pub enum Packing {
 /// A member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name.
+    /// The name of the member.
     pub name: String,
     /// How its bytes are packed.
     pub packing: Packing,

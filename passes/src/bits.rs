@@ -13,7 +13,7 @@ impl Bits {
         Self { words: vec![0; bound.div_ceil(64)], len: 0 }
     }
 
-    /// Those of `numbers`.
+    /// The set of `numbers`, which are below `bound`.
     pub(crate) fn of(bound: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
         let mut bits = Self::new(bound);
         numbers.into_iter().for_each(|number| bits.add(number));

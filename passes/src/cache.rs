@@ -141,7 +141,7 @@ impl Cache {
         if planned.inserted {
             hits.iter().for_each(|&slot| self.move_to(slot, pass));
         }
-        // Of the passes before, what is no block's.
+        // What passes before left and is in no block goes first.
         planned.evicted += self.evict_transient(since, pinned);
         let short = |cache: &Self| missing.len().saturating_sub(cache.free.len());
         while short(self) > 0 {
@@ -163,7 +163,7 @@ impl Cache {
         planned
     }
 
-    /// The same where every row has a slot of its own, that of its number, for good: nothing makes way, and all rows are one block.
+    /// What `plan` does, where every row has a slot of its own for good, which has the number of the row: nothing makes way, and all rows are one block.
     pub(crate) fn plan_own(&mut self, wanted: &Bits) -> Planned {
         let mut planned = Planned::default();
         if self.free.len() > 0 {

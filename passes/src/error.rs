@@ -16,7 +16,7 @@ pub enum PassError {
     /// The journal of what was touched.
     #[error("the journal {path} {what}: {source}; name another, or none")]
     Journal {
-        /// Its path.
+        /// The path of the journal.
         path: String,
         /// What is wrong with it.
         what: &'static str,

@@ -192,7 +192,7 @@ impl Finder {
         found
     }
 
-    /// The same, with slots and keys where slots are ranks.
+    /// Finds as `find` does, and lists slots and keys, where slots are ranks.
     pub(crate) fn find_listed(&self, keyset: &Keyset, threads: usize) -> Found {
         let mut found = self.find(keyset, threads);
         found.listed = Some(self.list(&found.ranks));
@@ -279,7 +279,7 @@ impl Finder {
 
     /// Gives keys that are new the ranks behind the last.
     pub(crate) fn create(&mut self, mut new: Vec<u64>) {
-        // Those of ids have to be the ids themselves.
+        // Ranks of ids have to be the ids themselves.
         new.sort_unstable();
         for key in new {
             self.ranks.insert(key, self.rows());

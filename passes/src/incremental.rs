@@ -10,7 +10,7 @@ use crate::{PassError, Passes};
 
 /// Which elements of rows are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ExportedElements {
     /// Those that are looked up: without the optimizer's state.
     Vector,
     /// All.
@@ -60,7 +60,7 @@ impl Passes {
     /// let mut passes = Passes::open(&store, "user", PassOptions::staged(64 << 10))?;
     /// let pass = passes.stage(&Keyset::new(vec![5, 6]))?;
     /// passes.finish(pass, &[1; 32])?;
-    /// let written = passes.incremental(&dir.path().join("delta.safetensors"), None, Part::Vector, false)?;
+    /// let written = passes.incremental(&dir.path().join("delta.safetensors"), None, ExportedElements::Vector, false)?;
     /// assert_eq!((written.rows, written.dim), (2, 4));
     /// passes.mark()?;                                          // the next one is of what changes from now on
     /// assert_eq!(passes.touched(), 0);
@@ -70,7 +70,7 @@ impl Passes {
         &mut self,
         rows: &Path,
         keys: Option<&Path>,
-        part: Part,
+        part: ExportedElements,
         force: bool,
     ) -> Result<Incremental, PassError> {
         self.commit()?;
@@ -84,7 +84,7 @@ impl Passes {
         pass: u64,
         rows: &Path,
         keys: Option<&Path>,
-        part: Part,
+        part: ExportedElements,
         force: bool,
     ) -> Result<Incremental, PassError> {
         self.commit()?;
@@ -112,14 +112,14 @@ impl Passes {
         touched: &Bits,
         rows: &Path,
         keys: Option<&Path>,
-        part: Part,
+        part: ExportedElements,
         force: bool,
     ) -> Result<Incremental, PassError> {
         self.await_prefetch();
         let table = &self.table;
         let dim = match part {
-            Part::Vector => self.options.vector.unwrap_or(table.dim),
-            Part::Whole => table.dim,
+            ExportedElements::Vector => self.options.vector.unwrap_or(table.dim),
+            ExportedElements::Whole => table.dim,
         };
         let bytes = table.dtype.row_bytes(dim).unwrap_or(table.row_bytes()) as usize;
         let count = touched.len() as u64;

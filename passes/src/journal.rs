@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use warprow_formats::{Held, NewFile, directory, refuse_special};
+use warprow_formats::{LockedFile, NewFile, directory, refuse_special};
 
 use crate::PassError;
 use crate::bits::Bits;
@@ -27,8 +27,8 @@ const KEYS: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
-    /// Nobody is to write over it meanwhile.
-    _held: Held,
+    /// The lock by which others see that nobody is to write over the file meanwhile.
+    _locked: LockedFile,
     path: String,
     /// Where the last whole record ends.
     end: u64,
@@ -93,7 +93,7 @@ impl Journal {
         if !file.metadata().map_err(failed("cannot be looked at"))?.is_file() {
             return Err(unused("it is no regular file".into()));
         }
-        let held = Held::new(&file);
+        let locked = LockedFile::new(&file);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("cannot be read"))?;
         let (mut records, mut valid, mark);
@@ -129,7 +129,7 @@ impl Journal {
         };
         settle().map_err(failed("cannot be written"))?;
         let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
-        Ok((Self { file, _held: held, path: name, end: valid as u64, longer: false, mark, last }, records))
+        Ok((Self { file, _locked: locked, path: name, end: valid as u64, longer: false, mark, last }, records))
     }
 
     /// Leaves out what was noted for commits that did not come about, by the keys that the table does not have: `absent`. A pass created them,

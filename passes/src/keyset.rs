@@ -1,4 +1,4 @@
-//! Whose rows a pass needs.
+//! The keys whose rows a pass needs.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -49,7 +49,7 @@ mod passes;
 
 pub use error::PassError;
 pub use files::{Begun, CommitOptions, Committed, Origin, Progress, Watch, begin, commit};
-pub use incremental::{Incremental, Part};
+pub use incremental::{ExportedElements, Incremental};
 pub use keyset::Keyset;
 pub use options::{CacheOptions, Mode, NewKeys, NewRow, PassOptions};
 pub use pass::{Pass, StageReport};

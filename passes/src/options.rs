@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub enum Mode {
     /// All rows of the table in memory, from the opening on.
     Staged,
-    /// Those of some passes, the others on the drives.
+    /// The rows of some passes in memory, the others on the drives.
     Cached(CacheOptions),
 }
 

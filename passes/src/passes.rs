@@ -77,7 +77,7 @@ pub struct Passes {
 struct Prefetch {
     number: u32,
     keyset: Keyset,
-    /// Its rows, once they are found.
+    /// The rows of the keyset, once they are found.
     found: Option<Found>,
     /// Where not all rows are in memory: those that are being read.
     planned: Option<Planned>,
@@ -362,7 +362,7 @@ impl Passes {
             return Err(PassError::NotThisPass);
         }
         pass.check_length(rows.len())?;
-        // Those of the pass before are being read.
+        // The rows of the pass before are being read.
         self.settle_failing();
         self.arena.scatter(pass.slots(), rows, self.threads());
         [&mut self.dirty, &mut self.pinned, &mut self.touched].into_iter().for_each(|bits| bits.unite(pass.ranks()));

@@ -1,9 +1,9 @@
 //! Passes through GPU memory: rows are staged there and given back from there. Without a GPU it is skipped.
 
-mod rig;
+mod fixture;
 
 use fastrand::Rng;
-use rig::{KINDS, Rig};
+use fixture::{Fixture, KINDS};
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_passes::{CacheOptions, PassError, PassOptions, Passes};
 
@@ -19,16 +19,16 @@ fn rows_go_to_gpu_memory_and_come_back() {
         Err(error) => return eprintln!("skipped: needs a GPU: {error}"),
     };
     for (kind, staged) in KINDS.into_iter().zip([true, false, true, false]) {
-        let mut rig = Rig::new(kind, ROWS, DIM, 512, 9);
-        let all: Vec<u64> = rig.model.keys().copied().collect();
+        let mut fixture = Fixture::new(kind, ROWS, DIM, 512, 9);
+        let all: Vec<u64> = fixture.model.keys().copied().collect();
         let cache = CacheOptions { num_blocks: 1, target_hit_rate: 1.0, max_num_evict: 9 };
         let memory = ROWS * ROW as u64;
         let options = if staged { PassOptions::staged(memory) } else { PassOptions::cached(memory, cache) };
-        let mut passes = Passes::open(&rig.store, rig::NAME, options).unwrap();
+        let mut passes = Passes::open(&fixture.store, fixture::NAME, options).unwrap();
         let mut random = Rng::with_seed(3);
         for number in 0..3u8 {
             let keys: Vec<u64> = all.iter().copied().filter(|_| random.u8(..) < 200).collect();
-            let pass = passes.stage(&rig.keyset(keys)).unwrap();
+            let pass = passes.stage(&fixture.keyset(keys)).unwrap();
             assert!(pass.bytes() > 4 << 20, "{} bytes: one part", pass.bytes());
             // Behind something else's, which stays.
             let (offset, bytes) = (4096, pass.bytes());
@@ -42,7 +42,7 @@ fn rows_go_to_gpu_memory_and_come_back() {
             let (rows, behind) = rest.split_at(bytes);
             assert!(before.iter().chain(behind).all(|&byte| byte == 0xa5), "{kind:?}: what lies beside was changed");
             for (key, row) in pass.keys().iter().zip(rows.chunks_exact(ROW)) {
-                assert!(rig.model[key] == row, "{kind:?}, pass {number}, key {key}");
+                assert!(fixture.model[key] == row, "{kind:?}, pass {number}, key {key}");
             }
             let small = DeviceMemory::new(&gpu, bytes as u64 - 1).unwrap();
             let refused = pass.read_to_gpu(&small, 0).unwrap_err();
@@ -52,11 +52,11 @@ fn rows_go_to_gpu_memory_and_come_back() {
             let trained: Vec<u8> = rows.iter().map(|byte| byte.wrapping_add(number + 1)).collect();
             memory.write(offset, &trained).unwrap();
             for (key, row) in pass.keys().iter().zip(trained.chunks_exact(ROW)) {
-                rig.model.insert(*key, row.to_vec());
+                fixture.model.insert(*key, row.to_vec());
             }
             passes.finish_from_gpu(pass, &memory, offset).unwrap();
         }
         drop(passes);
-        rig.reopen().check("after passes on the GPU");
+        fixture.reopen().check("after passes on the GPU");
     }
 }

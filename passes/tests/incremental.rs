@@ -1,15 +1,15 @@
 //! What an incremental model has: the keys that were touched since the mark, and their rows, with the optimizer's state or without.
 
-mod rig;
+mod fixture;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use fastrand::Rng;
-use rig::{KINDS, Kind, Model, Rig};
+use fixture::{Fixture, KINDS, Kind, Model};
 use warprow_formats::TableFile;
 use warprow_layout::RowSource;
-use warprow_passes::{CacheOptions, Keyset, Part, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, ExportedElements, Keyset, PassError, PassOptions, Passes};
 
 const DIM: u32 = 12;
 const VECTOR: u32 = 4;
@@ -51,27 +51,29 @@ fn load(rows: &Path, keys: &Path, bytes: usize) -> Model {
 #[test]
 fn it_has_what_was_touched_since_the_mark() {
     for (kind, staged) in KINDS.into_iter().zip([true, false, false, true]) {
-        let mut rig = Rig::new(kind, 800, DIM, 512, 4);
+        let mut fixture = Fixture::new(kind, 800, DIM, 512, 4);
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         // Rows begin as numbers, not as any bits.
-        let all: Vec<u64> = rig.model.keys().copied().collect();
+        let all: Vec<u64> = fixture.model.keys().copied().collect();
         let cache = CacheOptions { num_blocks: 1, target_hit_rate: 1.0, max_num_evict: 100 };
         let options = if staged { PassOptions::staged(1 << 20) } else { PassOptions::cached(250 * 48, cache) };
         let options = options.with_vector(VECTOR).with_journal(path("touched"));
         let mut random = Rng::with_seed(11);
         let mut touched: BTreeSet<u64> = BTreeSet::new();
         let mut late: BTreeSet<u64> = BTreeSet::new();
-        let mut passes = Passes::open(&rig.store, rig::NAME, options.clone()).unwrap();
+        let mut passes = Passes::open(&fixture.store, fixture::NAME, options.clone()).unwrap();
         for number in 0..7u64 {
             let keys: Vec<u64> = (0..200).map(|_| all[random.usize(..all.len())]).collect();
-            let pass = passes.stage(&rig.keyset(keys)).unwrap();
+            let pass = passes.stage(&fixture.keyset(keys)).unwrap();
             if number == 0 {
                 let zeros = vec![0; pass.bytes()];
-                rig.model.extend(pass.keys().iter().map(|&key| (key, vec![0; DIM as usize * 4])));
+                fixture.model.extend(pass.keys().iter().map(|&key| (key, vec![0; DIM as usize * 4])));
                 passes.finish(pass, &zeros).unwrap();
                 // The first is exported, and the mark set.
-                let done = passes.incremental(&path("0.npy"), Some(&path("0.keys.npy")), Part::Whole, false).unwrap();
+                let done = passes
+                    .incremental(&path("0.npy"), Some(&path("0.keys.npy")), ExportedElements::Whole, false)
+                    .unwrap();
                 assert_eq!((done.rows as usize, done.dim), (passes.touched(), DIM));
                 passes.mark().unwrap();
                 assert_eq!(passes.touched(), 0);
@@ -83,29 +85,32 @@ fn it_has_what_was_touched_since_the_mark() {
             let rows = train(&pass, number);
             let keys = pass.keys().to_vec();
             for key in &keys {
-                step(&[*key], rig.model.get_mut(key).unwrap(), number);
+                step(&[*key], fixture.model.get_mut(key).unwrap(), number);
             }
             for (key, row) in keys.iter().zip(rows.chunks_exact(DIM as usize * 4)) {
-                assert!(rig.model[key] == row, "the optimizer's state comes with the row");
+                assert!(fixture.model[key] == row, "the optimizer's state comes with the row");
             }
             passes.finish(pass, &rows).unwrap();
             assert_eq!(passes.finished(), number + 1);
             if number == 3 {
                 // After a restart the journal knows what was touched.
                 drop(passes);
-                rig = rig.reopen();
-                passes = Passes::open(&rig.store, rig::NAME, options.clone()).unwrap();
+                fixture = fixture.reopen();
+                passes = Passes::open(&fixture.store, fixture::NAME, options.clone()).unwrap();
                 assert_eq!(passes.touched(), touched.len());
             }
         }
-        for (part, dim) in [(Part::Vector, VECTOR), (Part::Whole, DIM)] {
+        for (part, dim) in [(ExportedElements::Vector, VECTOR), (ExportedElements::Whole, DIM)] {
             let (rows, keys) = (path(&format!("{dim}.safetensors")), path(&format!("{dim}.npy")));
             let done = passes.incremental(&rows, Some(&keys), part, false).unwrap();
             assert_eq!((done.rows as usize, done.dim), (touched.len(), dim));
             let found = load(&rows, &keys, dim as usize * 4);
             assert_eq!(found.len(), touched.len());
             for (key, row) in &found {
-                assert!(touched.contains(key) && rig.model[key][..dim as usize * 4] == row[..], "{kind:?}, key {key}");
+                assert!(
+                    touched.contains(key) && fixture.model[key][..dim as usize * 4] == row[..],
+                    "{kind:?}, key {key}"
+                );
             }
             let again = passes.incremental(&rows, Some(&keys), part, false).unwrap_err();
             assert!(matches!(again, PassError::File(_)), "what exists stays: {again}");
@@ -113,28 +118,29 @@ fn it_has_what_was_touched_since_the_mark() {
         }
         // Of some passes, with the keys in the same file.
         let one = path("since.safetensors");
-        let done = passes.incremental_since(4, &one, None, Part::Whole, false).unwrap();
+        let done = passes.incremental_since(4, &one, None, ExportedElements::Whole, false).unwrap();
         assert_eq!((done.rows as usize, done.dim), (late.len(), DIM));
         let bytes = std::fs::read(&one).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let whose = tensors.tensor(&format!("{}.keys", rig::NAME)).unwrap();
+        let whose = tensors.tensor(&format!("{}.keys", fixture::NAME)).unwrap();
         let whose: Vec<u64> = whose.data().as_chunks().0.iter().map(|&key| u64::from_le_bytes(key)).collect();
         assert!(whose.len() == late.len() && whose.iter().all(|key| late.contains(key)), "{kind:?}");
-        let content = tensors.tensor(rig::NAME).unwrap();
+        let content = tensors.tensor(fixture::NAME).unwrap();
         for (key, row) in whose.iter().zip(content.data().chunks_exact(DIM as usize * 4)) {
-            assert!(rig.model[key] == row, "{kind:?}, key {key}");
+            assert!(fixture.model[key] == row, "{kind:?}, key {key}");
         }
-        assert_eq!(passes.incremental_since(7, &one, None, Part::Whole, true).unwrap().rows, 0);
+        assert_eq!(passes.incremental_since(7, &one, None, ExportedElements::Whole, true).unwrap().rows, 0);
         for (pass, says) in [(0, "forgot passes up to 1"), (8, "no pass 8")] {
-            let error = passes.incremental_since(pass, &one, None, Part::Whole, true).unwrap_err().to_string();
+            let error =
+                passes.incremental_since(pass, &one, None, ExportedElements::Whole, true).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
         drop(passes);
-        rig.reopen().check("after all");
+        fixture.reopen().check("after all");
         // Nothing is known of single passes without a journal.
-        let rig = Rig::new(kind, 100, DIM, 512, 4);
-        let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(1 << 20)).unwrap();
-        let error = passes.incremental_since(0, &one, None, Part::Whole, true).unwrap_err().to_string();
+        let fixture = Fixture::new(kind, 100, DIM, 512, 4);
+        let mut passes = Passes::open(&fixture.store, fixture::NAME, PassOptions::staged(1 << 20)).unwrap();
+        let error = passes.incremental_since(0, &one, None, ExportedElements::Whole, true).unwrap_err().to_string();
         assert!(error.contains("no journal"), "{error}");
     }
 }
@@ -157,8 +163,8 @@ fn keysets_come_from_files() {
         assert!(error.contains(says), "{name}: {error}");
     }
     // What it says is not in the table is refused, and nothing is staged.
-    let rig = Rig::new(Kind::Ids, 300, 4, 512, 1);
-    let mut passes = Passes::open(&rig.store, rig::NAME, PassOptions::staged(1 << 20)).unwrap();
+    let fixture = Fixture::new(Kind::Ids, 300, 4, 512, 1);
+    let mut passes = Passes::open(&fixture.store, fixture::NAME, PassOptions::staged(1 << 20)).unwrap();
     let error = passes.stage(&Keyset::read_path(&path("b.i64")).unwrap()).unwrap_err().to_string();
     assert!(error.contains("such as -7"), "{error}");
     let pass = passes.stage(&Keyset::read_path(&path("a.u32")).unwrap()).unwrap();

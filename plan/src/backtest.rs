@@ -7,9 +7,9 @@
 use crate::budget::{Heat, allocate};
 use crate::frequent::Frequent;
 use crate::order::{Class, Counts};
-use crate::plan::{COVERAGE, Interval, MEASURED};
-use crate::planner::Planner;
+use crate::propose::Proposer;
 use crate::replay::{Sample, ratio};
+use crate::tier_proposal::{COVERAGE, Interval, MEASURED};
 use crate::trace::Bags;
 
 /// Steps, at most.
@@ -34,7 +34,7 @@ pub(crate) struct Hit {
     pub rate: f64,
     /// By how much it may be another.
     pub error: f64,
-    /// Of that, by how much because what is looked up changes.
+    /// The part of the error that comes of changes in what is looked up.
     pub drift: f64,
     /// Where it will be, of the next stretches.
     pub intervals: Vec<Interval>,
@@ -42,7 +42,7 @@ pub(crate) struct Hit {
 
 /// Steps tested while ids are counted.
 pub(crate) struct Backtest<'p> {
-    planner: &'p Planner<'p>,
+    proposer: &'p Proposer<'p>,
     /// Where steps begin, and the last ends.
     bounds: Vec<u64>,
     /// Queries of a step.
@@ -71,16 +71,16 @@ impl Step {
 
 impl<'p> Backtest<'p> {
     /// Steps of `each` queries, the last of which ends at `end`.
-    pub(crate) fn new(planner: &'p Planner<'p>, end: u64, each: u64) -> Self {
+    pub(crate) fn new(proposer: &'p Proposer<'p>, end: u64, each: u64) -> Self {
         // What is learnt before the first has to be as long as a step.
         let steps = (end / each.max(1)).saturating_sub(1).min(STEPS);
         let bounds = (0..=steps).rev().map(|step| end - step * each).collect();
-        Self { planner, bounds, each, steps: Vec::new() }
+        Self { proposer, bounds, each, steps: Vec::new() }
     }
 
     /// No step.
-    pub(crate) fn none(planner: &'p Planner<'p>) -> Self {
-        Self { planner, bounds: Vec::new(), each: 0, steps: Vec::new() }
+    pub(crate) fn none(proposer: &'p Proposer<'p>) -> Self {
+        Self { proposer, bounds: Vec::new(), each: 0, steps: Vec::new() }
     }
 
     /// Queries to be counted at a time: `most`, or as few as a step needs to begin about where it should.
@@ -94,11 +94,11 @@ impl<'p> Backtest<'p> {
         if self.bounds.first().is_some_and(|&bound| first >= bound) && self.bounds.len() > 1 {
             self.bounds.remove(0);
             let classes: Vec<Vec<Class>> = counts.iter().map(Counts::classes).collect();
-            let heats = classes.iter().zip(self.planner.shapes).zip(&self.planner.in_memory);
+            let heats = classes.iter().zip(self.proposer.shapes).zip(&self.proposer.in_memory);
             let heats: Vec<Heat<'_>> =
                 heats.map(|((classes, shape), &row_bytes)| Heat { classes, rows: shape.rows, row_bytes }).collect();
-            let foresight = self.planner.foresight(&heats);
-            let hot = allocate(&heats, self.planner.budgets).hot;
+            let foresight = self.proposer.foresight(&heats);
+            let hot = allocate(&heats, self.proposer.budgets).hot;
             let memory = counts.iter().zip(&heats).zip(hot).map(|((counts, heat), hot)| Memory::new(counts, heat, hot));
             self.steps.push(Step { memory: memory.collect(), foresight, found: Vec::new() });
             self.steps.iter_mut().for_each(|step| step.found.push((0, 0.0)));
@@ -137,7 +137,7 @@ impl<'p> Backtest<'p> {
         };
         // The next step is one more of the kind.
         let again = 1.0 + 1.0 / count.max(1.0);
-        let hot = allocate(heats, self.planner.budgets).hot;
+        let hot = allocate(heats, self.proposer.budgets).hot;
         let interval = |ahead: u64, (below, above): (f64, f64), measured: f64| {
             // On the average of so many steps.
             let behind = (ahead as f64 / self.each.max(1) as f64 - 1.0).max(0.0) / 2.0;
@@ -246,7 +246,7 @@ impl Memory {
     }
 }
 
-impl Planner<'_> {
+impl Proposer<'_> {
     /// The share of ids in memory of a look-up that is not among those counted but like them: what remains if each counted id
     /// is taken away once before it is looked up (leave one out).
     pub(crate) fn foresight(&self, heats: &[Heat<'_>]) -> f64 {

@@ -34,7 +34,7 @@ pub struct Heat<'a> {
 }
 
 impl<'a> Heat<'a> {
-    /// That of an order.
+    /// The heat of the rows of an order.
     pub fn new(order: &'a Order, row_bytes: u64) -> Self {
         Self { classes: order.classes(), rows: order.rows(), row_bytes }
     }

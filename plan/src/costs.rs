@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PlanError;
 use crate::lookup::Work;
 
 /// What a look-up asks for.
@@ -93,7 +92,7 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// That of `of` which falls on one of `among`.
+/// The share of `of` that falls on one of `among`.
 pub(crate) fn each(of: f64, among: f64) -> f64 {
     if among > 0.0 { of / among } else { 0.0 }
 }
@@ -129,14 +128,6 @@ impl HostCosts {
             thread: if emulated { duration(self.emulated) } else { Duration::ZERO },
             depth: DEPTH,
         }
-    }
-
-    /// Measures them with rows of `row_bytes`, a multiple of 4 up to 64 KiB, on an emulated drive in memory, within a second or two.
-    ///
-    /// Processor and drive take turns on one thread, so that each can be timed by itself. For `emulated` drives, which have threads of
-    /// their own, it is then measured what threads cost each other: lines travel between their caches, and they may share a core.
-    pub fn measure(row_bytes: u32, emulated: bool) -> Result<Self, PlanError> {
-        crate::bed::measure(row_bytes, emulated)
     }
 }
 

@@ -1,10 +1,10 @@
-//! The drives of a plan, and where tables will lie on them.
+//! The drives of a tier proposal, and where tables will lie on them.
 
 use serde::{Deserialize, Serialize};
 use warprow_layout::RankWidth;
 use warprow_soft_controller::{Profile, Timing};
 
-use crate::PlanError;
+use crate::error::ProposalError;
 
 /// Alike drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,8 +24,8 @@ pub struct Drives {
 
 impl Drives {
     /// The timing; `None`: nothing is known of these drives, and they take no time.
-    pub fn timing(&self) -> Result<Option<Timing>, PlanError> {
-        let refuse = |reason: &str| PlanError::Option { option: "drives", reason: reason.to_owned() };
+    pub fn timing(&self) -> Result<Option<Timing>, ProposalError> {
+        let refuse = |reason: &str| ProposalError::Option { option: "drives", reason: reason.to_owned() };
         if self.count == 0 || self.count > 48 {
             return Err(refuse("a store has 1 to 48 drives"));
         }
@@ -41,11 +41,11 @@ impl Drives {
 /// A read of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAt {
-    /// Which one.
+    /// The number of the drive.
     pub drive: u32,
-    /// Its first byte.
+    /// The first byte that is read.
     pub offset: u64,
-    /// Its bytes.
+    /// How many bytes are read.
     pub len: u64,
     /// Which of the pages of 4 KiB written to the drive its first one is, if a load writes them.
     pub written: u64,

@@ -1,17 +1,17 @@
-//! What keeps a plan from being made.
+//! What keeps a tier proposal from being made.
 
 use warprow_formats::FormatError;
 
-/// There is no plan. Nothing was moved or written.
+/// There is no proposal. Nothing was moved or written.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub enum ProposalError {
     /// No table was given.
     #[error("no table was given")]
     NoTables,
     /// A table cannot be.
     #[error("table {table:?}: {reason}")]
     Table {
-        /// Its name.
+        /// The name of the table.
         table: String,
         /// Why not.
         reason: String,
@@ -28,11 +28,11 @@ pub enum PlanError {
     /// Traces of several tables do not belong together.
     #[error("the trace of table {table:?} ends after query {queries}, that of {longer:?} goes on")]
     Uneven {
-        /// Whose trace is the shorter.
+        /// The table whose trace is the shorter.
         table: String,
         /// How many queries it has.
         queries: u64,
-        /// Whose goes on.
+        /// The table whose trace goes on.
         longer: String,
     },
     /// A trace is too short to learn from one part and to be tested by another.
@@ -52,7 +52,7 @@ pub enum PlanError {
     IdsOutside {
         /// The table.
         table: String,
-        /// Its rows.
+        /// Rows of the table.
         rows: u64,
         /// How many are outside.
         count: u64,
@@ -70,7 +70,7 @@ pub enum PlanError {
     KeysOutside {
         /// The table.
         table: String,
-        /// Its rows.
+        /// Rows of the table.
         rows: u64,
         /// Different keys in the trace, as far as counted.
         different: u64,
@@ -80,7 +80,7 @@ pub enum PlanError {
     Index {
         /// Which one.
         budget: &'static str,
-        /// Its size.
+        /// Bytes of the budget.
         bytes: u64,
         /// Bytes of all indices.
         index_bytes: u64,
@@ -93,7 +93,7 @@ pub enum PlanError {
     Budget {
         /// Which one.
         budget: &'static str,
-        /// Its size.
+        /// Bytes of the budget.
         bytes: u64,
         /// The table of the hottest row.
         table: String,
@@ -116,7 +116,7 @@ pub enum PlanError {
         /// Why.
         reason: String,
     },
-    /// A plan's file cannot be read or written.
+    /// A proposal's file cannot be read or written.
     #[error("plan {path}: {reason}")]
     File {
         /// The file.
@@ -132,7 +132,7 @@ pub enum PlanError {
     Stopped,
 }
 
-impl PlanError {
+impl ProposalError {
     /// What to do.
     pub fn remedy(&self) -> &str {
         match self {

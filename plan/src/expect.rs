@@ -10,20 +10,20 @@ use crate::costs::Asked;
 use crate::drives::{ChunkMap, Drives, ReadAt};
 use crate::lookup::{Took, Work, look_up};
 use crate::order::Order;
-use crate::plan::{Bound, Expected, Point, Rate};
-use crate::planner::Planner;
+use crate::propose::Proposer;
 use crate::replay::{Kept, Replay, Sample};
+use crate::tier_proposal::{Bound, Expected, Point, Rate};
 
 /// Reads that a rate is made of: enough to meet the slow ones as often as they come.
 const REHEARSED: u64 = 1 << 14;
-/// The same for each point of a curve.
+/// Reads that the rate at each point of a curve is made of.
 const SKETCHED: u64 = 1 << 13;
 /// Points of a curve.
 const POINTS: i32 = 24;
 /// A share of the time that is spent waiting, from which on drives are what look-ups wait for.
 const WAITING: f64 = 0.4;
 
-impl Planner<'_> {
+impl Proposer<'_> {
     /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
     pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: &Hit) -> Expected {
         let total = replay.total();
@@ -90,7 +90,7 @@ impl Planner<'_> {
         }
     }
 
-    /// So many of the plan's drives, with the tables on them.
+    /// So many of the proposal's drives, with the tables on them.
     fn site(&self, count: u32) -> Site {
         let drives = Drives { count, ..self.options.drives.clone() };
         let map = ChunkMap::new(self.tables_on_drives(), &drives, self.stripe_lbas * u64::from(drives.lba));
@@ -165,7 +165,7 @@ impl Planner<'_> {
             let commands = cold.commands as f64 / batches * kept_reads;
             Point { bytes, hit, commands, rates: sites.iter().map(rate).collect() }
         };
-        // The curve passes through what is expected of the plan itself.
+        // The curve passes through what is expected of the proposal itself.
         let own = point(chosen.min(all), 1.0);
         let within = |share: f64| share > 0.0 && share < 1.0;
         let bend = match within(own.hit) && within(expected.ssd) {

@@ -11,9 +11,9 @@ use warprow_workload::{Random, mix_all};
 use crate::frequent::Frequent;
 use crate::order::Order;
 
-/// Up to so many rows of a query all pairs count.
+/// Rows of a query up to which all pairs count.
 const ALL: usize = 128;
-/// Of more, each row with so many others.
+/// With how many others each row of a longer query is paired.
 const SOME: usize = 16;
 /// LBAs that groups are put into at a time.
 const OPEN: usize = 64;
@@ -30,7 +30,7 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Of the rows from rank `first` on, in `bytes` bytes. `None`: there are none, or more than 2³².
+    /// Counts for the rows from rank `first` on, in `bytes` bytes. `None`: there are none, or more than 2³².
     pub fn new(order: &'a Order, first: u64, bytes: u64, seed: u64) -> Option<Self> {
         let twice = order.classes().iter().rfind(|class| class.count > 1).map_or(0, |class| class.end);
         let ranks = first..twice;
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::order::Counts;
-    use crate::trace::{Bags, Generated, Pattern, Source};
+    use crate::trace::{Bags, Generated, Pattern, QuerySource};
     use warprow_workload::PowerLaw;
 
     /// The share of the pairs of rows of known groups, among rows that were looked up twice, that share an LBA.

@@ -1,22 +1,22 @@
-//! Grouping of a plan's tables, and whether it pays.
+//! Grouping of a proposal's tables, and whether it pays.
 
 use warprow_layout::RowPacking;
 
-use crate::PlanError;
 use crate::budget::Allocation;
+use crate::error::ProposalError;
 use crate::group::Pairs;
 use crate::options::GroupRows;
 use crate::order::Order;
-use crate::plan::Grouping;
-use crate::planner::{BLOCK, Planner};
 use crate::progress::{Told, Watch};
+use crate::propose::{BLOCK, Proposer};
 use crate::replay::{Replay, ratio};
+use crate::tier_proposal::Grouping;
 use crate::trace::{Bags, Trace};
 
 /// The least share of reads that makes grouping worth its while.
 const WORTH: f64 = 0.01;
 
-impl Planner<'_> {
+impl Proposer<'_> {
     /// Groups rows behind those in memory by the queries `range`; `None` where nothing can be grouped.
     pub(crate) fn group(
         &self,
@@ -25,7 +25,7 @@ impl Planner<'_> {
         trace: &mut Trace<'_>,
         range: std::ops::Range<u64>,
         watch: &mut Watch<'_>,
-    ) -> Result<Option<Vec<Grouped>>, PlanError> {
+    ) -> Result<Option<Vec<Grouped>>, ProposalError> {
         if self.options.group == GroupRows::Off {
             return Ok(None);
         }

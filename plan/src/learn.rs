@@ -1,14 +1,14 @@
 //! Counting a trace's ids, and the orders that follow.
 
-use crate::PlanError;
 use crate::backtest::Backtest;
+use crate::error::ProposalError;
 use crate::options::TableShape;
 use crate::order::{Counts, Order};
-use crate::planner::{BLOCK, Planner};
 use crate::progress::{Told, Watch};
+use crate::propose::{BLOCK, Proposer};
 use crate::trace::Trace;
 
-impl Planner<'_> {
+impl Proposer<'_> {
     /// Orders by the queries `range`, and what was found missing.
     pub(crate) fn orders(
         &self,
@@ -17,7 +17,7 @@ impl Planner<'_> {
         what: &'static str,
         backtest: &mut Backtest<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<(Vec<Order>, Found), PlanError> {
+    ) -> Result<(Vec<Order>, Found), ProposalError> {
         let share = self.options.memory / self.shapes.len() as u64;
         // Tables that need less than their share leave more for the others.
         let each = |shape: &TableShape| if shape.is_keyed() { Counts::KEY_BYTES } else { Counts::EXACT_BYTES };
@@ -60,7 +60,7 @@ impl Planner<'_> {
             };
             let sparse =
                 outside.iter().zip(self.shapes).filter(is_sparse).map(|(_, shape)| shape.name.clone()).collect();
-            return Err(PlanError::IdsOutside {
+            return Err(ProposalError::IdsOutside {
                 table,
                 rows,
                 count,
@@ -73,14 +73,14 @@ impl Planner<'_> {
         for (counts, shape) in counts.iter().zip(self.shapes) {
             let different = counts.classes().last().map_or(0, |class| class.end);
             if different > shape.rows && !self.options.allow_missing {
-                return Err(PlanError::KeysOutside { table: shape.name.clone(), rows: shape.rows, different });
+                return Err(ProposalError::KeysOutside { table: shape.name.clone(), rows: shape.rows, different });
             }
         }
         let missing = outside.iter().flatten().map(|it| it.count).sum();
         let errors = counts.iter().map(Counts::error).collect();
         let orders: Vec<Order> = counts.into_iter().map(Order::new).collect();
         if orders.iter().all(|order| order.seen() == 0) {
-            return Err(PlanError::NothingInTables);
+            return Err(ProposalError::NothingInTables);
         }
         Ok((orders, Found { ids: ids.iter().sum(), missing, errors }))
     }

@@ -33,9 +33,9 @@ pub struct Work {
 /// How long a look-up takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Took {
-    /// In all.
+    /// The time in all.
     pub time: Duration,
-    /// Of that, waiting for drives with nothing else to do.
+    /// The part of `time` that is spent waiting for drives with nothing else to do.
     pub waited: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a plan is asked for.
+//! What a tier proposal is asked for.
 
 use serde::{Deserialize, Serialize};
 use warprow_layout::DType;
@@ -7,12 +7,12 @@ use crate::budget::Budgets;
 use crate::costs::{GpuCosts, HostCosts};
 use crate::drives::Drives;
 
-/// A table that is planned for.
+/// A table that tiers are proposed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableShape {
-    /// Its name.
+    /// The name of the table.
     pub name: String,
-    /// Its rows; at least one.
+    /// Rows of the table; at least one.
     pub rows: u64,
     /// Elements in a row; at least one.
     pub dim: u32,
@@ -55,7 +55,7 @@ pub struct Options {
     pub drives: Drives,
     /// Queries of a look-up.
     pub batch: u32,
-    /// The last part of the trace, on which the plan is tested: a share above 0 and up to a half.
+    /// The last part of the trace, on which the proposal is tested: a share above 0 and up to a half.
     pub held_out: f64,
     /// Bytes that counting may take. More rows than fit are counted by a sketch.
     pub memory: u64,

@@ -16,9 +16,9 @@ const HIGH: usize = 1 << 16;
 pub enum Counts {
     /// A count for each row; saturates.
     Exact(Vec<u32>),
-    /// Of the rows looked up most.
+    /// Counts of the rows looked up most.
     Sketch {
-        /// Those.
+        /// The counted rows.
         frequent: Frequent,
         /// Rows of the table.
         rows: u64,
@@ -261,7 +261,7 @@ impl Order {
         matches!(self.kind, Kind::Exact { .. })
     }
 
-    /// The same rows, those from rank `first` to the last that was looked up in the order of `ids`, which holds the same rows
+    /// This order, but with the rows from rank `first` to the last that was looked up in the order of `ids`, which holds the same rows
     /// and no others. The [classes](Self::classes) are then those of before.
     pub(crate) fn rearranged(&self, first: u64, ids: &[u64]) -> Self {
         let mut order = self.clone();

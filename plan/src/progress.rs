@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::PlanError;
+use crate::error::ProposalError;
 
 /// How far planning has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +30,12 @@ impl<'a, 'w> Told<'a, 'w> {
         Self { what, range, watch }
     }
 
-    pub(crate) fn at(&mut self, query: u64) -> Result<(), PlanError> {
+    pub(crate) fn at(&mut self, query: u64) -> Result<(), ProposalError> {
         let (begin, end) = (self.range.start, self.range.end);
         let progress = Progress { what: self.what, done: query.saturating_sub(begin), total: end - begin };
         match (self.watch)(progress) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(PlanError::Stopped),
+            ControlFlow::Break(()) => Err(ProposalError::Stopped),
         }
     }
 }

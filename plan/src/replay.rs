@@ -11,7 +11,7 @@ use crate::trace::Bags;
 /// A table as it would lie.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed<'a> {
-    /// Its order.
+    /// The order of the rows.
     pub order: &'a Order,
     /// How its rows share LBAs.
     pub packing: RowPacking,
@@ -57,9 +57,9 @@ struct Asked {
 pub struct Sample {
     /// Ids that their table has.
     pub ids: u64,
-    /// Those of rows in GPU memory.
+    /// Ids of rows in GPU memory.
     pub ids_hbm: u64,
-    /// Those of rows on drives.
+    /// Ids of rows on drives.
     pub ids_ssd: u64,
     /// Different rows on drives.
     pub rows_ssd: u64,
@@ -71,7 +71,7 @@ pub struct Sample {
     pub bytes_needed: u64,
     /// Bytes of the rows of all ids.
     pub bytes_asked: u64,
-    /// Of those in DRAM.
+    /// Bytes of the rows of ids in DRAM.
     pub bytes_dram: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct Kept {
 }
 
 impl<'a> Replay<'a> {
-    /// Of about `batches` batches.
+    /// A replay of about `batches` batches.
     pub fn new(tables: Vec<Placed<'a>>, batches: u64) -> Self {
         let asked = tables.iter().map(|table| vec![Asked::default(); bucket(table.order.rows()) + 1]).collect();
         Self {
@@ -209,7 +209,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// Of each part of the replay in turn, its sums.
+    /// The sums of each part of the replay in turn.
     pub fn parts(&self) -> &[Sample] {
         &self.parts
     }

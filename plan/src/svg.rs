@@ -3,8 +3,8 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::PlanError;
-use crate::plan::{Plan, Point};
+use crate::error::ProposalError;
+use crate::tier_proposal::{Point, TierProposal};
 
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0x1b, 0x6c, 0xa8), RGBColor(0xd3, 0x54, 0x00), RGBColor(0x2e, 0x7d, 0x32), RGBColor(0x7b, 0x1f, 0xa2)];
@@ -15,21 +15,21 @@ const TABLES: usize = 24;
 const CURVES: u32 = 420;
 const BAR: u32 = 22;
 
-/// The curves of `plan` as SVG: the share of ids in memory, and ids a second with several numbers of drives, over the memory for
+/// The curves of `tiers` as SVG: the share of ids in memory, and ids a second with several numbers of drives, over the memory for
 /// rows. Below, of each table (those with most bytes, if they are many), what lies where.
-pub fn curves(plan: &Plan) -> Result<String, PlanError> {
+pub fn curves(tiers: &TierProposal) -> Result<String, ProposalError> {
     let mut svg = String::new();
-    draw(plan, &mut svg).map_err(|error| PlanError::File { path: "SVG".to_owned(), reason: error.to_string() })?;
+    draw(tiers, &mut svg).map_err(|error| ProposalError::File { path: "SVG".to_owned(), reason: error.to_string() })?;
     Ok(svg)
 }
 
-fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let points: Vec<&Point> = plan.curve.iter().filter(|point| point.bytes > 0).collect();
+fn draw(tiers: &TierProposal, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let points: Vec<&Point> = tiers.curve.iter().filter(|point| point.bytes > 0).collect();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
     let (from, to) = (mib(first.bytes), mib(last.bytes).max(mib(first.bytes) * 1.01));
-    let chosen = mib(plan.memory_for_rows());
-    let shown = plan.tables.len().min(TABLES) as u32;
+    let chosen = mib(tiers.memory_for_rows());
+    let shown = tiers.tables.len().min(TABLES) as u32;
     let root = SVGBackend::with_string(svg, (960, CURVES + BAR * (shown + 2))).into_drawing_area();
     root.fill(&WHITE)?;
     let (above, below) = root.split_vertically(CURVES);
@@ -51,9 +51,9 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
         COLOURS[0].stroke_width(2),
     ))?;
     if (from..=to).contains(&chosen) {
-        let hit = (1.0 - plan.expected.ssd) * 100.0;
+        let hit = (1.0 - tiers.expected.ssd) * 100.0;
         chart.draw_series([Circle::new((chosen, hit), 5, COLOURS[1].filled())])?;
-        let label = format!("this plan: {hit:.1} ± {:.1}%", plan.expected.error * 100.0);
+        let label = format!("this plan: {hit:.1} ± {:.1}%", tiers.expected.error * 100.0);
         // Beside the dot where there is room.
         let left = chosen.ln() < (from.ln() + to.ln()) / 2.0;
         let (x, anchor) = if left { (12, HPos::Left) } else { (-12, HPos::Right) };
@@ -81,12 +81,12 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
         let legend = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?.label(name).legend(legend);
     }
-    let rate = plan.expected.ids_per_second;
+    let rate = tiers.expected.ids_per_second;
     if (from..=to).contains(&chosen) && rate > 0.0 {
         chart.draw_series([Circle::new((chosen, rate), 5, COLOURS[1].filled())])?;
     }
     chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).border_style(BLACK).draw()?;
-    tables(plan, &below)?;
+    tables(tiers, &below)?;
     root.present()?;
     drop((left, right, above, below));
     Ok(())
@@ -94,11 +94,11 @@ fn draw(plan: &Plan, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
 
 /// A bar for each table: the shares of its rows in GPU memory, in DRAM and on drives, and how many these are.
 fn tables(
-    plan: &Plan,
+    tiers: &TierProposal,
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let font = ("sans-serif", 13);
-    let mut tables: Vec<_> = plan.tables.iter().collect();
+    let mut tables: Vec<_> = tiers.tables.iter().collect();
     tables.sort_by_key(|it| std::cmp::Reverse(it.rows.saturating_mul(it.row_bytes.into())));
     let left_out = tables.len().saturating_sub(TABLES);
     let more = if left_out > 0 { format!(", and {left_out} smaller tables") } else { String::new() };

@@ -1,6 +1,6 @@
-//! How many traces that a plan has not seen are as its intervals say.
+//! How many traces that a tier proposal has not seen are as its intervals say.
 //!
-//! A plan is made by a part of a trace; then it is counted how many of the ids that follow find their row in memory. That is done for
+//! A tier proposal is made by a part of a trace; then it is counted how many of the ids that follow find their row in memory. That is done for
 //! traces of several sources, at several places, with several budgets, and the share of those inside of the interval is the coverage.
 //! `cargo test --release -p warprow-plan --test coverage -- --ignored --nocapture` measures it at length, also on recorded traces.
 
@@ -9,8 +9,8 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use warprow_layout::DType;
-use warprow_plan::trace::{Bags, Generated, Pattern, Read, Recorded, Source, Trace};
-use warprow_plan::{Budgets, COVERAGE, GroupRows, HostCosts, Options, TableShape, plan};
+use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Read, Recorded, Trace};
+use warprow_plan::{Budgets, COVERAGE, GroupRows, HostCosts, Options, TableShape, propose};
 use warprow_workload::PowerLaw;
 
 /// What was looked up, in a table of so many rows.
@@ -43,7 +43,7 @@ impl Recording {
         self.bags.ends.len()
     }
 
-    /// Plans by the queries `given`, with memory for `hot` rows, and looks at those that follow.
+    /// Proposes by the queries `given`, with memory for `hot` rows, and looks at those that follow.
     fn outcomes(&self, given: Range<usize>, hot: u64, held_out: f64) -> Outcomes {
         let column = Recorded::new(&self.bags, given.clone());
         let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
@@ -57,9 +57,9 @@ impl Recording {
             held_out,
             ..Options::default()
         };
-        let planned = plan(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap();
-        let hot = planned.plan.tables[0].dram_rows;
-        let expected = &planned.plan.expected;
+        let proposal = propose(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+        let hot = proposal.tiers.tables[0].dram_rows;
+        let expected = &proposal.tiers.expected;
         let outcomes = expected.intervals.iter().map(|interval| {
             assert!((0.0..=interval.high).contains(&interval.low) && interval.high <= 1.0, "{interval:?}");
             let later = given.end..given.end + interval.queries as usize;
@@ -70,7 +70,7 @@ impl Recording {
             let (mut all, mut hits) = (0u64, 0u64);
             for &id in ids {
                 all += 1;
-                hits += u64::from(planned.orders[0].rank(id).unwrap() < hot);
+                hits += u64::from(proposal.orders[0].rank(id).unwrap() < hot);
             }
             let truth = hits as f64 / all.max(1) as f64;
             let is_inside = (interval.low..=interval.high).contains(&truth);

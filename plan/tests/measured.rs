@@ -1,4 +1,4 @@
-//! Plans against what a store does on the part of a trace that they were not made by. Drives have the timing of real ones, on a
+//! Tier proposals against what a store does on the part of a trace that they were not made by. Drives have the timing of real ones, on a
 //! virtual clock: time passes only while look-ups wait for them, and every run is the same.
 
 use std::ops::{ControlFlow, Range};
@@ -9,8 +9,8 @@ use warprow_dma::Clock;
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::Host;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
-use warprow_plan::trace::{Bags, Generated, Pattern, Read, Recorded, Source, Trace};
-use warprow_plan::{Budgets, Drives, GroupRows, HostCosts, Options, PlanFile, Planned, TableShape, plan};
+use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Read, Recorded, Trace};
+use warprow_plan::{Budgets, Drives, GroupRows, HostCosts, Options, Proposal, ProposalFile, TableShape, propose};
 use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::VirtualClock;
@@ -18,7 +18,7 @@ use warprow_workload::{Answer, Oracle, PowerLaw, verify};
 
 const LBA: u32 = 512;
 
-/// A table, what was looked up in it, and how the plan is asked for.
+/// A table, what was looked up in it, and how the proposal is asked for.
 struct Case {
     shape: TableShape,
     bags: Bags,
@@ -43,7 +43,7 @@ struct Did {
 }
 
 impl Case {
-    fn new(rows: u64, dim: u32, dram: f64, batch: u32, column: &mut dyn Source) -> Self {
+    fn new(rows: u64, dim: u32, dram: f64, batch: u32, column: &mut dyn QuerySource) -> Self {
         let mut bags = Bags::default();
         let queries = column.queries().unwrap() as usize;
         assert_eq!(column.read(queries, std::slice::from_mut(&mut bags)).unwrap(), queries);
@@ -56,7 +56,7 @@ impl Case {
         (self.shape.rows * (u64::from(self.shape.dim) * 4 + 4) + (64 << 20)).next_multiple_of(1 << 20)
     }
 
-    fn plan(&self, queries: Range<usize>) -> Planned {
+    fn propose(&self, queries: Range<usize>) -> Proposal {
         let column = Recorded::new(&self.bags, queries);
         let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
         let options = Options {
@@ -74,13 +74,13 @@ impl Case {
             costs: HostCosts::NONE,
             ..Options::default()
         };
-        plan(std::slice::from_ref(&self.shape), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
+        propose(std::slice::from_ref(&self.shape), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    /// Loads the table by the file of a plan, and looks up the queries `queries` of the trace; every row is compared.
-    fn look_up(&self, planned: &Planned, queries: Range<usize>) -> Did {
+    /// Loads the table by the file of a proposal, and looks up the queries `queries` of the trace; every row is compared.
+    fn look_up(&self, proposal: &Proposal, queries: Range<usize>) -> Did {
         let shape = &self.shape;
-        let file = PlanFile::decode("plan", PlanFile::encode(planned).unwrap()).unwrap();
+        let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
 
         let (ranks, hot_rows) = file.ranks("t", shape.rows).unwrap();
         let row_bytes = u64::from(shape.dim) * 4;
@@ -136,13 +136,13 @@ impl Case {
         did
     }
 
-    /// Plans by the first four fifths, looks the last fifth up, and compares: hit rates to two points, what drives do to a
+    /// Proposes by the first four fifths, looks the last fifth up, and compares: hit rates to two points, what drives do to a
     /// share of `within`.
-    fn check(&self, name: &str, within: f64) -> (Planned, Did) {
+    fn check(&self, name: &str, within: f64) -> (Proposal, Did) {
         let (all, cut) = (self.bags.ends.len(), self.bags.ends.len() * 4 / 5);
-        let planned = self.plan(0..cut);
-        let did = self.look_up(&planned, cut..all);
-        let (expected, hit) = (&planned.plan.expected, did.ids_dram as f64 / did.ids as f64);
+        let proposal = self.propose(0..cut);
+        let did = self.look_up(&proposal, cut..all);
+        let (expected, hit) = (&proposal.tiers.expected, did.ids_dram as f64 / did.ids as f64);
         let each = |count: u64| count as f64 / did.ids as f64;
         let ratio = |got: u64, want: f64| each(got) / (want / expected.ids);
         println!(
@@ -167,7 +167,7 @@ impl Case {
         ] {
             assert!((ratio - 1.0).abs() < within, "{name}: {what} are {ratio} of what was expected");
         }
-        (planned, did)
+        (proposal, did)
     }
 }
 
@@ -213,8 +213,8 @@ fn known_groups_save_what_was_planned() {
     let mut case = Case::new(60_000, 32, 0.05, 32, &mut trace);
     let (_, alone) = case.check("groups of 4, apart", 0.1);
     case.group = GroupRows::Auto;
-    let (planned, together) = case.check("groups of 4, together", 0.1);
-    let grouping = planned.plan.tables[0].grouping.unwrap();
+    let (proposal, together) = case.check("groups of 4, together", 0.1);
+    let grouping = proposal.tiers.tables[0].grouping.unwrap();
     let saved = 1.0 - together.commands as f64 / alone.commands as f64;
     println!("{grouping:?}; saved {saved}");
     assert!(grouping.applied && saved > 0.3);
@@ -226,12 +226,12 @@ fn what_has_no_groups_is_left_alone() {
     let mut trace = power_law(50_000, 0.9, 0.0, 8);
     let mut case = Case::new(50_000, 32, 0.05, 512, &mut trace);
     case.group = GroupRows::Auto;
-    let (planned, _) = case.check("no groups", 0.1);
-    assert!(planned.plan.tables[0].grouping.is_none_or(|it| !it.applied), "{:?}", planned.plan.tables[0].grouping);
+    let (proposal, _) = case.check("no groups", 0.1);
+    assert!(proposal.tiers.tables[0].grouping.is_none_or(|it| !it.applied), "{:?}", proposal.tiers.tables[0].grouping);
 }
 
 /// The ratings of MovieLens, a query for each user, if they are there.
-fn movielens() -> Option<Box<dyn Source>> {
+fn movielens() -> Option<Box<dyn QuerySource>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/movielens-small/ratings.csv");
     if !path.exists() {
         eprintln!("skipped: {} is not there", path.display());
@@ -257,8 +257,8 @@ fn movielens_grouped() {
     let mut case = Case::new(193_610, 32, 0.002, 1, &mut *trace);
     let (_, alone) = case.check("MovieLens, apart", 0.25);
     case.group = GroupRows::Auto;
-    let (planned, together) = case.check("MovieLens, grouped", 0.25);
-    let grouping = planned.plan.tables[0].grouping.unwrap();
+    let (proposal, together) = case.check("MovieLens, grouped", 0.25);
+    let grouping = proposal.tiers.tables[0].grouping.unwrap();
     let saved = 1.0 - together.commands as f64 / alone.commands as f64;
     println!("{grouping:?}; saved {saved}");
     assert_eq!(grouping.applied, saved > 0.0, "{grouping:?}, {saved}");

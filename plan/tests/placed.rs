@@ -1,4 +1,4 @@
-//! What executors keep in memory of tables that were loaded by a plan is what the plan says, row for row.
+//! What executors keep in memory of tables that were loaded by a tier proposal is what the proposal says, row for row.
 
 use std::ops::ControlFlow;
 
@@ -6,8 +6,8 @@ use warprow_gpu::GpuPlacement;
 use warprow_gpu::gpu_row_bytes;
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::{Host, HostOptions};
-use warprow_plan::trace::{Generated, Pattern, Source, Trace};
-use warprow_plan::{Budgets, Options, PlanFile, Planned, TableShape, plan};
+use warprow_plan::trace::{Generated, Pattern, QuerySource, Trace};
+use warprow_plan::{Budgets, Options, Proposal, ProposalFile, TableShape, propose};
 use warprow_soft_controller::{Namespace, Ram, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Oracle, PowerLaw};
@@ -27,23 +27,23 @@ fn shapes() -> Vec<TableShape> {
     TABLES.iter().map(shape).collect()
 }
 
-fn planned(budgets: Budgets, queries: u64) -> Planned {
+fn proposed(budgets: Budgets, queries: u64) -> Proposal {
     let source = |&(name, rows, _, alpha): &(&str, u64, u32, f64)| {
         let pattern = Pattern::PowerLaw { law: PowerLaw::new(rows, alpha).unwrap(), drift: 0.0 };
         let source = Generated::new(pattern, rows, queries, 2, 5);
-        (vec![name.to_owned()], Box::new(source) as Box<dyn Source>)
+        (vec![name.to_owned()], Box::new(source) as Box<dyn QuerySource>)
     };
     let mut trace = Trace::new(TABLES.iter().map(source).collect()).unwrap();
     let options = Options { budgets, batch: 64, ..Options::default() };
-    plan(&shapes(), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
+    propose(&shapes(), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// A store of the tables, loaded by a plan's file.
-fn loaded(planned: &Planned) -> Store {
+/// A store of the tables, loaded by a proposal's file.
+fn loaded(proposal: &Proposal) -> Store {
     let namespace = Namespace::new(Ram::new(64 << 20).unwrap());
     let drive = SoftController::builder().name("drive").serial("drive").namespace(namespace).build().unwrap();
     let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
-    let file = PlanFile::decode("plan", PlanFile::encode(planned).unwrap()).unwrap();
+    let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
     let placed: Vec<_> = TABLES.iter().map(|&(name, rows, ..)| file.ranks(name, rows).unwrap()).collect();
     let content: Vec<_> = shapes().iter().map(|it| Oracle::new(1, 0, it.rows, it.dim, it.dtype)).collect();
     let specs: Vec<TableSpec> = shapes()
@@ -83,11 +83,11 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
     ];
     for (hbm, dram, queries) in given.into_iter().chain(drawn) {
         let budgets = Budgets { hbm, dram };
-        let planned = planned(budgets, queries);
-        let store = loaded(&planned);
-        let placed = GpuPlacement::of(&store, &planned.plan.gpu_options()).unwrap();
+        let proposal = proposed(budgets, queries);
+        let store = loaded(&proposal);
+        let placed = GpuPlacement::of(&store, &proposal.tiers.gpu_options()).unwrap();
         let (mut in_hbm, mut in_dram) = (0, 0);
-        for (it, at) in planned.plan.tables.iter().zip(&placed.tables) {
+        for (it, at) in proposal.tiers.tables.iter().zip(&placed.tables) {
             let row_bytes = u64::from(gpu_row_bytes(it.row_bytes));
             assert_eq!((it.hbm_rows, it.dram_rows), (at.hbm_rows, at.dram_rows), "{} of {budgets:?}", it.name);
             assert_eq!((it.hbm_bytes, it.dram_bytes), (it.hbm_rows * row_bytes, it.dram_rows * row_bytes));
@@ -95,13 +95,13 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         }
         assert!(in_hbm <= budgets.hbm && in_dram <= budgets.dram, "{budgets:?}: {in_hbm}, {in_dram}");
         // The density of a table's last row in GPU memory is no less than that of another's first one outside, if that would fit.
-        let hottest: Vec<f64> = (planned.orders.iter().zip(&planned.plan.tables))
+        let hottest: Vec<f64> = (proposal.orders.iter().zip(&proposal.tiers.tables))
             .map(|(order, it)| f64::from(order.count(it.hbm_rows)) / f64::from(gpu_row_bytes(it.row_bytes)))
             .collect();
-        for (at, (order, it)) in planned.orders.iter().zip(&planned.plan.tables).enumerate() {
+        for (at, (order, it)) in proposal.orders.iter().zip(&proposal.tiers.tables).enumerate() {
             let Some(last) = it.hbm_rows.checked_sub(1) else { continue };
             let density = f64::from(order.count(last)) / f64::from(gpu_row_bytes(it.row_bytes));
-            for (other, of) in planned.plan.tables.iter().enumerate() {
+            for (other, of) in proposal.tiers.tables.iter().enumerate() {
                 let fits = u64::from(gpu_row_bytes(of.row_bytes)) <= budgets.hbm - in_hbm;
                 assert!(other == at || !fits || density >= hottest[other], "{} before {}", it.name, of.name);
             }
@@ -112,9 +112,9 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
 #[test]
 fn a_host_has_the_rows_in_dram_that_the_plan_says() {
     for dram in [1000, 60_000, 400_000, 10 << 20] {
-        let planned = planned(Budgets { hbm: 0, dram }, QUERIES);
-        let host = Host::attach(&loaded(&planned), HostOptions::default().with_dram_bytes(dram)).unwrap();
-        for it in &planned.plan.tables {
+        let proposal = proposed(Budgets { hbm: 0, dram }, QUERIES);
+        let host = Host::attach(&loaded(&proposal), HostOptions::default().with_dram_bytes(dram)).unwrap();
+        for it in &proposal.tiers.tables {
             assert_eq!((it.hbm_rows, Some(it.dram_rows)), (0, host.hot_rows(&it.name)), "{} of {dram}", it.name);
         }
     }

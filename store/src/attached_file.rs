@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use warprow_formats::{FileTable, FormatError, Held, TableFile};
+use warprow_formats::{FileTable, FormatError, LockedFile, TableFile};
 use warprow_layout::{RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
@@ -182,11 +182,11 @@ impl AttachedFile {
             return Err(AttachError::Nothing { file: self.path.clone(), skipped }.into());
         }
         // Nobody is to write over it meanwhile.
-        let held = Arc::new(file.hold());
+        let locked = Arc::new(file.lock());
         let file = Arc::new(file);
         let attached = tables.into_iter().map(|(spec, table)| AttachedTable {
             spec,
-            source: Arc::new(Kept { file: file.clone(), table, _held: held.clone() }),
+            source: Arc::new(Kept { file: file.clone(), table, _locked: locked.clone() }),
         });
         Ok(Device::attached_with(&self.to_string(), attached.collect(), &self.options)?.with_skipped(skipped))
     }
@@ -322,7 +322,7 @@ impl fmt::Display for AttachedFile {
 struct Kept {
     file: Arc<TableFile>,
     table: FileTable,
-    _held: Arc<Vec<Held>>,
+    _locked: Arc<Vec<LockedFile>>,
 }
 
 impl RowSource for Kept {

@@ -1,7 +1,5 @@
 //! Some samples of a trace.
 
-use warprow_formats::FormatError;
-
 /// Whole samples, with their keys: 64 bits each, of signed ones the two's complement.
 ///
 /// Keys stand sample by sample, in a sample slot by slot.
@@ -19,6 +17,9 @@ pub struct Sample<'a> {
     keys: &'a [u64],
     offsets: &'a [u32],
 }
+
+/// Keys that a sample may have, in all slots together: what a block holds at most beyond some 65,536.
+pub const MAX_SAMPLE_KEYS: usize = 1 << 24;
 
 /// Keys, or lists of them, with which a block is full.
 const FULL: usize = 1 << 16;
@@ -141,18 +142,4 @@ impl<'a> Sample<'a> {
         let keys = self.keys;
         self.offsets.windows(2).map(move |ends| &keys[ends[0] as usize..ends[1] as usize])
     }
-}
-
-/// What fills blocks.
-pub(crate) trait Source: Send {
-    /// Adds samples until `block` is full or there are no more.
-    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError>;
-
-    /// Of each slot, whether a key has shown that keys are signed, where the format does not tell.
-    fn signed(&self) -> Vec<bool> {
-        Vec::new()
-    }
-
-    /// Bytes read so far, of how many.
-    fn progress(&self) -> (u64, u64);
 }

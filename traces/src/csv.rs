@@ -6,9 +6,10 @@ use std::io::{self, Read, Take};
 use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 use warprow_formats::{FormatError, Kind, refuse_special};
 
-use crate::block::{Block, Source};
+use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::sample_source::{Opened, SampleSource};
+use crate::slot::Slot;
 use crate::spec::{Query, TraceSpec};
-use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot, Trace};
 
 struct Csv {
     spec: TraceSpec,
@@ -68,7 +69,7 @@ pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
     // What seems to be a name may be all that there is: whoever opens the trace is told so.
     let is_key = matches!(&*names, [only] if only.parse::<i128>().is_ok());
     match reader.read_byte_record(&mut ByteRecord::new()) {
-        Ok(false) if !is_key => Err(Trace::empty(spec)),
+        Ok(false) if !is_key => Err(spec.no_look_ups()),
         // A line that cannot be read is an error of whoever reads it.
         _ => Ok(names),
     }
@@ -205,7 +206,7 @@ impl Csv {
     }
 }
 
-impl Source for Csv {
+impl SampleSource for Csv {
     fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
         while !block.is_full() && self.read()? {
             self.take()?;

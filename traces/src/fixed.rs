@@ -2,10 +2,11 @@
 
 use warprow_formats::{FormatError, KeyType, Kind};
 
-use crate::block::{Block, Source};
+use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::sample_source::{Opened, SampleSource};
+use crate::slot::Slot;
 use crate::spec::{Query, TraceSpec, key_type};
 use crate::stream::{Stream, numbers, stem};
-use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
 
 /// Samples one after another.
 pub(crate) struct Fixed {
@@ -93,7 +94,7 @@ pub(crate) fn opened(stream: Stream, before: usize, hotness: Vec<u32>, width: Ke
     Ok(Opened { slots, source: Box::new(Fixed { stream, before, hotness, width }) })
 }
 
-impl Source for Fixed {
+impl SampleSource for Fixed {
     fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
         let size = self.width.size() as usize;
         if let (0, &[each]) = (self.before, &*self.hotness) {

@@ -38,18 +38,22 @@
 
 mod block;
 mod csv;
+mod detect;
 mod fixed;
 mod list;
 mod norm;
 mod npy;
 mod parquet;
+mod sample_source;
 mod scores;
+mod slot;
 mod spec;
 mod stream;
 mod trace;
 
-pub use block::{Block, Sample};
+pub use block::{Block, MAX_SAMPLE_KEYS, Sample};
 pub use scores::Scores;
+pub use slot::Slot;
 pub use spec::{Query, SpecError, TraceFormat, TraceSpec};
-pub use trace::{MAX_SAMPLE_KEYS, Slot, Trace};
+pub use trace::Trace;
 pub use warprow_formats::{FormatError, KeyType, Kind};

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use warprow_formats::{FormatError, KeyType, Kind};
 
-use crate::block::{Block, Source};
+use crate::block::{Block, MAX_SAMPLE_KEYS};
 use crate::list;
+use crate::sample_source::{Opened, SampleSource};
+use crate::slot::Slot;
 use crate::spec::TraceSpec;
 use crate::stream::{Stream, numbers};
-use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
 
 /// Bytes of the header.
 const HEADER: usize = 64;
@@ -214,7 +215,7 @@ impl Norm {
     }
 }
 
-impl Source for Norm {
+impl SampleSource for Norm {
     fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
         while !block.is_full() {
             if self.left == 0 {

@@ -4,10 +4,11 @@ use std::io::Read;
 
 use warprow_formats::{FormatError, KeyType, Kind, NpyHeader, NpyHeaderError};
 
+use crate::block::MAX_SAMPLE_KEYS;
 use crate::fixed;
+use crate::sample_source::Opened;
 use crate::spec::{Query, TraceSpec};
 use crate::stream::Stream;
-use crate::trace::{MAX_SAMPLE_KEYS, Opened};
 
 struct Bytes<'a>(&'a mut Stream);
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use warprow_formats::{FormatError, IntegerFile, IntegerReader, KeyType, Kind};
 
-use crate::block::{Block, Source};
+use crate::block::{Block, MAX_SAMPLE_KEYS};
 use crate::list;
+use crate::sample_source::{Opened, SampleSource};
+use crate::slot::Slot;
 use crate::spec::TraceSpec;
 use crate::stream::Stream;
-use crate::trace::{MAX_SAMPLE_KEYS, Opened, Slot};
 
 /// What stands beside the files.
 const METADATA: &str = "_metadata.json";
@@ -64,7 +65,7 @@ struct Column {
     reader: IntegerReader,
     keys: Vec<u64>,
     lengths: Vec<u32>,
-    /// Of both, how many were used.
+    /// How many of `keys`, and how many of `lengths`, were used.
     key: usize,
     row: usize,
 }
@@ -236,7 +237,7 @@ impl DataSet {
     }
 }
 
-impl Source for DataSet {
+impl SampleSource for DataSet {
     fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
         while !block.is_full() {
             match &mut self.open {

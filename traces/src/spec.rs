@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use warprow_formats::{FormatError, KeyType};
+use warprow_formats::{FormatError, KeyType, Kind};
 
 /// What a trace is, and how it is to be read.
 ///
@@ -93,11 +93,6 @@ impl TraceFormat {
         matches!(self, Self::Csv | Self::Parquet)
     }
 
-    /// What a trace is that is named so: as the name says, or as the path's ending or the first bytes do.
-    pub fn of(spec: &TraceSpec) -> Result<Self, FormatError> {
-        crate::trace::format_of(spec)
-    }
-
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "ids" | "keyset" => Self::Ids,
@@ -120,6 +115,11 @@ impl TraceSpec {
     /// The path's ending, in small letters.
     pub(crate) fn ending(&self) -> String {
         self.path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
+    }
+
+    /// What whoever wants look-ups says of a trace that has none.
+    pub(crate) fn no_look_ups(&self) -> FormatError {
+        FormatError::new(Kind::Empty, &self.path, "it holds no look-ups", "give a trace with one look-up at least")
     }
 
     fn set(&mut self, setting: &str) -> Result<(), SpecError> {

@@ -11,7 +11,7 @@ use warprow_formats::{FormatError, KeyType, Kind, refuse_special};
 pub(crate) struct Stream {
     pub(crate) path: PathBuf,
     file: File,
-    /// Its length when it was opened.
+    /// Bytes of the file when it was opened.
     pub(crate) len: u64,
     /// Bytes that were taken.
     pub(crate) at: u64,

@@ -2,43 +2,25 @@
 
 use warprow_formats::{FormatError, KeyType, Kind};
 
-use crate::block::{Block, Source};
-use crate::spec::{TraceFormat, TraceSpec};
-use crate::stream::Stream;
-use crate::{csv, fixed, list, norm, npy, parquet};
-
-/// Keys that a sample may have, in all slots together: what a block holds at most beyond some 65,536.
-pub const MAX_SAMPLE_KEYS: usize = 1 << 24;
-
-/// A list of keys in each sample: what one feature looks up in one table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// The column's name; where slots have none, their number from 0; of a bare list the file's name without its ending.
-    pub name: String,
-    /// Whether keys are `i64`, in two's complement, rather than `u64`. Text tells with the first key below zero; until then
-    /// it is `false`.
-    pub signed: bool,
-}
+use crate::block::Block;
+use crate::sample_source::{Opened, SampleSource};
+use crate::slot::Slot;
+use crate::spec::{Query, TraceFormat, TraceSpec};
+use crate::{csv, fixed, norm, npy, parquet};
 
 /// Recorded look-ups. Ends with the last sample, or with the first error.
 pub struct Trace {
     spec: TraceSpec,
     format: TraceFormat,
     slots: Vec<Slot>,
-    source: Box<dyn Source>,
-    /// Of each slot, how many keys those before it have, and how many it has.
+    source: Box<dyn SampleSource>,
+    /// For each slot, how many keys the slots before it have, and how many it has.
     sizes: Vec<(u64, u64)>,
     /// How many slots the source has, and which of them is wanted, if not all.
     all: usize,
     only: Option<usize>,
     samples: u64,
     ended: bool,
-}
-
-/// What a format's reader is at its beginning.
-pub(crate) struct Opened {
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) source: Box<dyn Source>,
 }
 
 impl std::fmt::Debug for Trace {
@@ -50,7 +32,7 @@ impl std::fmt::Debug for Trace {
 impl Trace {
     /// Opens it and reads its headers.
     pub fn open(spec: &TraceSpec) -> Result<Self, FormatError> {
-        let format = format_of(spec)?;
+        let format = TraceFormat::of(spec)?;
         refuse_settings(spec, format)?;
         let Opened { slots, source } = match format {
             TraceFormat::Ids => fixed::ids(spec)?,
@@ -77,7 +59,7 @@ impl Trace {
         if std::fs::metadata(&spec.path).is_ok_and(|file| file.is_file() && file.len() == 0) {
             return Err(Self::empty(spec));
         }
-        match format_of(spec)? {
+        match TraceFormat::of(spec)? {
             TraceFormat::Csv if spec.columns.is_empty() && spec.slot.is_none() => {
                 refuse_settings(spec, TraceFormat::Csv)?;
                 csv::columns(spec)
@@ -89,7 +71,7 @@ impl Trace {
     /// What whoever wants look-ups says of a trace that has none ([`Kind::Empty`]). `open` takes such a trace: it may be a list of
     /// keys that happens to be empty.
     pub fn empty(spec: &TraceSpec) -> FormatError {
-        FormatError::new(Kind::Empty, &spec.path, "it holds no look-ups", "give a trace with one look-up at least")
+        spec.no_look_ups()
     }
 
     /// What it was read as.
@@ -197,47 +179,14 @@ fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FormatErr
     Ok(prefixes)
 }
 
-pub(crate) fn format_of(spec: &TraceSpec) -> Result<TraceFormat, FormatError> {
-    if let Some(format) = spec.format {
-        return Ok(format);
-    }
-    if spec.path.is_dir() {
-        return Ok(TraceFormat::Parquet);
-    }
-    Ok(match &*spec.ending() {
-        "u32" | "u64" | "i32" | "i64" => TraceFormat::Ids,
-        "npy" => TraceFormat::Npy,
-        "csv" | "tsv" => TraceFormat::Csv,
-        "parquet" => TraceFormat::Parquet,
-        "txt" => match list::of(&spec.path)? {
-            Some(files) if files.iter().all(|file| file.extension().is_some_and(|it| it == "parquet")) => {
-                TraceFormat::Parquet
-            }
-            Some(_) => TraceFormat::Norm,
-            None => TraceFormat::Csv,
-        },
-        "json" if spec.path.ends_with("_metadata.json") => TraceFormat::Parquet,
-        _ if Stream::open(&spec.path).is_ok_and(|mut stream| norm::is(&mut stream)) => TraceFormat::Norm,
-        _ if spec.keys.is_some() => TraceFormat::Ids,
-        _ => {
-            let what = "its name does not tell what kind of trace it is";
-            let remedy = "end it in .csv, .npy, .parquet, .u32 or .i64; or say norm:PATH, raw:PATH:labels=1,dense=13,slots=26 \
-                          or PATH:u64 for bare integers";
-            // That it is not there is told first.
-            drop(Stream::open(&spec.path)?);
-            return Err(FormatError::new(Kind::Name, &spec.path, what, remedy));
-        }
-    })
-}
-
 /// Settings that say nothing about such a trace would be lost.
 fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FormatError> {
     let is = |formats: &[TraceFormat]| formats.contains(&format);
     use TraceFormat::{Csv, Ids, Norm, Npy, Parquet, Raw};
     let lost = [
         ("a column", !spec.columns.is_empty() && !is(&[Csv, Parquet])),
-        ("query=COLUMN", matches!(spec.query, Some(crate::Query::Column(_))) && !is(&[Csv])),
-        ("ids=", matches!(spec.query, Some(crate::Query::Ids(_))) && !is(&[Ids, Npy])),
+        ("query=COLUMN", matches!(spec.query, Some(Query::Column(_))) && !is(&[Csv])),
+        ("ids=", matches!(spec.query, Some(Query::Ids(_))) && !is(&[Ids, Npy])),
         ("labels=, dense=, slots= or hotness=", spec.labels + spec.dense > 0 && format != Raw),
         ("slots= or hotness=", !spec.hotness.is_empty() && format != Raw),
         ("a type of keys", spec.keys.is_some() && is(&[Npy, Csv, Parquet])),

@@ -3,9 +3,9 @@
 
 /// Numbers one after another.
 pub(super) enum Run<'a> {
-    /// The same, so many times.
+    /// One number, and how many times it comes.
     Same(u32, usize),
-    /// So many, packed.
+    /// Packed numbers, and how many they are.
     Packed(Packed<'a>, usize),
 }
 

@@ -9,8 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::MAX_PAGE_VALUES;
-use super::source::{Headers, MAX_PAGE_BYTES, Source, guarded};
+use super::source::{Headers, MAX_PAGE_BYTES, MAX_PAGE_VALUES, Source, guarded};
 use crate::error::FormatError;
 
 /// Bytes that pages which are unpacked together unpack to, or their values take, about; and how many there are at most.
@@ -21,7 +20,7 @@ const PAGES: usize = 1 << 10;
 pub(super) struct Piece {
     group: usize,
     pages: Vec<PageLocation>,
-    /// Of all of them.
+    /// Values of all pages together.
     pub(super) values: u64,
     /// The number of the first of them in the column.
     pub(super) first: u64,
@@ -40,7 +39,7 @@ impl Piece {
         self.packed + self.unpacked + self.values * size + dictionary
     }
 
-    /// Its pages, unpacked.
+    /// The pages, unpacked.
     pub(super) fn unpack(
         &self,
         source: &Source,

@@ -11,11 +11,10 @@ use std::sync::{Arc, OnceLock};
 use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
-use super::MAX_PAGE_VALUES;
 use super::header::Header;
 use super::hybrid::CutOff;
 use super::page::Vectors;
-use super::source::{MAX_PAGE_BYTES, Source, guarded};
+use super::source::{MAX_PAGE_BYTES, MAX_PAGE_VALUES, Source, guarded};
 use crate::error::{FormatError, Kind};
 use crate::input::{Input, no_memory};
 
@@ -224,7 +223,7 @@ impl Window {
 }
 
 impl PlainPages {
-    /// Those of a column of vectors of `dim` values of `size` bytes, which is plain.
+    /// The pages of a column of vectors of `dim` values of `size` bytes, which is plain.
     pub(super) fn new(source: Source, column: usize, dim: u64, size: usize) -> Self {
         let vectors = Vectors::of(&source, column, dim, size);
         let (window, cursor) = (Window::default(), Cursor::default());
@@ -349,7 +348,7 @@ mod tests {
     use std::path::Path;
 
     use crate::TableFile;
-    use crate::table::Place;
+    use crate::place::Place;
 
     /// Files that pyarrow wrote: what is plain in them is found as such to the last row, over the ends of groups and pages.
     #[test]
@@ -365,7 +364,7 @@ mod tests {
                 continue;
             }
             let Place::Parquet(columns) = &table.place else { panic!("{:?}", table.place) };
-            let mut pages = columns.plain_pages(table);
+            let mut pages = columns.plain_pages(table.dim, table.dtype);
             let bytes = table.rows as usize * table.row_bytes();
             let places = pages.places(0, bytes).unwrap();
             assert_eq!(places.iter().map(|it| it.1).sum::<usize>(), bytes, "{name}");

@@ -19,6 +19,8 @@ use crate::input::Input;
 
 use super::footer::claims_too_many_children;
 
+/// Values, or places where there is none, that a page may have: a few bytes can promise any number of them.
+pub(super) const MAX_PAGE_VALUES: u32 = 1 << 25;
 /// Bytes that a page may be unpacked to.
 pub(super) const MAX_PAGE_BYTES: u64 = 256 << 20;
 

@@ -10,10 +10,9 @@ use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::MAX_PAGE_VALUES;
-use super::source::{Headers, Source, guarded};
+use super::source::{Headers, MAX_PAGE_VALUES, Source, guarded};
 use crate::error::{FormatError, Kind};
-use crate::keys::KeyStream;
+use crate::streams::KeyStream;
 
 /// The pages of a column chunk, as long as they have no more values than the chunk, and than were asked for. Where a row
 /// ends, the reader above only sees in the next page: rows that never end would fill the memory.

@@ -8,9 +8,9 @@ use bytes::{Buf, Bytes};
 use super::page::Vectors;
 use super::pages::{Piece, Pieces};
 use super::source::{Source, guarded};
-use crate::crew::Crew;
 use crate::error::FormatError;
-use crate::table::Rows;
+use crate::ordered_workers::OrderedWorkers;
+use crate::streams::RowStream;
 
 /// Bytes of pages and of their values that are in memory at a time, if not one page alone has more.
 const AHEAD: u64 = 64 << 20;
@@ -22,7 +22,7 @@ pub(super) struct VectorColumn {
     /// Behind the last piece, or where there is none that could be found: why is told behind the rows before.
     is_over: bool,
     failed: Option<FormatError>,
-    crew: Crew<Piece, Result<Vec<Bytes>, FormatError>>,
+    workers: OrderedWorkers<Piece, Result<Vec<Bytes>, FormatError>>,
     /// Values that have come, and not been asked for.
     come: VecDeque<Bytes>,
     dim: u64,
@@ -54,7 +54,7 @@ impl VectorColumn {
             source,
             is_over: false,
             failed: None,
-            crew: Crew::new(unpack),
+            workers: OrderedWorkers::new(unpack),
             come: VecDeque::new(),
             dim,
             size,
@@ -64,17 +64,17 @@ impl VectorColumn {
 
     /// Gives the threads work, and takes what they did first.
     fn refill(&mut self) -> Result<(), FormatError> {
-        while !self.is_over && self.crew.wants(AHEAD) {
+        while !self.is_over && self.workers.wants(AHEAD) {
             match self.pieces.next() {
                 Ok(Some(piece)) => {
                     let cost = piece.cost(self.size as u64);
-                    self.crew.give(piece, cost);
+                    self.workers.give(piece, cost);
                 }
                 Ok(None) => self.is_over = true,
                 Err(error) => (self.is_over, self.failed) = (true, Some(error)),
             }
         }
-        let Some(made) = self.crew.take() else {
+        let Some(made) = self.workers.take() else {
             let rows = self.taken / (self.dim * self.size as u64);
             let ends = || FormatError::damaged(&self.source.path, format!("it ends after {rows} rows"));
             return Err(self.failed.take().unwrap_or_else(ends));
@@ -84,7 +84,7 @@ impl VectorColumn {
     }
 }
 
-impl Rows for VectorColumn {
+impl RowStream for VectorColumn {
     fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FormatError> {
         while !rows.is_empty() {
             let Some(values) = self.come.front_mut().filter(|values| !values.is_empty()) else {

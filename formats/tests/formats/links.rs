@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use warprow_formats::{FormatError, Held, Kind, TableFile, open_regular, tensor_types};
+use warprow_formats::{FormatError, Kind, LockedFile, TableFile, open_regular, tensor_types};
 
 use crate::build::*;
 
@@ -103,5 +103,5 @@ fn the_types_of_tables_are_all_that_are_read() {
     let path = write(dir.path(), "t.safetensors", safetensors(&[("t", "I64", &[2, 3], &data(48, 1))]));
     assert_eq!(TableFile::open(&path).unwrap().skipped[0].1, format!("type I64: tables are of {}", tensor_types()));
     let file = TableFile::open(&write(dir.path(), "t.safetensors", shard("t"))).unwrap();
-    assert!(file.hold().iter().all(Held::is_held));
+    assert!(file.lock().iter().all(LockedFile::is_locked));
 }

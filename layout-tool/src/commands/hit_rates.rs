@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use warprow_driver::DriverError;
 use warprow_layout::DType;
 use warprow_lookup::{Batch, Feature, Host, HostOptions, Ids, Output, PlanOptions, Report, Slot};
-use warprow_plan::PlanFile;
+use warprow_plan::ProposalFile;
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
 use warprow_traces::{Block, Trace, TraceSpec};
 
@@ -50,7 +50,7 @@ struct Looking {
 const ROOM: u64 = CHUNK_BYTES / 4;
 
 pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure> {
-    let plan = args.plan.as_deref().map(PlanFile::read).transpose()?;
+    let proposal = args.plan.as_deref().map(ProposalFile::read).transpose()?;
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let all = store.tables();
     let tables = meant(&store, &all, &args.tables)?;
@@ -63,8 +63,8 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
             return Err(Failure::usage(name, what).remedy("say which looks it up: --trace TABLE=TRACE:COLUMN"));
         }
     }
-    // What a plan gives to rows; what indices of keys take is theirs anyhow.
-    let dram = args.dram.unwrap_or_else(|| plan.as_ref().map_or(0, |plan| plan.plan.memory_for_rows()));
+    // What a proposal gives to rows; what indices of keys take is theirs anyhow.
+    let dram = args.dram.unwrap_or_else(|| proposal.as_ref().map_or(0, |it| it.tiers.memory_for_rows()));
     let options = HostOptions::default().with_dram_bytes(dram);
     let options = if args.no_check { options } else { options.with_checked_rows() };
     let host = Host::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<Done, Failure>
         asked.append(&mut of_log);
     }
     let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|it| it.info.name != name)).collect();
-    describe(args, &asked, &left, &logs, (dram, queries), plan.as_ref())
+    describe(args, &asked, &left, &logs, (dram, queries), proposal.as_ref())
 }
 
 /// The tables that are named, or that a pattern is of; all if none is.
@@ -269,7 +269,7 @@ fn describe(
     left: &[&str],
     logs: &[Log],
     (dram, queries): (u64, u64),
-    plan: Option<&PlanFile>,
+    proposal: Option<&ProposalFile>,
 ) -> Result<Done, Failure> {
     let mut total = Report::default();
     asked.iter().for_each(|it| tally::add(&mut total, &it.report));
@@ -296,8 +296,8 @@ fn describe(
         units::bytes(total.bytes_read),
         units::short(total.ids as f64 / took.max(1e-9))
     );
-    let planned = plan.map(|plan| {
-        let expected = &plan.plan.expected;
+    let planned = proposal.map(|proposal| {
+        let expected = &proposal.tiers.expected;
         (expected.hbm + expected.dram, expected.error)
     });
     if let Some((hit, error)) = planned {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warprow_passes::{CacheOptions, Part, PassOptions, Passes};
+use warprow_passes::{CacheOptions, ExportedElements, PassOptions, Passes};
 use warprow_store::OpenOptions;
 
 use super::{Context, Done};
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> 
     options.vector = args.vector;
     let mut passes = Passes::open(&store, &table.name, options)?;
     let (out, keys) = (&args.out, args.keys_out.as_deref());
-    let part = if args.vector.is_some() { Part::Vector } else { Part::Whole };
+    let part = if args.vector.is_some() { ExportedElements::Vector } else { ExportedElements::Whole };
     let done = match args.since {
         Some(pass) => passes.incremental_since(pass, out, keys, part, args.force)?,
         None => passes.incremental(out, keys, part, args.force)?,

@@ -7,7 +7,7 @@ use serde_json::json;
 use warprow_formats::{Converted, FileRows, FormatError, Lost, TableFile, npy, refuse_special};
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind, KeySource};
 use warprow_layout::{DType, Keyed, KeyedError, MAX_NAME, Ranks, RowOrder, RowSource, TableSpec};
-use warprow_plan::{PlanFile, ranks_of};
+use warprow_plan::{ProposalFile, ranks_of};
 use warprow_store::{LoadOptions, OpenOptions, ReadCurve, Store, StoreError, TableInfo, TableLoad};
 use warprow_workload::NpyHeader;
 
@@ -159,7 +159,7 @@ enum Ranked {
 #[derive(Default)]
 struct Telling<'a> {
     counted: Option<Hotness>,
-    plan: Option<&'a PlanFile>,
+    proposal: Option<&'a ProposalFile>,
     inherited: Option<Inherited>,
 }
 
@@ -182,9 +182,9 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     refuse_strangers(&hotness, &names)?;
     let hotness = hotness.into_iter().map(|file| file.bind(&names)).collect::<Result<Vec<_>, _>>()?;
     refuse_two(&hotness)?;
-    let plan = args.plan.as_deref().map(PlanFile::read).transpose()?;
-    for (plan, chosen) in plan.iter().flat_map(|plan| chosen.iter().map(move |chosen| (plan, chosen))) {
-        refuse_foreign(plan, args, chosen)?;
+    let proposal = args.plan.as_deref().map(ProposalFile::read).transpose()?;
+    for (proposal, chosen) in proposal.iter().flat_map(|it| chosen.iter().map(move |chosen| (it, chosen))) {
+        refuse_foreign(proposal, args, chosen)?;
     }
 
     let options = OpenOptions::default();
@@ -196,10 +196,11 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let options = if args.replace { options.with_replace() } else { options };
     let options = if args.beside { options.with_beside() } else { options };
     // Whose order a table may take over.
-    let followed: Vec<Option<TableInfo>> = match (args.replace || args.beside) && !args.forget_order && plan.is_none() {
-        true => chosen.iter().map(|it| followed(it, &hotness, &store)).collect(),
-        false => chosen.iter().map(|_| None).collect(),
-    };
+    let followed: Vec<Option<TableInfo>> =
+        match (args.replace || args.beside) && !args.forget_order && proposal.is_none() {
+            true => chosen.iter().map(|it| followed(it, &hotness, &store)).collect(),
+            false => chosen.iter().map(|_| None).collect(),
+        };
     let orders = followed.iter().flatten().map(|old| format!("{:?} as in generation {}", old.name, old.generation));
     let sources = || files.iter().map(TableFile::identity).chain(orders).collect::<Vec<_>>().join("\n");
     let options = match &args.resume {
@@ -212,7 +213,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     };
     // Whether there is room is said before keys are read and ids counted, which may take minutes.
     let permuted = |it: &Chosen<'_>, followed: &Option<TableInfo>| {
-        plan.is_some() || followed.is_some() || hotness.iter().any(|hot| hot.is_of(&it.name))
+        proposal.is_some() || followed.is_some() || hotness.iter().any(|hot| hot.is_of(&it.name))
     };
     let outlines = chosen.iter().zip(&followed).map(|(it, old)| outline(args, it, permuted(it, old)));
     store.check_load(model, outlines.collect::<Result<_, _>>()?, &options)?;
@@ -234,7 +235,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     for (((chosen, whose), indexed), old) in chosen.into_iter().zip(&whose).zip(indexed).zip(&followed) {
         let counted = counted.next().flatten();
         let inherited = old.as_ref().and_then(|old| inherit(&store, old, indexed.rows(&chosen), &mut notes));
-        let told = Telling { counted, plan: plan.as_ref(), inherited };
+        let told = Telling { counted, proposal: proposal.as_ref(), inherited };
         let mut made = prepare(args, chosen, whose, indexed, told, context)?;
         let column = |hot: &Hot| Some(hot.log.as_ref()?.column_of(&made.spec.name)?.name.clone());
         made.column = hotness.iter().find_map(column);
@@ -405,14 +406,14 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     Done::new(text, report)
 }
 
-/// A plan is for rows of certain sizes: with others, other rows belong in memory.
-fn refuse_foreign(plan: &PlanFile, args: &LoadArgs, chosen: &Chosen<'_>) -> Result<(), Failure> {
+/// A tier proposal is for rows of certain sizes: with others, other rows belong in memory.
+fn refuse_foreign(proposal: &ProposalFile, args: &LoadArgs, chosen: &Chosen<'_>) -> Result<(), Failure> {
     let refuse = |what: String| {
         let subject = args.plan.as_ref().map_or_else(String::new, |path| path.display().to_string());
         Err(Failure::input(subject, what).remedy("make a plan for all tables that are loaded, as they are"))
     };
-    let Some(table) = plan.table(&chosen.name) else {
-        let known = plan.plan.tables.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
+    let Some(table) = proposal.table(&chosen.name) else {
+        let known = proposal.tiers.tables.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
         return refuse(format!("it has no table {:?}; its tables are {known}", chosen.name));
     };
     let spec = outline(args, chosen, true)?;
@@ -541,10 +542,10 @@ fn prepare<'a>(
 ) -> Result<Prepared<'a>, Failure> {
     let table = chosen.table;
     let Indexed { index, order } = indexed;
-    let planned = told.plan.map(|plan| match &index {
-        None => Ok::<_, Failure>(plan.ranks(&chosen.name, table.rows)?),
+    let planned = told.proposal.map(|proposal| match &index {
+        None => Ok::<_, Failure>(proposal.ranks(&chosen.name, table.rows)?),
         Some((index, keys)) => {
-            let (hottest, hot_rows) = plan.keys(&chosen.name, table.rows)?;
+            let (hottest, hot_rows) = proposal.keys(&chosen.name, table.rows)?;
             let rows = Rows::Keys(index, *keys).rows_of(&chosen.name, &hottest)?;
             let ranks = ranks_of(table.rows, rows.into_iter()).map_err(|error| {
                 Failure::input(&chosen.name, format!("the plan is damaged: {error}")).remedy("make it again")

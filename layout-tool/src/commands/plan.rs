@@ -7,10 +7,10 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use warprow_formats::RawShape;
-use warprow_plan::trace::{Read, Source, Trace};
+use warprow_plan::trace::{QuerySource, Read, Trace};
 use warprow_plan::{
-    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Interval, Options, Plan, PlanError, PlanFile, Planned,
-    Point, TableShape, curves,
+    Bound, Budgets, Drives, GpuCosts, GroupRows, HostCosts, Interval, Options, Point, Proposal, ProposalError,
+    ProposalFile, TableShape, TierProposal, curves,
 };
 use warprow_store::OpenOptions;
 use warprow_traces::{Trace as Recorded, TraceSpec};
@@ -146,25 +146,27 @@ fn drive_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
+impl From<ProposalError> for Failure {
+    fn from(error: ProposalError) -> Self {
         let (class, subject) = match &error {
-            PlanError::Trace(_) => (Class::Input, String::new()),
-            PlanError::NoTables | PlanError::Option { .. } => (Class::Usage, String::new()),
-            PlanError::Table { table, .. } | PlanError::Uneven { table, .. } => (Class::Input, table.clone()),
-            PlanError::KeysOutside { table, .. } => (Class::Input, table.clone()),
-            PlanError::IdsOutside { table, .. } | PlanError::Budget { table, .. } => (Class::Input, table.clone()),
-            PlanError::File { path, .. } => (Class::Input, path.clone()),
-            PlanError::Timing(_) => (Class::Resources, String::new()),
-            PlanError::Stopped => (Class::Interrupted, String::new()),
-            PlanError::Changed { .. }
-            | PlanError::Index { .. }
-            | PlanError::TooShort { .. }
-            | PlanError::NothingInTables
-            | PlanError::Drives { .. } => (Class::Input, String::new()),
+            ProposalError::Trace(_) => (Class::Input, String::new()),
+            ProposalError::NoTables | ProposalError::Option { .. } => (Class::Usage, String::new()),
+            ProposalError::Table { table, .. } | ProposalError::Uneven { table, .. } => (Class::Input, table.clone()),
+            ProposalError::KeysOutside { table, .. } => (Class::Input, table.clone()),
+            ProposalError::IdsOutside { table, .. } | ProposalError::Budget { table, .. } => {
+                (Class::Input, table.clone())
+            }
+            ProposalError::File { path, .. } => (Class::Input, path.clone()),
+            ProposalError::Timing(_) => (Class::Resources, String::new()),
+            ProposalError::Stopped => (Class::Interrupted, String::new()),
+            ProposalError::Changed { .. }
+            | ProposalError::Index { .. }
+            | ProposalError::TooShort { .. }
+            | ProposalError::NothingInTables
+            | ProposalError::Drives { .. } => (Class::Input, String::new()),
         };
         match error {
-            PlanError::Trace(error) => error.into(),
+            ProposalError::Trace(error) => error.into(),
             error => Self::new(class, subject, error.to_string()).remedy(error.remedy()),
         }
     }
@@ -204,24 +206,24 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
         seed: args.seed,
     };
     let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
-    let planned = warprow_plan::plan(&shapes, &mut trace, &options, &mut |progress| {
+    let proposal = warprow_plan::propose(&shapes, &mut trace, &options, &mut |progress| {
         bar.set_message(progress.what);
         bar.set_length(progress.total);
         bar.set_position(progress.done);
         context.interrupt.flow()
     });
     bar.finish_and_clear();
-    let planned = planned.map_err(|error| match error {
-        PlanError::Stopped => context.interrupt.failure(),
+    let proposal = proposal.map_err(|error| match error {
+        ProposalError::Stopped => context.interrupt.failure(),
         error => keyed_instead(error, !args.drives.is_empty()),
     })?;
     if let Some(path) = &args.svg {
-        write(path, curves(&planned.plan)?.as_bytes())?;
+        write(path, curves(&proposal.tiers)?.as_bytes())?;
     }
     if let Some(path) = &args.out {
-        write(path, &PlanFile::encode(&planned)?)?;
+        write(path, &ProposalFile::encode(&proposal)?)?;
     }
-    let mut text = describe(&planned, &options);
+    let mut text = describe(&proposal, &options);
     for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
@@ -233,14 +235,14 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<Done, Failure> {
     let traces: Vec<_> = logs.iter().map(Log::json).collect();
     Done::new(
         text,
-        json!({ "plan": planned.plan, "traces": traces, "host_costs": host, "out": args.out, "svg": args.svg }),
+        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "out": args.out, "svg": args.svg }),
     )
 }
 
 /// Where ids of the trace pass the rows of tables, what to do about all of these at once. Tables of a store are as they are.
-fn keyed_instead(error: PlanError, of_store: bool) -> Failure {
+fn keyed_instead(error: ProposalError, of_store: bool) -> Failure {
     let sparse = match &error {
-        PlanError::IdsOutside { sparse, .. } => sparse.clone(),
+        ProposalError::IdsOutside { sparse, .. } => sparse.clone(),
         _ => Vec::new(),
     };
     let failure = Failure::from(error);
@@ -272,7 +274,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// A trace, with the names of its tables.
-type Named = (Vec<String>, Box<dyn Source>);
+type Named = (Vec<String>, Box<dyn QuerySource>);
 
 fn source(log: &Log) -> Result<Named, Failure> {
     let slots = log.columns.iter().map(|column| column.slot).collect();
@@ -399,9 +401,9 @@ fn intervals(intervals: &[Interval]) -> String {
     lines.collect()
 }
 
-fn describe(planned: &Planned, options: &Options) -> String {
-    let plan = &planned.plan;
-    let (expected, trace) = (&plan.expected, &plan.trace);
+fn describe(proposal: &Proposal, options: &Options) -> String {
+    let tiers = &proposal.tiers;
+    let (expected, trace) = (&tiers.expected, &tiers.trace);
     let mut text = format!(
         "Planned by {} in {}, the last {} of them held out",
         units::plural(trace.ids, "id"),
@@ -414,7 +416,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
     text += "\n\n";
     text += &table(
         ["table", ">rows", ">dim", "type", ">looked up", ">in GPU memory", ">in DRAM", ">on drives", ">count error"],
-        plan.tables.iter().map(|it| {
+        tiers.tables.iter().map(|it| {
             [
                 it.name.clone(),
                 units::count(it.rows),
@@ -428,7 +430,7 @@ fn describe(planned: &Planned, options: &Options) -> String {
             ]
         }),
     );
-    for it in &plan.tables {
+    for it in &tiers.tables {
         let Some(grouping) = it.grouping else { continue };
         text += &format!(
             "\n{}: rows looked up together {} LBAs: {} of read commands and {} of bytes {} {}",
@@ -477,18 +479,18 @@ fn describe(planned: &Planned, options: &Options) -> String {
     if options.budgets.hbm > 0 {
         text += "\n(the GPU's own time: as measured on an H200)";
     }
-    text += &format!("\n\nother budgets, on {}:\n{}", plan.drives.profile, budgets(plan));
+    text += &format!("\n\nother budgets, on {}:\n{}", tiers.drives.profile, budgets(tiers));
     text
 }
 
-/// About ten of the points, and the plan's own.
-fn budgets(plan: &Plan) -> String {
+/// About ten of the points, and the proposal's own.
+fn budgets(tiers: &TierProposal) -> String {
     // What passes all rows is as good as memory for them.
-    let chosen = plan.memory_for_rows().min(plan.curve.last().map_or(0, |point| point.bytes));
-    let step = plan.curve.len().div_ceil(10).max(1);
-    let last = plan.curve.len().saturating_sub(1);
+    let chosen = tiers.memory_for_rows().min(tiers.curve.last().map_or(0, |point| point.bytes));
+    let step = tiers.curve.len().div_ceil(10).max(1);
+    let last = tiers.curve.len().saturating_sub(1);
     let kept = |(at, point): &(usize, &Point)| at % step == 0 || *at == last || point.bytes == chosen;
-    let rows = plan.curve.iter().enumerate().filter(kept).map(|(_, point)| {
+    let rows = tiers.curve.iter().enumerate().filter(kept).map(|(_, point)| {
         let rates = point.rates.iter().map(|it| match it.ids_per_second > 0.0 {
             true => format!("{}: {}", it.drives, units::short(it.ids_per_second)),
             false => format!("{}: –", it.drives),

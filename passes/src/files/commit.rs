@@ -212,7 +212,7 @@ struct Work<'a> {
     info: &'a Table,
     generation: u64,
     file: &'a RowsFile,
-    /// Of each row of the file.
+    /// The rank of each row of the file.
     ranks: &'a [u32],
 }
 

@@ -2,8 +2,9 @@
 
 use warprow_workload::{PowerLaw, Random, Shuffle, mix_all};
 
-use super::{Bags, Source};
-use crate::PlanError;
+use crate::error::ProposalError;
+use crate::trace::bags::Bags;
+use crate::trace::query_source::QuerySource;
 
 /// What the ids of a generated trace are like.
 #[derive(Debug, Clone, Copy)]
@@ -72,17 +73,17 @@ impl Generated {
     }
 }
 
-impl Source for Generated {
-    fn queries(&mut self) -> Result<u64, PlanError> {
+impl QuerySource for Generated {
+    fn queries(&mut self) -> Result<u64, ProposalError> {
         Ok(self.queries)
     }
 
-    fn rewind(&mut self) -> Result<(), PlanError> {
+    fn rewind(&mut self) -> Result<(), ProposalError> {
         self.at = 0;
         Ok(())
     }
 
-    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, PlanError> {
+    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, ProposalError> {
         let Some(bags) = bags.first_mut() else { return Ok(0) };
         let got = (queries as u64).min(self.queries - self.at);
         for number in self.at..self.at + got {

@@ -2,8 +2,9 @@
 
 use warprow_traces::{Block, Trace as Reader, TraceSpec};
 
-use super::{Bags, Source};
-use crate::PlanError;
+use crate::error::ProposalError;
+use crate::trace::bags::Bags;
+use crate::trace::query_source::QuerySource;
 
 /// A trace in a file, whatever its format. Its tables are its slots.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub struct Read {
 
 impl Read {
     /// Opens it and reads its headers.
-    pub fn open(spec: &TraceSpec) -> Result<Self, PlanError> {
+    pub fn open(spec: &TraceSpec) -> Result<Self, ProposalError> {
         let reader = Reader::open(spec)?;
         let slots = (0..reader.slots().len()).collect();
         Ok(Self { spec: spec.clone(), reader, block: Block::default(), given: 0, queries: None, slots })
@@ -38,12 +39,12 @@ impl Read {
     }
 }
 
-impl Source for Read {
+impl QuerySource for Read {
     fn width(&self) -> usize {
         self.slots.len()
     }
 
-    fn queries(&mut self) -> Result<u64, PlanError> {
+    fn queries(&mut self) -> Result<u64, ProposalError> {
         if let Some(queries) = self.queries {
             return Ok(queries);
         }
@@ -57,12 +58,12 @@ impl Source for Read {
         Ok(queries)
     }
 
-    fn rewind(&mut self) -> Result<(), PlanError> {
+    fn rewind(&mut self) -> Result<(), ProposalError> {
         (self.reader, self.block, self.given) = (Reader::open(&self.spec)?, Block::default(), 0);
         Ok(())
     }
 
-    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, PlanError> {
+    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, ProposalError> {
         let mut got = 0;
         while got < queries {
             if self.given == self.block.len() {

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Bags, Source};
-use crate::PlanError;
+use crate::error::ProposalError;
+use crate::trace::bags::Bags;
+use crate::trace::query_source::QuerySource;
 
 /// Queries that are there already, or a part of them.
 #[derive(Debug, Clone)]
@@ -21,17 +22,17 @@ impl<'a> Recorded<'a> {
     }
 }
 
-impl Source for Recorded<'_> {
-    fn queries(&mut self) -> Result<u64, PlanError> {
+impl QuerySource for Recorded<'_> {
+    fn queries(&mut self) -> Result<u64, ProposalError> {
         Ok(self.queries.len() as u64)
     }
 
-    fn rewind(&mut self) -> Result<(), PlanError> {
+    fn rewind(&mut self) -> Result<(), ProposalError> {
         self.at = 0;
         Ok(())
     }
 
-    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, PlanError> {
+    fn read(&mut self, queries: usize, bags: &mut [Bags]) -> Result<usize, ProposalError> {
         let Some(bags) = bags.first_mut() else { return Ok(0) };
         let got = queries.min(self.queries.len() - self.at);
         for query in self.queries.clone().skip(self.at).take(got) {

@@ -242,7 +242,7 @@ fn ours<'a>(
     batch: usize,
     total: &'a RefCell<Report>,
 ) -> Result<Warprow<'a>, Failure> {
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(0))?;
+    let host = Host::attach(store, HostOptions::default().with_dram_bytes(0))?;
     let options = PlanOptions::default().with_max(batch, batch).with_out(workload.truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     Ok(Warprow { slot: plan.slot()?, width: plan.width(), mask: vec![0; batch], total, faulty: None })

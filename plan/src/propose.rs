@@ -1,17 +1,17 @@
-//! From tables, a trace and budgets to a plan.
+//! From tables, a trace and budgets to a tier proposal.
 
 use warprow_gpu::gpu_row_bytes;
 use warprow_layout::RowPacking;
 
-use crate::PlanError;
 use crate::backtest::Backtest;
 use crate::budget::{Allocation, Budgets, Heat, allocate};
+use crate::error::ProposalError;
 use crate::grouped::Grouped;
 use crate::options::{Options, TableShape};
 use crate::order::Order;
-use crate::plan::{Grouping, Plan, Planned, TablePlan, TraceSummary};
 use crate::progress::{Told, Watch};
 use crate::replay::{Placed, Replay};
+use crate::tier_proposal::{Grouping, Proposal, TableProposal, TierProposal, TraceSummary};
 use crate::trace::Trace;
 
 /// The least queries of a trace.
@@ -23,7 +23,7 @@ const MOST: u64 = 1 << 60;
 /// Bytes of a stripe unit.
 const STRIPE: u64 = 32 << 10;
 
-pub(crate) struct Planner<'a> {
+pub(crate) struct Proposer<'a> {
     pub shapes: &'a [TableShape],
     pub options: &'a Options,
     pub packings: Vec<RowPacking>,
@@ -34,20 +34,20 @@ pub(crate) struct Planner<'a> {
     pub budgets: Budgets,
 }
 
-/// Plans `tables` by `trace`, whose columns are theirs in the same order.
-pub fn plan(
+/// Proposes tiers for the rows of `tables` by `trace`, whose columns are theirs in the same order.
+pub fn propose(
     tables: &[TableShape],
     trace: &mut Trace<'_>,
     options: &Options,
     watch: &mut Watch<'_>,
-) -> Result<Planned, PlanError> {
-    Planner::new(tables, trace, options)?.plan(trace, watch)
+) -> Result<Proposal, ProposalError> {
+    Proposer::new(tables, trace, options)?.propose(trace, watch)
 }
 
-impl<'a> Planner<'a> {
-    fn new(shapes: &'a [TableShape], trace: &Trace<'_>, options: &'a Options) -> Result<Self, PlanError> {
-        let refuse = |option, reason: String| Err(PlanError::Option { option, reason });
-        let Some(first) = shapes.first() else { return Err(PlanError::NoTables) };
+impl<'a> Proposer<'a> {
+    fn new(shapes: &'a [TableShape], trace: &Trace<'_>, options: &'a Options) -> Result<Self, ProposalError> {
+        let refuse = |option, reason: String| Err(ProposalError::Option { option, reason });
+        let Some(first) = shapes.first() else { return Err(ProposalError::NoTables) };
         if !shapes.iter().map(|it| &*it.name).eq(trace.tables()) {
             return refuse("trace", "its tables are not the plan's, in their order".to_owned());
         }
@@ -58,10 +58,10 @@ impl<'a> Planner<'a> {
             return refuse("held-out", format!("{} of the trace: above 0 and up to 0.5 is possible", options.held_out));
         }
         if trace.queries() < LEAST {
-            return Err(PlanError::TooShort { queries: trace.queries(), least: LEAST });
+            return Err(ProposalError::TooShort { queries: trace.queries(), least: LEAST });
         }
         options.drives.timing()?;
-        let table = |shape: &TableShape, reason: &str| PlanError::Table {
+        let table = |shape: &TableShape, reason: &str| ProposalError::Table {
             table: shape.name.clone(),
             reason: reason.to_owned(),
         };
@@ -89,20 +89,20 @@ impl<'a> Planner<'a> {
             false => ("DRAM", &mut budgets.dram),
         };
         if *bytes != 0 && *bytes < index_bytes {
-            return Err(PlanError::Index { budget, bytes: *bytes, index_bytes });
+            return Err(ProposalError::Index { budget, bytes: *bytes, index_bytes });
         }
         *bytes = bytes.saturating_sub(index_bytes);
-        let planner = Self { shapes, options, packings, stripe_lbas, in_memory, budgets };
+        let proposer = Self { shapes, options, packings, stripe_lbas, in_memory, budgets };
         let (needed, drives) =
-            (planner.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0)), &options.drives);
+            (proposer.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0)), &options.drives);
         if needed > MOST {
-            let largest = planner.tables_on_drives().zip(shapes).max_by_key(|(it, _)| it.0);
+            let largest = proposer.tables_on_drives().zip(shapes).max_by_key(|(it, _)| it.0);
             return Err(table(largest.map_or(first, |it| it.1), "its rows take more bytes than any drives have"));
         }
         let room = drives.bytes.saturating_mul(drives.count.into());
         match room != 0 && needed > room {
-            true => Err(PlanError::Drives { needed, room }),
-            false => Ok(planner),
+            true => Err(ProposalError::Drives { needed, room }),
+            false => Ok(proposer),
         }
     }
 
@@ -114,7 +114,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    fn plan(&self, trace: &mut Trace<'_>, watch: &mut Watch<'_>) -> Result<Planned, PlanError> {
+    fn propose(&self, trace: &mut Trace<'_>, watch: &mut Watch<'_>) -> Result<Proposal, ProposalError> {
         let (queries, options) = (trace.queries(), self.options);
         let held_out = ((queries as f64 * options.held_out) as u64).clamp(1, queries - 1);
         let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
@@ -191,7 +191,7 @@ impl<'a> Planner<'a> {
             chosen = replay;
         }
         if chosen.total().ids == 0 {
-            return Err(PlanError::NothingInTables);
+            return Err(ProposalError::NothingInTables);
         }
         let hit = backtest.judge(later, queries, &self.heats(&final_orders), chosen.parts());
         let expected = self.expect(&chosen, &allocation.hot, &hit);
@@ -201,7 +201,7 @@ impl<'a> Planner<'a> {
                 let of = |rows: &[u64]| rows.get(at).copied().unwrap_or(0);
                 let (hbm_rows, hot) = (of(&final_allocation.hbm), of(&final_allocation.hot));
                 let (dram_rows, in_memory) = (hot - hbm_rows, of(&self.in_memory));
-                TablePlan {
+                TableProposal {
                     name: shape.name.clone(),
                     rows: shape.rows,
                     dim: shape.dim,
@@ -219,22 +219,23 @@ impl<'a> Planner<'a> {
             })
             .collect();
         let trace = TraceSummary { queries, held_out, ids: missing.ids, missing: missing.missing, batch };
-        let plan = Plan { budgets: options.budgets, drives: options.drives.clone(), tables, trace, expected, curve };
-        Ok(Planned { plan, orders: final_orders })
+        let tiers =
+            TierProposal { budgets: options.budgets, drives: options.drives.clone(), tables, trace, expected, curve };
+        Ok(Proposal { tiers, orders: final_orders })
     }
 
     pub(crate) fn heats<'o>(&self, orders: &'o [Order]) -> Vec<Heat<'o>> {
         orders.iter().zip(&self.in_memory).map(|(order, &row_bytes)| Heat::new(order, row_bytes)).collect()
     }
 
-    fn allocate(&self, orders: &[Order]) -> Result<Allocation, PlanError> {
+    fn allocate(&self, orders: &[Order]) -> Result<Allocation, ProposalError> {
         let budgets = self.budgets;
         let hottest = (orders.iter().zip(self.shapes).zip(&self.in_memory))
             .max_by_key(|((order, _), bytes)| (order.count(0), std::cmp::Reverse(**bytes)));
         if let Some(((_, shape), &row_bytes)) = hottest {
             for (budget, bytes) in [("GPU memory", budgets.hbm), ("DRAM", budgets.dram)] {
                 if bytes != 0 && bytes < row_bytes {
-                    return Err(PlanError::Budget { budget, bytes, table: shape.name.clone(), row_bytes });
+                    return Err(ProposalError::Budget { budget, bytes, table: shape.name.clone(), row_bytes });
                 }
             }
         }
@@ -263,18 +264,18 @@ mod tests {
     use crate::trace::{Bags, Recorded};
     use crate::{Drives, HostCosts};
 
-    /// Plans by a trace of a single id.
-    fn planned(rows: u64, budgets: Budgets, drives: Drives) -> Result<Planned, PlanError> {
+    /// Proposes by a trace of a single id.
+    fn proposed(rows: u64, budgets: Budgets, drives: Drives) -> Result<Proposal, ProposalError> {
         let bags = Bags { ids: vec![0; 40], ends: (1..=40).collect() };
         let shape = TableShape { name: "t".to_owned(), rows, dim: 16, dtype: DType::F32, index_bytes: None };
         let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(Recorded::new(&bags, 0..40)) as _)])?;
         let options =
             Options { budgets, drives, batch: 4, memory: 1 << 20, costs: HostCosts::NONE, ..Options::default() };
-        plan(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(()))
+        propose(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(()))
     }
 
     #[test]
-    fn no_sizes_are_too_strange_to_be_planned_or_refused() {
+    fn no_sizes_are_too_strange_to_be_proposed_for_or_refused() {
         const SIZES: [u64; 4] = [0, 64, 1 << 40, u64::MAX];
         let (mut made, mut refused) = (0, 0);
         for rows in [1, 1000, 1 << 40, 1 << 53, 1 << 55, u64::MAX] {
@@ -284,10 +285,10 @@ mod tests {
                 for profile in ["none", "p5800x", "gen5-tlc"] {
                     let drives = Drives { count: 3, profile: profile.to_owned(), bytes, lba: 512, emulated: false };
                     let what = format!("{rows} rows, {hbm} and {dram} bytes, {profile} of {bytes}");
-                    match planned(rows, Budgets { hbm, dram }, drives) {
-                        Ok(planned) => {
+                    match proposed(rows, Budgets { hbm, dram }, drives) {
+                        Ok(proposal) => {
                             made += 1;
-                            let (expected, table) = (&planned.plan.expected, &planned.plan.tables[0]);
+                            let (expected, table) = (&proposal.tiers.expected, &proposal.tiers.tables[0]);
                             let sum = expected.hbm + expected.dram + expected.ssd;
                             assert!((sum - 1.0).abs() < 1e-9 && expected.error.is_finite(), "{what}: {expected:?}");
                             assert!(table.hbm_rows + table.dram_rows <= rows, "{what}: {table:?}");

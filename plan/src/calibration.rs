@@ -13,15 +13,15 @@ use warprow_soft_controller::{Namespace, Placement, Ram, SoftController, Timing}
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::Random;
 
-use crate::PlanError;
 use crate::costs::{Asked, DEPTH, HostCosts, each};
 use crate::drives::ReadAt;
+use crate::error::ProposalError;
 use crate::lookup::look_up;
 
 /// Turns, and which of them counts by how long it took: others may need the processor as well.
 const TURNS: usize = 25;
 const COUNTS: usize = TURNS / 3;
-/// The same of look-ups in threads, of which both must have had a processor.
+/// Turns of look-ups in threads, and which of these counts: in it, both threads must have had a processor.
 const THREAD_TURNS: usize = 200;
 const THREAD_COUNTS: usize = THREAD_TURNS / 20;
 /// How long commands wait in a drive, about: its thread has a queue to look after then, as where the drive is what look-ups wait for.
@@ -29,30 +29,35 @@ const QUEUED: Duration = Duration::from_micros(300);
 /// Ids of a look-up.
 const BATCH: usize = 4096;
 
-/// Measures with rows of `row_bytes`.
-pub(crate) fn measure(row_bytes: u32, emulated: bool) -> Result<HostCosts, PlanError> {
-    let dim = (row_bytes / 4).clamp(1, 1 << 14);
-    // More rows than caches hold.
-    let rows = ((64 << 20) / (u64::from(dim) * 4)).clamp(BATCH as u64 * 2, 1 << 19);
-    let bed = Bed { dim, rows };
-    let costs = bed.taking_turns()?;
-    match emulated && std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1) {
-        true => bed.in_threads(costs),
-        false => Ok(costs),
+impl HostCosts {
+    /// Measures them with rows of `row_bytes`, a multiple of 4 up to 64 KiB, on an emulated drive in memory, within a second or two.
+    ///
+    /// Processor and drive take turns on one thread, so that each can be timed by itself. For `emulated` drives, which have threads of
+    /// their own, it is then measured what threads cost each other: lines travel between their caches, and they may share a core.
+    pub fn measure(row_bytes: u32, emulated: bool) -> Result<Self, ProposalError> {
+        let dim = (row_bytes / 4).clamp(1, 1 << 14);
+        // More rows than caches hold.
+        let rows = ((64 << 20) / (u64::from(dim) * 4)).clamp(BATCH as u64 * 2, 1 << 19);
+        let calibration = Calibration { dim, rows };
+        let costs = calibration.taking_turns()?;
+        match emulated && std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1) {
+            true => calibration.in_threads(costs),
+            false => Ok(costs),
+        }
     }
 }
 
-fn fail(error: &dyn std::fmt::Display) -> PlanError {
-    PlanError::Timing(error.to_string())
+fn fail(error: &dyn std::fmt::Display) -> ProposalError {
+    ProposalError::Timing(error.to_string())
 }
 
-/// A table to look rows up in.
-struct Bed {
+/// Measures on a table of rows of `dim` elements of four bytes.
+struct Calibration {
     dim: u32,
     rows: u64,
 }
 
-impl Bed {
+impl Calibration {
     /// A drive on which as many commands as there can be are read in `read`, by the same path as from one that is slower.
     fn timing(read: Duration) -> Timing {
         Timing {
@@ -72,7 +77,7 @@ impl Bed {
         }
     }
 
-    fn drive(&self, timing: Timing, stepped: bool) -> Result<Arc<SoftController>, PlanError> {
+    fn drive(&self, timing: Timing, stepped: bool) -> Result<Arc<SoftController>, ProposalError> {
         let bytes = self.rows * u64::from(self.dim) * 4;
         let namespace = Namespace::new(
             Ram::new((bytes * 5 / 4 + (64 << 20)).next_multiple_of(1 << 20)).map_err(|error| fail(&error))?,
@@ -82,7 +87,7 @@ impl Bed {
         builder.build().map_err(|error| fail(&error))
     }
 
-    fn store(&self, drive: Arc<SoftController>, options: &OpenOptions) -> Result<Store, PlanError> {
+    fn store(&self, drive: Arc<SoftController>, options: &OpenOptions) -> Result<Store, ProposalError> {
         let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), options);
         let store = store.map_err(|error| fail(&error))?;
         let spec = TableSpec::new("t", self.rows, self.dim, DType::F32);
@@ -94,14 +99,14 @@ impl Bed {
     }
 
     /// Prepares look-ups with so many bytes of rows in DRAM.
-    fn slot(&self, store: &Store, dram: u64) -> Result<Slot, PlanError> {
+    fn slot(&self, store: &Store, dram: u64) -> Result<Slot, ProposalError> {
         let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
         let options = PlanOptions::default().with_max(BATCH, BATCH);
         let plan = host.plan(&[Feature::new("f", "t")], options).map_err(|error| fail(&error))?;
         plan.slot().map_err(|error| fail(&error))
     }
 
-    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, PlanError> {
+    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, ProposalError> {
         let mut out = Output::new(Rows::F32(rows), self.dim as usize);
         slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
@@ -115,14 +120,14 @@ impl Bed {
     }
 
     /// Everything by itself: the drive works when the host waits, on its thread.
-    fn taking_turns(&self) -> Result<HostCosts, PlanError> {
+    fn taking_turns(&self) -> Result<HostCosts, ProposalError> {
         let drive = self.drive(Self::timing(Duration::ZERO), true)?;
         let clock = Arc::new(Turns { drive: drive.clone(), system: SystemClock::new(), stepped: AtomicU64::new(0) });
         let store = self.store(drive, &OpenOptions::default().with_clock(clock.clone()))?;
         let (mut random, mut rows) = (Random::new(1), self.output());
-        let mut timed = |dram: u64, ids: &mut dyn FnMut(&mut Random) -> Vec<i64>| -> Result<Timed, PlanError> {
+        let mut timed = |dram: u64, ids: &mut dyn FnMut(&mut Random) -> Vec<i64>| -> Result<Timed, ProposalError> {
             let mut slot = self.slot(&store, dram)?;
-            let mut turn = || -> Result<Timed, PlanError> {
+            let mut turn = || -> Result<Timed, ProposalError> {
                 let ids = ids(&mut random);
                 let before = clock.stepped();
                 let report = self.look_up(&mut slot, &ids, &mut rows)?;
@@ -171,11 +176,11 @@ impl Bed {
     }
 
     /// `costs`, with what a command costs the drive's thread while the host works as well.
-    fn in_threads(&self, costs: HostCosts) -> Result<HostCosts, PlanError> {
+    fn in_threads(&self, costs: HostCosts) -> Result<HostCosts, ProposalError> {
         let timing = Self::timing(QUEUED);
         let store = self.store(self.drive(timing.clone(), false)?, &OpenOptions::default())?;
         let (mut slot, mut rows, mut random) = (self.slot(&store, 0)?, self.output(), Random::new(2));
-        let mut turn = || -> Result<(Duration, Report), PlanError> {
+        let mut turn = || -> Result<(Duration, Report), ProposalError> {
             let ids = self.any(&mut random, BATCH / 2);
             let began = Instant::now();
             let report = self.look_up(&mut slot, &ids, &mut rows)?;

@@ -6,18 +6,18 @@ use nix::fcntl::{Flock, FlockArg};
 
 /// A file that is needed as it is, which others can see until this is dropped: it has a shared lock (flock(2)).
 #[derive(Debug)]
-pub struct Held(Option<Flock<File>>);
+pub struct LockedFile(Option<Flock<File>>);
 
-impl Held {
-    /// Holds a file that is open. One that cannot be locked, because its file system has no locks, is not, which is no worse than
-    /// before.
+impl LockedFile {
+    /// Locks a file that is open. A file that cannot be locked, because its file system has no locks, stays unlocked, which is no
+    /// worse than before.
     pub fn new(file: &File) -> Self {
         let again = file.try_clone().ok();
         Self(again.and_then(|file| Flock::lock(file, FlockArg::LockSharedNonblock).ok()))
     }
 
-    /// Whether it is.
-    pub fn is_held(&self) -> bool {
+    /// Whether the file is locked.
+    pub fn is_locked(&self) -> bool {
         self.0.is_some()
     }
 }

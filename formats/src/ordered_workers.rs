@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 const THREADS: usize = 8;
 
 /// Work that several threads do, and that is done in the order in which it was given.
-pub(crate) struct Crew<J, T> {
+pub(crate) struct OrderedWorkers<J, T> {
     queue: Arc<Queue<J, T>>,
     threads: Vec<JoinHandle<()>>,
     most: usize,
@@ -54,7 +54,7 @@ impl<J, T> Queue<J, T> {
     }
 }
 
-impl<J: Send + 'static, T: Send + 'static> Crew<J, T> {
+impl<J: Send + 'static, T: Send + 'static> OrderedWorkers<J, T> {
     /// Threads that do `work`: as many as there are processors, each begun when there is something to do.
     pub(crate) fn new(work: impl Fn(J) -> T + Send + Sync + 'static) -> Self {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
@@ -95,7 +95,7 @@ impl<J: Send + 'static, T: Send + 'static> Crew<J, T> {
     }
 }
 
-impl<J, T> Drop for Crew<J, T> {
+impl<J, T> Drop for OrderedWorkers<J, T> {
     fn drop(&mut self) {
         let mut jobs = self.queue.lock();
         (jobs.over, jobs.jobs) = (true, VecDeque::new());

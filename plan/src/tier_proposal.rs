@@ -1,4 +1,4 @@
-//! What a plan says.
+//! What a tier proposal says.
 
 use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuOptions;
@@ -7,15 +7,15 @@ use crate::budget::Budgets;
 use crate::drives::Drives;
 use crate::order::Order;
 
-/// What goes where, and what is to be expected.
+/// A tier proposal: how many rows of each table belong in which tier, and what look-ups then cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct TierProposal {
     /// Memory for rows.
     pub budgets: Budgets,
-    /// Where the others lie.
+    /// The drives that the other rows lie on.
     pub drives: Drives,
-    /// Of each table in turn.
-    pub tables: Vec<TablePlan>,
+    /// What is proposed for each table in turn.
+    pub tables: Vec<TableProposal>,
     /// What was learnt from.
     pub trace: TraceSummary,
     /// What look-ups will do.
@@ -24,14 +24,14 @@ pub struct Plan {
     pub curve: Vec<Point>,
 }
 
-impl Plan {
+impl TierProposal {
     /// Bytes of memory for rows, GPU memory and DRAM together: what indices of keys leave of the budgets.
     pub fn memory_for_rows(&self) -> u64 {
         let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
         self.budgets.hbm.saturating_add(self.budgets.dram).saturating_sub(indices)
     }
 
-    /// What a GPU executor has to be attached with so that it keeps the plan's rows, of tables that were loaded by it. Indices of keys
+    /// What a GPU executor has to be attached with so that it keeps the rows in memory as proposed, of tables that were loaded by it. Indices of keys
     /// take GPU memory besides.
     pub fn gpu_options(&self) -> GpuOptions {
         let indices: u64 = self.tables.iter().filter_map(|table| table.index_bytes).sum();
@@ -42,12 +42,12 @@ impl Plan {
     }
 }
 
-/// A table in a plan.
+/// A table in a tier proposal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TablePlan {
-    /// Its name.
+pub struct TableProposal {
+    /// The name of the table.
     pub name: String,
-    /// Its rows.
+    /// Rows of the table.
     pub rows: u64,
     /// Elements in a row.
     pub dim: u32,
@@ -59,10 +59,10 @@ pub struct TablePlan {
     pub hbm_rows: u64,
     /// The next ones, which lie in DRAM.
     pub dram_rows: u64,
-    /// Bytes that they take in GPU memory, as an executor pads them.
+    /// Bytes that `hbm_rows` take in GPU memory, as an executor pads them.
     #[serde(default)]
     pub hbm_bytes: u64,
-    /// In DRAM.
+    /// Bytes that `dram_rows` take in DRAM.
     #[serde(default)]
     pub dram_bytes: u64,
     /// Rows that the trace speaks of, as far as counted.
@@ -79,7 +79,7 @@ pub struct TablePlan {
 /// Rows that share LBAs because they are looked up together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Grouping {
-    /// Whether the plan does so.
+    /// Whether it is proposed.
     pub applied: bool,
     /// Groups of two rows and more.
     pub groups: u64,
@@ -93,12 +93,12 @@ pub struct Grouping {
     pub bytes_saved: f64,
 }
 
-/// The trace that a plan was made by.
+/// The trace that a tier proposal was made by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceSummary {
     /// Queries.
     pub queries: u64,
-    /// Of these, held out.
+    /// Queries of these that were held out.
     pub held_out: u64,
     /// Ids of all tables.
     pub ids: u64,
@@ -113,13 +113,13 @@ pub struct TraceSummary {
 pub struct Expected {
     /// The share of ids (of those that their table has) whose rows are in GPU memory.
     pub hbm: f64,
-    /// In DRAM.
+    /// The share whose rows are in DRAM.
     pub dram: f64,
-    /// On drives.
+    /// The share whose rows are on drives.
     pub ssd: f64,
     /// Half of the first of [`intervals`](Self::intervals), before it was cut to what a share can be.
     pub error: f64,
-    /// Of that, by how much because what is looked up changes.
+    /// The part of the error that comes of changes in what is looked up.
     pub drift: f64,
     /// Where the share in memory will be: of the queries that follow the trace, as many as were held out, and as many as the trace has. By how
     /// much parts of what was held out differ, by how much what was foreseen earlier in the trace differed from what came at once and
@@ -158,7 +158,7 @@ pub const MEASURED: [f64; 2] = [0.946, 0.971];
 /// Where the share of ids in memory will be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Of so many queries that follow the trace.
+    /// The number of queries, right behind the trace, that it holds for.
     pub queries: u64,
     /// For this share of traces that were not seen.
     pub coverage: f64,
@@ -206,11 +206,11 @@ pub struct Rate {
     pub ids_per_second: f64,
 }
 
-/// A plan, with the orders that its tables are to be loaded in.
+/// A tier proposal, with the orders that the tables are to be loaded in.
 #[derive(Debug)]
-pub struct Planned {
-    /// The plan.
-    pub plan: Plan,
+pub struct Proposal {
+    /// What goes to which tier.
+    pub tiers: TierProposal,
     /// In the order of its tables.
     pub orders: Vec<Order>,
 }

@@ -9,8 +9,10 @@ use std::path::Path;
 use warprow_layout::{RowSource, Table, VolumeError};
 
 use crate::error::FormatError;
+use crate::file_rows::FileRows;
+use crate::file_table::FileTable;
 use crate::input::room;
-use crate::table::{FileRows, FileTable, TableFile};
+use crate::table_file::TableFile;
 
 /// Bytes that are moved at once.
 const RUN: usize = 1 << 20;

@@ -1,6 +1,6 @@
-//! Plans in files, for loading by them.
+//! Tier proposals in files, for loading by them.
 //!
-//! A safetensors file: the plan as JSON in its metadata under `warprow.plan`, and for each table a tensor of its name that lists
+//! A safetensors file: the proposal as JSON in its metadata under `warprow.plan`, and for each table a tensor of its name that lists
 //! ids in the order of their ranks, as far as the trace spoke of them; the others follow in the order of their ids.
 
 use std::collections::HashMap;
@@ -12,29 +12,29 @@ use safetensors::{Dtype, SafeTensors};
 use warprow_formats::open_regular;
 use warprow_layout::Ranks;
 
-use crate::PlanError;
+use crate::error::ProposalError;
 use crate::order::{Order, ranks_of};
-use crate::plan::{Plan, Planned, TablePlan};
+use crate::tier_proposal::{Proposal, TableProposal, TierProposal};
 
-/// Under which the plan stands in the metadata.
+/// The name under which the proposal stands in the metadata.
 const KEY: &str = "warprow.plan";
 
-/// A plan, as it stands in a file.
+/// A tier proposal, as it stands in a file.
 #[derive(Debug, Clone)]
-pub struct PlanFile {
-    /// The plan.
-    pub plan: Plan,
+pub struct ProposalFile {
+    /// What goes to which tier.
+    pub tiers: TierProposal,
     path: String,
     bytes: Vec<u8>,
 }
 
-impl PlanFile {
-    /// The bytes of a file for `planned`.
-    pub fn encode(planned: &Planned) -> Result<Vec<u8>, PlanError> {
-        let fail = |reason: String| PlanError::File { path: "to be written".to_owned(), reason };
-        let json = serde_json::to_string(&planned.plan).map_err(|error| fail(error.to_string()))?;
-        let data: Vec<(Dtype, Vec<u8>)> = planned.orders.iter().map(list).collect();
-        let views = planned.plan.tables.iter().zip(&data).map(|(table, (dtype, bytes))| {
+impl ProposalFile {
+    /// The bytes of a file for `proposal`.
+    pub fn encode(proposal: &Proposal) -> Result<Vec<u8>, ProposalError> {
+        let fail = |reason: String| ProposalError::File { path: "to be written".to_owned(), reason };
+        let json = serde_json::to_string(&proposal.tiers).map_err(|error| fail(error.to_string()))?;
+        let data: Vec<(Dtype, Vec<u8>)> = proposal.orders.iter().map(list).collect();
+        let views = proposal.tiers.tables.iter().zip(&data).map(|(table, (dtype, bytes))| {
             let width = if *dtype == Dtype::U32 { 4 } else { 8 };
             Ok((&*table.name, TensorView::new(*dtype, vec![bytes.len() / width], bytes)?))
         });
@@ -45,9 +45,9 @@ impl PlanFile {
     }
 
     /// Reads a file, and checks it as far as that is possible without its tables.
-    pub fn read(path: &Path) -> Result<Self, PlanError> {
+    pub fn read(path: &Path) -> Result<Self, ProposalError> {
         let name = path.display().to_string();
-        let fail = |reason: String| PlanError::File { path: name.clone(), reason };
+        let fail = |reason: String| ProposalError::File { path: name.clone(), reason };
         // A pipe would have it wait.
         let mut file = open_regular(path).map_err(|error| match error.io_error() {
             Some(error) => fail(format!("cannot be read: {error}")),
@@ -58,16 +58,16 @@ impl PlanFile {
         Self::decode(&name, bytes)
     }
 
-    /// The plan in the bytes of a file; `name` is what errors call it.
-    pub fn decode(name: &str, bytes: Vec<u8>) -> Result<Self, PlanError> {
-        let fail = |reason: String| PlanError::File { path: name.to_owned(), reason };
+    /// The proposal in the bytes of a file; `name` is what errors call it.
+    pub fn decode(name: &str, bytes: Vec<u8>) -> Result<Self, ProposalError> {
+        let fail = |reason: String| ProposalError::File { path: name.to_owned(), reason };
         let damaged = |error: &dyn std::fmt::Display| fail(format!("it is no plan, or is damaged or cut off: {error}"));
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
         let json = metadata.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
         let json = json.ok_or_else(|| fail(format!("it is a safetensors file without {KEY:?} in its metadata")))?;
-        let plan: Plan = serde_json::from_str(json).map_err(|error| damaged(&error))?;
+        let tiers: TierProposal = serde_json::from_str(json).map_err(|error| damaged(&error))?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
-        for table in &plan.tables {
+        for table in &tiers.tables {
             let tensor = tensors.tensor(&table.name).map_err(|error| damaged(&error))?;
             if !matches!(tensor.dtype(), Dtype::U32 | Dtype::U64) || tensor.shape().len() != 1 {
                 return Err(fail(format!("its list of table {:?} is none of ids", table.name)));
@@ -77,12 +77,12 @@ impl PlanFile {
                 return Err(fail(format!("it keeps more rows of table {:?} in memory than there are", table.name)));
             }
         }
-        Ok(Self { plan, path: name.to_owned(), bytes })
+        Ok(Self { tiers, path: name.to_owned(), bytes })
     }
 
     /// What it says of a table of that name.
-    pub fn table(&self, name: &str) -> Option<&TablePlan> {
-        self.plan.tables.iter().find(|table| table.name == name)
+    pub fn table(&self, name: &str) -> Option<&TableProposal> {
+        self.tiers.tables.iter().find(|table| table.name == name)
     }
 
     /// Whether it is for a table that is looked up by keys.
@@ -92,8 +92,8 @@ impl PlanFile {
 
     /// The keys of a table that has `rows` rows, as far as the trace spoke of them, in the order of their ranks, an `i64` by its bits; and how
     /// many of the first ranks belong in memory.
-    pub fn keys(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), PlanError> {
-        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
+    pub fn keys(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), ProposalError> {
+        let fail = |reason: String| ProposalError::File { path: self.path.clone(), reason };
         match self.is_keyed(name) {
             true => self.list(name, rows),
             false => Err(fail(format!("it is for a table {name:?} that is looked up by ids, this one is by keys"))),
@@ -101,8 +101,8 @@ impl PlanFile {
     }
 
     /// The permutation id → rank of a table that has `rows` rows, and how many of the first ranks belong in memory.
-    pub fn ranks(&self, name: &str, rows: u64) -> Result<(Ranks, u64), PlanError> {
-        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
+    pub fn ranks(&self, name: &str, rows: u64) -> Result<(Ranks, u64), ProposalError> {
+        let fail = |reason: String| ProposalError::File { path: self.path.clone(), reason };
         if self.is_keyed(name) {
             return Err(fail(format!("it is for a table {name:?} that is looked up by keys, this one is by ids")));
         }
@@ -113,9 +113,9 @@ impl PlanFile {
     }
 
     /// What it lists of a table that has `rows` rows, and how many of the first ranks belong in memory.
-    fn list(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), PlanError> {
-        let fail = |reason: String| PlanError::File { path: self.path.clone(), reason };
-        let known = || self.plan.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
+    fn list(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), ProposalError> {
+        let fail = |reason: String| ProposalError::File { path: self.path.clone(), reason };
+        let known = || self.tiers.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
         let table =
             self.table(name).ok_or_else(|| fail(format!("it has no table {name:?}; its tables: {}", known())))?;
         if table.rows != rows {

@@ -1,0 +1,46 @@
+//! Opening files of tables, whatever their format.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::FormatError;
+use crate::format::Format;
+use crate::found::Found;
+use crate::read_options::ReadOptions;
+use crate::table_file::TableFile;
+use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
+
+impl TableFile {
+    /// Opens it and reads its headers, in the format that its name and its first bytes show.
+    pub fn open(path: &Path) -> Result<Self, FormatError> {
+        Self::open_with(path, &ReadOptions::default())
+    }
+
+    /// Opens it and reads its headers. Nothing that they say is believed before it has been compared with what is there.
+    pub fn open_with(path: &Path, options: &ReadOptions) -> Result<Self, FormatError> {
+        let format = Format::of(path, options)?;
+        let mut found = match format {
+            Format::Safetensors => safetensors::open(path)?,
+            Format::SafetensorsIndex => sharded::open(path)?,
+            Format::Npy => npy::open(path)?,
+            Format::Npz => npz::open(path)?,
+            Format::HugeCtr => hugectr::open(path, options)?,
+            Format::EmbeddingCollection => collection::open(path)?,
+            Format::DynamicEmb => dynamicemb::open(path, options)?,
+            #[cfg(feature = "parquet")]
+            Format::Parquet => crate::parquet::open(path, options)?,
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => {
+                let what = "is a Parquet file, which this build does not read";
+                let remedy = "build with the feature `parquet`, or save the vectors as .npy";
+                return Err(FormatError::new(crate::error::Kind::Unsupported, path, what, remedy));
+            }
+            Format::Raw => raw::open(path, options)?,
+        };
+        found.tables.sort_by(|a, b| a.name.cmp(&b.name));
+        found.skipped.sort();
+        let Found { inputs, tables, skipped, empty, key_arrays } = found;
+        let inputs = inputs.into_iter().map(Arc::new).collect();
+        Ok(Self { path: path.to_owned(), format, tables, skipped, empty, key_arrays, inputs })
+    }
+}
