@@ -147,8 +147,8 @@ impl Transaction {
         self.commit_superseding(|_| Ok(Vec::new())).map(|(generation, _)| generation)
     }
 
-    /// As [`commit`](Self::commit); `choose` says which others it drops, by their ids, of those that there are then, oldest first: no other commit
-    /// comes between. Returns the ids of these as well.
+    /// As [`commit`](Self::commit); `choose` says which others it drops, by their ids, of those that there are then, oldest first: no
+    /// other commit comes between. Returns the generation and the ids of those dropped.
     pub fn commit_superseding<E: From<VolumeError>>(
         self,
         choose: impl FnOnce(&[Arc<Generation>]) -> Result<Vec<u64>, E>,
