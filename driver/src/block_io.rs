@@ -3,9 +3,10 @@ use std::sync::Arc;
 use warprow_dma::{Mapped, PAGE};
 
 use crate::controller::Controller;
+use crate::error::DriverError;
+use crate::namespace::Namespace;
 use crate::prp::Data;
 use crate::queue::{Completion, Ended, PushError, QueueOptions, QueuePair};
-use crate::{DriverError, Namespace};
 
 /// Bytes of one command at most, and commands in flight.
 const CHUNK: u64 = 128 << 10;
@@ -46,7 +47,7 @@ impl BlockIo {
         Self::on(pair, namespace)
     }
 
-    /// The same on a queue pair that exists.
+    /// As [`new`](Self::new), on a queue pair that exists.
     pub fn on(mut pair: QueuePair, namespace: Namespace) -> Result<Self, DriverError> {
         let block = u64::from(namespace.lba_bytes());
         let chunk = CHUNK.min(pair.max_transfer()) / block * block;

@@ -8,15 +8,16 @@ use warprow_spec::identify::{Cns, ControllerType, IdentifyController};
 use warprow_spec::registers::{Cap, Vs, cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{Cqe, Sqe};
 
-use crate::admin::{self, Admin};
+use crate::admin_queue::{self, AdminQueue};
 use crate::enable::{self, AdminPlace};
+use crate::error::DriverError;
 use crate::host_memory::Loan;
 use crate::identity::Identity;
 use crate::late::LateWrites;
+use crate::patience::Patience;
 use crate::queue::{Queues, Ring, RingMemory};
 use crate::recovery::Recovery;
 use crate::registers::Registers;
-use crate::{DriverError, patience::Patience};
 
 /// How to drive a controller.
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ pub struct Controller {
     pub(crate) late: LateWrites,
     /// Locked before `admin` where both are.
     pub(crate) queues: Mutex<Queues>,
-    admin: Mutex<Admin>,
+    admin: Mutex<AdminQueue>,
     info: RwLock<Arc<IdentifyController>>,
     pub(crate) loan: Mutex<Loan>,
     pub(crate) recovery: Recovery,
@@ -148,15 +149,15 @@ impl Controller {
         registers.set_bus_master(false, "taking it over")?;
         enable::disable_or_reset(&registers, &*clock, cap)?;
 
-        let memory = registers.function.allocate(admin::MEMORY_BYTES)?;
+        let memory = registers.function.allocate(admin_queue::MEMORY_BYTES)?;
         let mapped = Mapped::new(registers.function.clone(), memory)?;
         let place = |at| RingMemory::new(mapped.memory().clone(), at);
         let bell = |offset| registers.function.doorbell(offset);
-        let entries = u32::from(admin::ENTRIES);
+        let entries = u32::from(admin_queue::ENTRIES);
         let ring = Ring::new(
             0,
             (place(0), entries, bell(sq_tail_doorbell(0, cap.dstrd()))?),
-            (place(admin::CQ_AT), entries, bell(cq_head_doorbell(0, cap.dstrd()))?),
+            (place(admin_queue::CQ_AT), entries, bell(cq_head_doorbell(0, cap.dstrd()))?),
         );
         let controller = Self {
             identity: Arc::new(Identity::new(registers.name.clone())),
@@ -168,7 +169,7 @@ impl Controller {
             gate: Gate::default(),
             late: LateWrites::default(),
             queues: Mutex::default(),
-            admin: Mutex::new(Admin::new(ring)),
+            admin: Mutex::new(AdminQueue::new(ring)),
             info: RwLock::new(Arc::new(zeroed_info())),
             loan: Mutex::default(),
             recovery: Recovery::default(),
@@ -185,7 +186,7 @@ impl Controller {
     /// granted.
     pub(crate) fn start(&self) -> Result<u16, DriverError> {
         let iova = self.admin_memory().iova();
-        let place = AdminPlace { entries: admin::ENTRIES, sq: iova, cq: iova + admin::CQ_AT as u64 };
+        let place = AdminPlace { entries: admin_queue::ENTRIES, sq: iova, cq: iova + admin_queue::CQ_AT as u64 };
         enable::enable(&self.registers, &*self.clock, self.cap, &place)?;
         self.lock_admin().up = true;
         let granted = self.request_queues(self.options.queue_pairs, self.options.admin_timeout)?;
@@ -309,12 +310,12 @@ impl Controller {
         self.memory.as_ref().expect("taken only when the controller is dropped")
     }
 
-    pub(crate) fn lock_admin(&self) -> MutexGuard<'_, Admin> {
+    pub(crate) fn lock_admin(&self) -> MutexGuard<'_, AdminQueue> {
         self.admin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, unless somebody has it.
-    pub(crate) fn try_lock_admin(&self) -> Option<MutexGuard<'_, Admin>> {
+    /// Locks the admin queue, unless somebody has it locked.
+    pub(crate) fn try_lock_admin(&self) -> Option<MutexGuard<'_, AdminQueue>> {
         match self.admin.try_lock() {
             Ok(admin) => Some(admin),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

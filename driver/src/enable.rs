@@ -8,7 +8,7 @@ use warprow_spec::registers::{
 };
 use warprow_spec::{Cqe, Sqe};
 
-use crate::DriverError;
+use crate::error::DriverError;
 use crate::patience::Patience;
 use crate::registers::Registers;
 

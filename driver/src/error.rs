@@ -8,9 +8,9 @@ use warprow_spec::features::FeatureId;
 use warprow_spec::identify::LbaFormat;
 use warprow_spec::registers::Csts;
 
-use crate::format::Loss;
+use crate::failure::Failure;
+use crate::loss::Loss;
 use crate::queue::{CommandName, PushError};
-use crate::recovery::Failure;
 
 /// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what
 /// it answered, and what to do.

@@ -3,8 +3,8 @@ use warprow_spec::features::{AsyncEventConfig, FeatureId};
 use warprow_spec::log::{ChangedNamespaceList, CriticalWarning, ErrorLogEntry, FirmwareSlotLog, LogPageId, SmartLog};
 use warprow_spec::{FromBytes, NSID_ALL, Sqe};
 
-use crate::DriverError;
 use crate::controller::Controller;
+use crate::error::DriverError;
 
 /// Most asynchronous event requests kept outstanding.
 const REQUESTS: u32 = 4;

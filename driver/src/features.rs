@@ -6,8 +6,8 @@ use warprow_spec::features::{
     AutonomousPowerStateTransition, FeatureId, HostMemoryBuffer, NumberOfQueues, VolatileWriteCacheFeature,
 };
 
-use crate::DriverError;
 use crate::controller::Controller;
+use crate::error::DriverError;
 
 impl Controller {
     /// The value of a feature: dword 0 of Get Features (NVMe Base 2.0, 5.15; NVMe 1.4, 5.13). `nsid` is 0 where the

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::Duration;
 
 use warprow_spec::admin::{FormatCdw10, SecureErase};
@@ -6,7 +5,9 @@ use warprow_spec::identify::{Cns, IdentifyNamespace};
 use warprow_spec::{NSID_ALL, Sqe};
 
 use crate::controller::Controller;
-use crate::{DriverError, Namespace};
+use crate::error::DriverError;
+use crate::loss::Loss;
+use crate::namespace::Namespace;
 
 /// Minutes are normal.
 pub const FORMAT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -30,26 +31,6 @@ impl FormatRequest {
     /// Formats one namespace to LBAs of `lba_bytes`, without secure erase, within [`FORMAT_TIMEOUT`].
     pub fn new(nsid: u32, lba_bytes: u32) -> Self {
         Self { nsid, lba_bytes, erase: SecureErase::NONE, lose_all_namespaces: false, timeout: FORMAT_TIMEOUT }
-    }
-}
-
-/// What a format would destroy: a namespace, or, with NSID FFFFFFFFh, those that cannot be listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Namespace identifier; FFFFFFFFh for all that other controllers of the drive may have.
-    pub nsid: u32,
-    /// Its size in bytes; `None` where Identify does not tell.
-    pub bytes: Option<u64>,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.nsid, self.bytes) {
-            (NSID_ALL, _) => f.write_str("any namespace of the drive's other controllers"),
-            (nsid, Some(bytes @ 1_000_000_000..)) => write!(f, "namespace {nsid} ({:.1} GB)", bytes as f64 / 1e9),
-            (nsid, Some(bytes)) => write!(f, "namespace {nsid} ({:.1} MB)", bytes as f64 / 1e6),
-            (nsid, None) => write!(f, "namespace {nsid} (size unknown)"),
-        }
     }
 }
 

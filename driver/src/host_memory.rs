@@ -6,8 +6,8 @@ use warprow_dma::{Mapped, PAGE};
 use warprow_spec::features::{FeatureId, HostMemoryDescriptor};
 use warprow_spec::{IntoBytes, Sqe};
 
-use crate::DriverError;
 use crate::controller::Controller;
+use crate::error::DriverError;
 
 /// What became of a drive's wish for host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Controller {
         let sqe = Sqe::lend_host_memory(pages, memory.iova(), 1);
         match self.send(sqe, &[], self.options().admin_timeout) {
             Ok(_) => loan.state = HostMemory::Lent(u64::from(pages) * page),
-            // Its own memory, which it refused: kept anyway, until RDY = 0 says that nothing reaches it.
+            // The memory that the drive refused is kept anyway, until RDY = 0 says that nothing reaches it.
             Err(error @ DriverError::Command { .. }) => loan.state = HostMemory::Withheld(error.to_string()),
             Err(error) => return Err(error),
         }

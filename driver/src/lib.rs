@@ -21,11 +21,13 @@
 //! ```
 
 mod admin;
+mod admin_queue;
 mod block_io;
 mod controller;
 mod enable;
 mod error;
 mod events;
+mod failure;
 mod features;
 mod format;
 mod host_memory;
@@ -33,6 +35,7 @@ mod identity;
 mod late;
 mod locking;
 mod log;
+mod loss;
 mod namespace;
 mod patience;
 pub mod prp;
@@ -40,16 +43,18 @@ pub mod queue;
 mod recovery;
 mod registers;
 mod reset;
+mod reset_kind;
 
 pub use admin::Answer;
 pub use block_io::BlockIo;
 pub use controller::{Controller, Options};
 pub use error::DriverError;
 pub use events::{Details, Event, Polled};
-pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest, Loss};
+pub use failure::{Blame, FailedStep, Failure, RecoveryStep};
+pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest};
 pub use host_memory::HostMemory;
 pub use locking::Locking;
+pub use loss::Loss;
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{Completion, Ended, ExternalQueue, Issued, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
-pub use recovery::{Blame, FailedStep, Failure, RecoveryStep};
-pub use reset::ResetKind;
+pub use reset_kind::ResetKind;

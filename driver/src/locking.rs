@@ -2,8 +2,8 @@
 
 use warprow_spec::Sqe;
 
-use crate::DriverError;
 use crate::controller::Controller;
+use crate::error::DriverError;
 
 /// Security protocol and ComID of Level 0 Discovery.
 const DISCOVERY: (u8, u16) = (0x01, 0x0001);

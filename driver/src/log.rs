@@ -1,8 +1,8 @@
 use warprow_spec::log::{ChangedNamespaceList, ErrorLogEntry, FirmwareSlotLog, LogPageId, SmartLog};
 use warprow_spec::{FromBytes, NSID_ALL, Sqe};
 
-use crate::DriverError;
 use crate::controller::Controller;
+use crate::error::DriverError;
 
 impl Controller {
     /// The first `bytes` of a log page, a multiple of 4 up to 4,096 (NVMe Base 2.0, 5.16; NVMe 1.4, 5.14). Reading it

@@ -4,9 +4,9 @@ use warprow_spec::FromBytes;
 use warprow_spec::identify::{ActiveNamespaceList, Cns, IdentifyNamespace, LbaFormat, NamespaceDescriptor};
 use warprow_spec::{Sqe, StatusCode};
 
-use crate::DriverError;
 use crate::admin::has_status;
 use crate::controller::Controller;
+use crate::error::DriverError;
 use crate::identity::{Identity, NO_EPOCH};
 use crate::queue::PushError;
 
@@ -97,7 +97,7 @@ impl Namespace {
         self.check_described(controller.identity())
     }
 
-    /// The same of the controller that has this very identity.
+    /// As [`check_of`](Self::check_of), for the controller that has this very identity.
     #[inline]
     pub(crate) fn check_described(&self, by: &Arc<Identity>) -> Result<(), PushError> {
         // Both are alive, so that an address is one controller's.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use warprow_dma::{Function, FunctionError};
 use warprow_spec::registers::{Aqa, Cap, Cc, Crto, Csts, Nssr, Vs, offset};
 
-use crate::DriverError;
+use crate::error::DriverError;
 
 /// The controller's registers (NVMe Base 2.0, 3.1.3; NVMe 1.4, 3.1), with all ones in CSTS understood as absence. Other
 /// registers may have all bits set (CRTO), so they are not asked.

@@ -6,25 +6,14 @@ use std::time::Duration;
 
 use warprow_dma::FunctionError;
 
-use crate::DriverError;
 use crate::controller::Controller;
 use crate::enable;
+use crate::error::DriverError;
 use crate::queue::{Link, Queues};
+use crate::reset_kind::ResetKind;
 
 /// RTD3E can say more than an hour.
 const MOST_SHUTDOWN: Duration = Duration::from_secs(300);
-
-/// How deep a reset goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum ResetKind {
-    /// CC.EN = 0 and back, falling back on a reset of the function.
-    #[default]
-    Controller,
-    /// A reset of the PCIe function (FLR); as [`Controller`](Self::Controller) where the function offers none.
-    Function,
-    /// An NVM subsystem reset, where CAP.NSSRS offers it: every controller of the drive is reset.
-    Subsystem,
-}
 
 impl Controller {
     /// Resets the controller and enables it again. Every command is lost; everything in quarantine is released.

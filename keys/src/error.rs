@@ -1,6 +1,7 @@
 //! What can be wrong with keys, and with the bytes of an index.
 
-use crate::{KeyKind, MAX_KEYS};
+use crate::format::{FORMAT_VERSION, MAX_KEYS};
+use crate::key_kind::KeyKind;
 
 /// An index was not built.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +65,7 @@ pub enum IndexError {
     #[error("these bytes are no key index: the magic is not there")]
     Magic,
     /// Of another version.
-    #[error("the key index has format version {found}, this program knows {}", crate::FORMAT_VERSION)]
+    #[error("the key index has format version {found}, this program knows {}", FORMAT_VERSION)]
     Version {
         /// What it says.
         found: u32,

@@ -1,72 +1,9 @@
 //! An index, and its evaluation.
 
-use crate::bytes::{Layout, Shape};
-use crate::hash::{MULTIPLIERS, mix, reduce};
-
-/// Which numbers keys are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KeyKind {
-    /// From 0 to 2⁶⁴ − 1.
-    U64,
-    /// From −2⁶³ to 2⁶³ − 1.
-    I64,
-}
-
-impl KeyKind {
-    /// The number that `key`'s bits stand for.
-    pub const fn number(self, key: u64) -> i128 {
-        match self {
-            Self::U64 => key as i128,
-            Self::I64 => key as i64 as i128,
-        }
-    }
-
-    pub(crate) fn show(self, key: u64) -> String {
-        self.number(key).to_string()
-    }
-}
-
-/// Bits by which a key is told from one that the index was not built from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Fingerprint {
-    /// One foreign key in 256 passes.
-    Bits8,
-    /// One in 65,536.
-    #[default]
-    Bits16,
-    /// One in 4.3·10⁹.
-    Bits32,
-}
-
-impl Fingerprint {
-    /// 8, 16 or 32.
-    pub const fn bits(self) -> u32 {
-        self.bytes() as u32 * 8
-    }
-
-    /// Of so many bits, if there is one.
-    pub const fn from_bits(bits: u32) -> Option<Self> {
-        match bits {
-            8 => Some(Self::Bits8),
-            16 => Some(Self::Bits16),
-            32 => Some(Self::Bits32),
-            _ => None,
-        }
-    }
-
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::Bits8 => 1,
-            Self::Bits16 => 2,
-            Self::Bits32 => 4,
-        }
-    }
-
-    /// The share of foreign keys that pass.
-    pub fn false_positives(self) -> f64 {
-        f64::from(self.bits()).exp2().recip()
-    }
-}
+use crate::fingerprint::Fingerprint;
+use crate::format::HEADER_BYTES;
+use crate::key_kind::KeyKind;
+use crate::shape::{Layout, Shape, print_mask};
 
 /// A minimal perfect hash function with fingerprints. See the [crate].
 #[derive(Clone, PartialEq, Eq)]
@@ -137,7 +74,7 @@ impl KeyIndex {
 
     /// CRC32C of the header, which has checksums of all else: equal for equal indexes, and for about no others.
     pub fn checksum(&self) -> u32 {
-        crc32c::crc32c(self.bytes.get(..crate::HEADER_BYTES).unwrap_or_default())
+        crc32c::crc32c(self.bytes.get(..HEADER_BYTES).unwrap_or_default())
     }
 
     /// All of it, as it is stored.
@@ -151,7 +88,7 @@ impl KeyIndex {
         (self.bytes.len() as f64 - prints) * 8.0 / self.shape.keys as f64
     }
 
-    /// Its numbers, for other evaluators.
+    /// The index's numbers, for other evaluators.
     pub fn parts(&self) -> Parts {
         let Shape { keys, seed, parts, buckets, slots, fingerprint, .. } = self.shape;
         let layout = &self.layout;
@@ -262,48 +199,6 @@ impl<'a> View<'a> {
             }
         }
     }
-}
-
-impl Shape {
-    #[inline(always)]
-    pub(crate) fn hash(&self, key: u64) -> u64 {
-        mix(key ^ self.seed)
-    }
-
-    #[inline(always)]
-    pub(crate) fn part(&self, hash: u64) -> u64 {
-        reduce(hash, self.parts)
-    }
-
-    /// Of the whole function.
-    #[inline(always)]
-    fn bucket(&self, hash: u64) -> u64 {
-        self.part(hash) * u64::from(self.buckets) + u64::from(self.bucket_in_part(hash))
-    }
-
-    #[inline(always)]
-    pub(crate) fn bucket_in_part(&self, hash: u64) -> u32 {
-        reduce(hash.wrapping_mul(self.parts), self.buckets.into()) as u32
-    }
-
-    #[inline(always)]
-    fn slot(&self, hash: u64, pilot: u8) -> u64 {
-        self.part(hash) * u64::from(self.slots) + u64::from(slot_in_part(hash, pilot, self.slots))
-    }
-
-    #[inline(always)]
-    pub(crate) fn print(&self, hash: u64) -> u64 {
-        hash & print_mask(self.fingerprint.bytes())
-    }
-}
-
-#[inline(always)]
-pub(crate) fn slot_in_part(hash: u64, pilot: u8, slots: u32) -> u32 {
-    reduce(hash.wrapping_mul(MULTIPLIERS[usize::from(pilot)]), slots.into()) as u32
-}
-
-const fn print_mask(bytes: usize) -> u64 {
-    u64::MAX >> (64 - 8 * bytes)
 }
 
 #[inline(always)]

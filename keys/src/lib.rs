@@ -24,15 +24,18 @@
 mod build;
 mod bytes;
 mod error;
+mod fingerprint;
+mod format;
 mod hash;
 mod index;
+mod key_kind;
+mod shape;
 mod source;
 
 pub use build::{Options, SlotNumber};
-pub use bytes::{FORMAT_VERSION, HEADER_BYTES};
 pub use error::{BuildError, IndexError};
-pub use index::{Fingerprint, KeyIndex, KeyKind, Parts};
+pub use fingerprint::Fingerprint;
+pub use format::{FORMAT_VERSION, HEADER_BYTES, MAX_KEYS};
+pub use index::{KeyIndex, Parts};
+pub use key_kind::KeyKind;
 pub use source::{KeyList, KeySource};
-
-/// Keys that an index may have.
-pub const MAX_KEYS: u64 = 1 << 40;

@@ -1,6 +1,6 @@
 //! Where keys come from.
 
-use crate::KeyKind;
+use crate::key_kind::KeyKind;
 
 /// Keys in the order of a file, asked for from several threads, and several times over.
 pub trait KeySource: Sync {

@@ -4,12 +4,11 @@
 use uuid::Uuid;
 
 use crate::codec::{Ended, Reader, Writer};
-use crate::error::BlockError;
 
 /// Bytes of a metadata block, and the unit of metadata addresses.
 pub const UNIT: usize = 4096;
 
-/// Bytes of its header.
+/// Bytes of a block's header.
 pub const HEADER: usize = 96;
 
 /// Bytes left for the payload.
@@ -24,6 +23,47 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 /// one. A newer minor is read: it may only add fields in reserved space and at the end of records, such
 /// that a writer that drops them does no harm.
 pub const VERSION: (u16, u16) = (2, 1);
+
+/// A metadata block cannot be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// It does not begin with the magic.
+    #[error("no Warprow block")]
+    NoMagic,
+    /// Torn, or rotten.
+    #[error("checksum mismatch: torn or damaged")]
+    Checksum,
+    /// Intact, and of a format this version does not know.
+    #[error("format version {major}.{minor}, this is {}.{}", VERSION.0, VERSION.1)]
+    Version {
+        /// The block's major version.
+        major: u16,
+        /// The block's minor version.
+        minor: u16,
+    },
+    /// The block's payload would pass its end.
+    #[error("payload of {length} bytes")]
+    Length {
+        /// Bytes.
+        length: u32,
+    },
+    /// Intact, but another block than the one that belongs there.
+    #[error("a block of another {field}")]
+    Misplaced {
+        /// Which header field differs.
+        field: &'static str,
+    },
+    /// Intact, and contradicts itself.
+    #[error("inconsistent: {what}")]
+    Inconsistent {
+        /// How.
+        what: &'static str,
+    },
+    /// The drive did not give it.
+    #[error("the drive could not read it")]
+    Unreadable,
+}
 
 /// What a block belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use uuid::Uuid;
 use warprow_keys::{Fingerprint, KeyKind};
 
-use crate::DType;
-use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
+use crate::block::{self, BlockError, BlockId, Kind, PAYLOAD, UNIT};
 use crate::codec::{Ended, Reader, Writer};
-use crate::error::{BlockError, CatalogueError, VolumeError};
+use crate::dtype::DType;
+use crate::error::{CatalogueError, VolumeError};
 use crate::generation::{Generation, LogChunk, MAX_LOG_CHUNKS, MAX_TABLES};
 use crate::geometry::Geometry;
+use crate::key_spec::KeySpec;
 use crate::placement::{ChunkRef, RowPacking};
+use crate::ranks::RankWidth;
 use crate::superblock::Superblock;
-use crate::table::{KeySpec, RankWidth, Region, StoredKeys, StoredRanks, Table};
+use crate::table::{Region, StoredKeys, StoredRanks, Table};
 
 /// All generations of a store at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -2,50 +2,10 @@
 
 use uuid::Uuid;
 
+use crate::block::BlockError;
 use crate::codec::Ended;
 use crate::drive::DriveError;
 use crate::ranks::RankError;
-
-/// A metadata block cannot be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BlockError {
-    /// It does not begin with the magic.
-    #[error("no Warprow block")]
-    NoMagic,
-    /// Torn, or rotten.
-    #[error("checksum mismatch: torn or damaged")]
-    Checksum,
-    /// Intact, and of a format this version does not know.
-    #[error("format version {major}.{minor}, this is {}.{}", crate::block::VERSION.0, crate::block::VERSION.1)]
-    Version {
-        /// Its major version.
-        major: u16,
-        /// Its minor version.
-        minor: u16,
-    },
-    /// Its payload would pass its end.
-    #[error("payload of {length} bytes")]
-    Length {
-        /// Bytes.
-        length: u32,
-    },
-    /// Intact, but another block than the one that belongs there.
-    #[error("a block of another {field}")]
-    Misplaced {
-        /// Which header field differs.
-        field: &'static str,
-    },
-    /// Intact, and contradicts itself.
-    #[error("inconsistent: {what}")]
-    Inconsistent {
-        /// How.
-        what: &'static str,
-    },
-    /// The drive did not give it.
-    #[error("the drive could not read it")]
-    Unreadable,
-}
 
 /// A catalogue contradicts itself or its store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +29,7 @@ pub enum CatalogueError {
     /// A generation is wrong.
     #[error("generation {id}: {what}")]
     Generation {
-        /// Its id.
+        /// The generation's id.
         id: u64,
         /// What is wrong.
         what: &'static str,
@@ -107,7 +67,7 @@ pub enum FormatError {
     TooSmall {
         /// The drive.
         drive: String,
-        /// Its bytes.
+        /// The drive's size, bytes.
         size: u64,
         /// Bytes needed.
         needed: u64,
@@ -117,7 +77,7 @@ pub enum FormatError {
     LbaSize {
         /// The drive.
         drive: String,
-        /// Its LBA size.
+        /// The drive's LBA size, bytes.
         lba_size: u32,
     },
     /// Two LBA sizes in one store.
@@ -125,11 +85,11 @@ pub enum FormatError {
     MixedLbaSizes {
         /// The first drive.
         first: String,
-        /// Its LBA size.
+        /// The first drive's LBA size, bytes.
         first_size: u32,
         /// The drive that differs.
         drive: String,
-        /// Its LBA size.
+        /// The LBA size of the drive that differs, bytes.
         lba_size: u32,
     },
     /// An option is out of its range.
@@ -144,7 +104,7 @@ pub enum FormatError {
         /// Bytes of an extent.
         bytes: u64,
     },
-    /// The same drive twice.
+    /// A drive was given twice.
     #[error("drive {drive} is given twice")]
     Twice {
         /// The drive.
@@ -167,9 +127,9 @@ pub enum FormatError {
 /// A member that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Missing {
-    /// Its index in the membership list.
+    /// The member's index in the membership list.
     pub index: u16,
-    /// Its identity.
+    /// The member's identity.
     pub uuid: Uuid,
     /// The serial that it had when it was formatted.
     pub serial: String,
@@ -238,13 +198,13 @@ pub enum OpenError {
     NewerVersion {
         /// The drive.
         drive: String,
-        /// Its version.
+        /// The drive's major version.
         found_major: u16,
-        /// Its version.
+        /// The drive's minor version.
         found_minor: u16,
-        /// The version of this code.
+        /// The major version of this code.
         known_major: u16,
-        /// The version of this code.
+        /// The minor version of this code.
         known_minor: u16,
     },
     /// Members of the store are not among the drives.
@@ -260,7 +220,7 @@ pub enum OpenError {
     ForeignMember {
         /// The drive.
         drive: String,
-        /// Its store.
+        /// The drive's store.
         its_store: Uuid,
         /// The store of the others.
         store: Uuid,
@@ -273,7 +233,7 @@ pub enum OpenError {
     SwappedMember {
         /// The drive.
         drive: String,
-        /// Its store.
+        /// The drive's store.
         its_store: Uuid,
         /// The store of the others.
         store: Uuid,
@@ -306,7 +266,7 @@ pub enum OpenError {
     StaleMember {
         /// The drive.
         drive: String,
-        /// Its epoch.
+        /// The drive's epoch.
         its_epoch: u64,
         /// The store's epoch.
         epoch: u64,
@@ -390,7 +350,7 @@ pub enum VolumeError {
     /// A generation cannot be made as asked.
     #[error("generation {name:?}: {reason}")]
     InvalidGeneration {
-        /// Its name.
+        /// The generation's name.
         name: String,
         /// Why not.
         reason: String,
@@ -398,7 +358,7 @@ pub enum VolumeError {
     /// A table cannot be made as asked.
     #[error("table {table:?}: {reason}")]
     InvalidTable {
-        /// Its name.
+        /// The table's name.
         table: String,
         /// Why not.
         reason: String,
@@ -508,7 +468,7 @@ pub enum VolumeError {
     LogFull {
         /// The generation.
         generation: u64,
-        /// Its chunks.
+        /// The log's chunks.
         chunks: usize,
     },
     /// No chunk for the log of a generation: others are free, and left for its compaction.
@@ -567,7 +527,7 @@ pub enum VolumeError {
     RanksMismatch {
         /// The table.
         table: String,
-        /// Its rows.
+        /// The table's rows.
         rows: u64,
         /// Whether it was declared permuted.
         permuted: bool,

@@ -1,6 +1,6 @@
 //! The eight-bit floats of the Open Compute Project: E4M3, which has no infinities, and E5M2.
 
-use crate::DType;
+use crate::dtype::DType;
 
 /// Bits of the mantissa, bias of the exponent, largest finite magnitude, what overflows, what is not a number.
 struct Shape {

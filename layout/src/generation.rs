@@ -7,7 +7,8 @@ use uuid::Uuid;
 use crate::error::VolumeError;
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, Placement, RowAddress, RowPacking};
-use crate::table::{MAX_NAME, RankWidth, Region, StoredKeys, StoredRanks, Table, TableSpec};
+use crate::ranks::RankWidth;
+use crate::table::{MAX_NAME, Region, StoredKeys, StoredRanks, Table, TableSpec};
 
 /// Bytes of a stripe unit unless rows or drives ask for another.
 pub const DEFAULT_STRIPE_UNIT: u32 = 32 << 10;
@@ -52,7 +53,7 @@ impl GenerationSpec {
 
 /// One version of a model's tables. Immutable once committed.
 ///
-/// Its chunks are not given to another generation while it is in the catalogue, nor afterwards while an [`Arc`] of it lives:
+/// A generation's chunks are not given to another generation while it is in the catalogue, nor afterwards while an [`Arc`] of it lives:
 /// holding the `Arc` is what pins it. Whoever reads through its [`placement`](Self::placement) must hold one until the last
 /// of its reads has left the drives.
 #[derive(Debug, Clone, PartialEq, Eq)]

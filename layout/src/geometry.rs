@@ -38,13 +38,13 @@ pub enum Copy {
 /// A drive of the store, as the membership list has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Its identity, given at format time.
+    /// The drive's identity, given at format time.
     pub uuid: Uuid,
     /// LBAs it had then.
     pub lba_count: u64,
     /// Chunks on it; at most 2²⁴.
     pub chunk_count: u32,
-    /// Its serial, cut to [`MAX_SERIAL`] bytes.
+    /// The drive's serial, cut to [`MAX_SERIAL`] bytes.
     pub serial: String,
     /// It was removed: the entry keeps its index, has no chunks, and nobody misses it.
     pub vacant: bool,

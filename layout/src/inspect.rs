@@ -6,7 +6,8 @@ use uuid::Uuid;
 use crate::block::{UNIT, VERSION};
 use crate::error::VolumeError;
 use crate::generation::Generation;
-use crate::table::{RankWidth, Table};
+use crate::ranks::RankWidth;
+use crate::table::Table;
 use crate::volume::Volume;
 
 /// What there is in a store.
@@ -37,24 +38,24 @@ pub struct Inspection {
 /// A drive.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemberInspection {
-    /// Its identity.
+    /// The member's identity.
     pub uuid: Uuid,
     /// The serial that it had when it was formatted.
     pub serial: String,
     /// The name under which it was opened; `None`: it is missing.
     pub drive: Option<String>,
-    /// Its bytes.
+    /// Bytes of the drive.
     pub bytes: u64,
-    /// Its chunks.
+    /// Chunks on the drive.
     pub chunks: u32,
-    /// Those of them that a generation may be given.
+    /// Chunks that a generation may be given.
     pub free_chunks: u64,
 }
 
 /// A generation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GenerationInspection {
-    /// Its id.
+    /// The generation's id.
     pub id: u64,
     /// The model's name.
     pub name: String,
@@ -73,20 +74,20 @@ pub struct GenerationInspection {
     pub chunk_members: Vec<u16>,
     /// Bytes of its chunks.
     pub bytes: u64,
-    /// Its tables.
+    /// The generation's tables.
     pub tables: Vec<TableInspection>,
 }
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableInspection {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its rows.
+    /// Rows of the table.
     pub rows: u64,
     /// Elements in a row.
     pub dim: u32,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: crate::DType,
     /// Bytes of a row.
     pub row_bytes: u32,
@@ -96,7 +97,7 @@ pub struct TableInspection {
     pub lbas_per_row: u32,
     /// Entry width of its id → rank permutation; `None`: rank = id.
     pub ranks: Option<RankWidth>,
-    /// Its keys; `None`: it is looked up by ids from 0 on.
+    /// The table's keys; `None`: it is looked up by ids from 0 on.
     pub keys: Option<KeysInspection>,
     /// How many of the first ranks are worth keeping in memory.
     pub hot_rows: u64,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use warprow_keys::{BuildError, KeyIndex, KeySource};
 
-use crate::ranks::{RankError, Ranks};
-use crate::table::{KeySpec, RankWidth};
+use crate::key_spec::KeySpec;
+use crate::ranks::{RankError, RankWidth, Ranks};
 
 /// In which order the rows of a keyed table lie.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,10 +4,10 @@ mod repack;
 
 use std::sync::Arc;
 
-use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
+use crate::block::{self, BlockError, BlockId, Kind, PAYLOAD, UNIT};
 use crate::codec::{Ended, Reader, Writer};
 use crate::drive::Drive;
-use crate::error::{BlockError, VolumeError};
+use crate::error::VolumeError;
 use crate::generation::{Generation, LOG_ENTRY, LogChunk, MAX_LOG_CHUNKS};
 use crate::placement::ChunkRef;
 use crate::rewrite::Rewritten;
@@ -62,7 +62,7 @@ pub struct Log {
 /// How full the log of a generation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogUsage {
-    /// Its chunks.
+    /// Chunks of the log.
     pub chunks: u64,
     /// Bytes in them that count; what is replayed when it is opened.
     pub bytes: u64,
@@ -320,7 +320,7 @@ impl Log {
     /// a drive fails, none of them counts, and all are in doubt ([`VolumeError::UpdateInDoubt`]): a crash may bring the first so
     /// many of them, the next update that succeeds ends them.
     pub fn append(&mut self, updates: &[Update<'_>]) -> Result<u64, VolumeError> {
-        // Its chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
+        // The log's chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
         let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
         if let (Some(tail), Some(last)) = (self.inherited.take(), self.last) {

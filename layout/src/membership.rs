@@ -351,25 +351,6 @@ fn share(map: &[ChunkRef], member: u16, geometry: &Geometry) -> Vec<usize> {
     columns
 }
 
-/// While it lives, no chunk of a member is given away.
-pub(crate) struct Draining<'a>(pub(crate) &'a Volume);
-
-impl Drop for Draining<'_> {
-    fn drop(&mut self) {
-        self.0.state_mut().draining = None;
-    }
-}
-
-/// While it lives, nobody begins to write; for good, if the members were changed.
-pub(crate) struct Closing<'a>(pub(crate) &'a Volume);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state_mut();
-        state.closed = state.succeeded;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::block::{PAYLOAD, VERSION};
+use crate::block::{BlockError, PAYLOAD, VERSION};
 use crate::catalogue::{self, Catalogue};
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::{BlockError, Missing, OpenError};
+use crate::error::{Missing, OpenError};
 use crate::generation::Generation;
 use crate::geometry::{Copy, Geometry};
 use crate::probe::{Probe, SlotState, probe};

@@ -1,8 +1,7 @@
 //! What the superblock slots of a drive hold. Reads only.
 
-use crate::block::UNIT;
+use crate::block::{BlockError, UNIT};
 use crate::drive::{Drive, DriveError};
-use crate::error::BlockError;
 use crate::geometry::{Copy, LBA_SHIFTS, superblock_unit, units};
 use crate::superblock::Superblock;
 use crate::units;

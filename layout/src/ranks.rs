@@ -1,6 +1,31 @@
 //! id → rank permutations.
 
-use crate::table::RankWidth;
+use serde::Serialize;
+
+/// Width of the entries of a stored id → rank permutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankWidth {
+    /// `u32`: tables of up to 2³² rows.
+    U32,
+    /// `u64`.
+    U64,
+}
+
+impl RankWidth {
+    /// The width used for a table of `rows` rows.
+    pub const fn for_rows(rows: u64) -> Self {
+        if rows <= 1 << 32 { Self::U32 } else { Self::U64 }
+    }
+
+    /// Bytes of an entry.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::U32 => 4,
+            Self::U64 => 8,
+        }
+    }
+}
 
 /// A bijection of `0..len`: id → rank, or its inverse.
 #[derive(Debug, Clone, PartialEq, Eq)]

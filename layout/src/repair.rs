@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::block::{self, BlockId, Kind, PAYLOAD, UNIT};
+use crate::block::{self, BlockError, BlockId, Kind, PAYLOAD, UNIT};
 use crate::catalogue;
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::{BlockError, OpenError, VolumeError};
+use crate::error::{OpenError, VolumeError};
 use crate::geometry::Copy;
 use crate::open::{Candidate, Repair, RepairKind, Survey, agreed, read_catalogue, refuse_lost};
 use crate::probe::{Probe, SlotState, probe};
@@ -49,7 +49,7 @@ impl<'a> Needed<'a> {
         Self { candidate, catalogue, copies, first }
     }
 
-    /// The same, and whatever else is damaged. `before`: the superblock of the epoch before, from wherever it is whole.
+    /// What [`to_open`](Self::to_open) mends, and whatever else is damaged. `before`: the superblock of the epoch before, from wherever it is whole.
     fn to_be_whole(
         candidate: &'a Candidate,
         current: &Superblock,
@@ -106,7 +106,7 @@ pub(crate) fn mend(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) ->
 pub struct Mend {
     /// The drive.
     pub drive: String,
-    /// Its member index.
+    /// The drive's member index.
     pub member: u16,
     /// First LBA.
     pub lba: u64,

@@ -179,7 +179,7 @@ impl Volume {
         Ok(Rewritten { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
     }
 
-    /// The same, with such edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
+    /// Copies the chunks of a generation that `edits` names, with these edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
     pub(crate) fn rewrite_columns(
         &self,
         id: u64,

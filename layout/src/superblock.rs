@@ -2,9 +2,8 @@
 
 use uuid::Uuid;
 
-use crate::block::{self, BlockId, Kind, UNIT};
+use crate::block::{self, BlockError, BlockId, Kind, UNIT};
 use crate::codec::{Ended, Reader, Writer};
-use crate::error::BlockError;
 use crate::geometry::{
     CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, units,
 };

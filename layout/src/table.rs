@@ -4,10 +4,12 @@ use serde::Serialize;
 
 use warprow_keys::{Fingerprint, KeyKind};
 
-use crate::DType;
+use crate::dtype::DType;
 use crate::error::VolumeError;
+use crate::key_spec::KeySpec;
 use crate::keyed::Keyed;
 use crate::placement::RowPacking;
+use crate::ranks::RankWidth;
 
 /// The longest name of a table or a generation, in bytes of UTF-8.
 pub const MAX_NAME: usize = 255;
@@ -110,27 +112,6 @@ impl TableSpec {
     }
 }
 
-/// The keys of a table to be created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeySpec {
-    /// Bytes of their index.
-    pub index_bytes: u64,
-    /// Which numbers they are.
-    pub kind: KeyKind,
-    /// How the index tells keys that are not the table's.
-    pub fingerprint: Fingerprint,
-    /// Whether the keys themselves are stored, 8 bytes each: for export, for checking, and for look-ups that compare them.
-    pub stored: bool,
-}
-
-impl KeySpec {
-    pub(crate) fn new(index: &warprow_keys::KeyIndex, stored: bool) -> Self {
-        let (kind, fingerprint) = (index.kind(), index.fingerprint());
-        Self { index_bytes: index.as_bytes().len() as u64, kind, fingerprint, stored }
-    }
-}
-
 /// A range of a generation's LBA space: whole stripe units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Region {
@@ -144,31 +125,6 @@ impl Region {
     /// One past the last LBA, or `None` past 2⁶⁴.
     pub fn end(&self) -> Option<u64> {
         self.first_lba.checked_add(self.lbas)
-    }
-}
-
-/// Width of the entries of a stored id → rank permutation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RankWidth {
-    /// `u32`: tables of up to 2³² rows.
-    U32,
-    /// `u64`.
-    U64,
-}
-
-impl RankWidth {
-    /// The width used for a table of `rows` rows.
-    pub const fn for_rows(rows: u64) -> Self {
-        if rows <= 1 << 32 { Self::U32 } else { Self::U64 }
-    }
-
-    /// Bytes of an entry.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            Self::U32 => 4,
-            Self::U64 => 8,
-        }
     }
 }
 
@@ -223,7 +179,7 @@ pub struct Table {
     pub rows_region: Region,
     /// The id → rank permutation, of a keyed table slot → rank; `None`: rank = id, or slot.
     pub ranks: Option<StoredRanks>,
-    /// Its keys; `None`: it is looked up by ids from 0 on.
+    /// The table's keys; `None`: it is looked up by ids from 0 on.
     pub keys: Option<StoredKeys>,
     /// CRC32C of each row ([`row_crc`]), a little-endian `u32` each, by rank, dense; `None`: not stored.
     pub crc_region: Option<Region>,

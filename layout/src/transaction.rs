@@ -11,7 +11,7 @@ use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
 use crate::rewrite::Rewriting;
 use crate::table::Table;
-use crate::volume::{Claim, Reserved, Volume, Writing};
+use crate::volume::{Claim, For, Reserved, Volume, Writing};
 
 /// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
 ///
@@ -32,7 +32,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(
+    fn new(
         (writing, claim, reserved): (Writing, Claim, Reserved),
         generation: Generation,
         spec: &GenerationSpec,
@@ -142,13 +142,13 @@ impl Transaction {
 
     /// Makes the generation part of the store, atomically and durably. All its writes must have completed.
     ///
-    /// Its `Arc` pins its chunks; see [`Generation`].
+    /// The generation's `Arc` pins its chunks; see [`Generation`].
     pub fn commit(self) -> Result<Arc<Generation>, VolumeError> {
         self.commit_superseding(|_| Ok(Vec::new())).map(|(generation, _)| generation)
     }
 
-    /// The same; `choose` says which others it drops, by their ids, of those that there are then, oldest first: no other commit
-    /// comes between. With these.
+    /// As [`commit`](Self::commit); `choose` says which others it drops, by their ids, of those that there are then, oldest first: no
+    /// other commit comes between. Returns the generation and the ids of those dropped.
     pub fn commit_superseding<E: From<VolumeError>>(
         self,
         choose: impl FnOnce(&[Arc<Generation>]) -> Result<Vec<u64>, E>,
@@ -189,6 +189,22 @@ pub struct Rebuilt {
 }
 
 impl Volume {
+    /// Begins a generation: finds chunks for it, and says where its rows will lie. Nothing is written yet.
+    ///
+    /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
+    pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
+        let (writing, claim) = (self.writing()?, self.claim()?);
+        let (generation, reserved) = self.place(spec, For::Keeps)?;
+        Ok(Transaction::new((writing, claim, reserved), generation, spec))
+    }
+
+    /// As [`begin`](Self::begin), for a compaction.
+    fn begin_anew(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
+        let (writing, claim) = (self.writing()?, self.claim()?);
+        let (generation, reserved) = self.place(spec, For::Compaction)?;
+        Ok(Transaction::new((writing, claim, reserved), generation, spec))
+    }
+
     /// Begins to write a generation anew: finds chunks for its tables as `spec` has them, under its name. Nobody else gives it other
     /// chunks meanwhile, or brings another generation; its log goes on.
     pub fn rebuild(&self, id: u64, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {

@@ -1,22 +1,25 @@
 //! An open store.
 
+mod claims;
+mod writing;
+
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use uuid::Uuid;
 
 use crate::catalogue::Catalogue;
 use crate::chunks::FreeChunks;
-use crate::commit::{self, Target};
 use crate::drive::{Drive, DriveError};
 use crate::error::{Missing, VolumeError};
 use crate::generation::{Generation, GenerationSpec, Plan, Span};
 use crate::geometry::Geometry;
-use crate::membership::{Closing, Draining};
 use crate::placement::ChunkRef;
 use crate::superblock::Superblock;
-use crate::transaction::Transaction;
+
+pub(crate) use claims::{Claim, LogClaim, RewriteClaim};
+pub(crate) use writing::Writing;
 
 /// An open store: its drives, and the generations on them. Cheap to clone; clones are the same volume.
 #[derive(Clone)]
@@ -24,7 +27,7 @@ pub struct Volume {
     shared: Arc<Shared>,
 }
 
-pub(crate) struct Shared {
+struct Shared {
     pub superblock: Superblock,
     pub drives: Vec<Option<Arc<dyn Drive>>>,
     pub positions: Vec<Option<usize>>,
@@ -36,7 +39,7 @@ pub(crate) struct Shared {
     committing: Mutex<()>,
 }
 
-pub(crate) struct State {
+struct State {
     epoch: u64,
     catalogue: Catalogue,
     /// Generations that the catalogue no longer has, or no longer has so, while someone holds them: their chunks stay taken
@@ -46,10 +49,10 @@ pub(crate) struct State {
     /// Generations whose logs are open.
     logs: HashSet<u64>,
     /// A member that nobody is given chunks of.
-    pub(crate) draining: Option<u16>,
+    draining: Option<u16>,
     /// Nobody may begin to write: the members are being changed, or were, and another volume goes on.
-    pub(crate) closed: bool,
-    pub(crate) succeeded: bool,
+    closed: bool,
+    succeeded: bool,
     /// Generations that are being rewritten.
     rewriting: HashSet<u64>,
     /// Generations whose logs were opened for writing before.
@@ -176,22 +179,6 @@ impl Volume {
         self.state().free(self.geometry()).0.counts()
     }
 
-    /// Begins a generation: finds chunks for it, and says where its rows will lie. Nothing is written yet.
-    ///
-    /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
-    pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
-        let (writing, claim) = (self.writing()?, self.claim()?);
-        let (generation, reserved) = self.place(spec, For::Keeps)?;
-        Ok(Transaction::new((writing, claim, reserved), generation, spec))
-    }
-
-    /// As [`begin`](Self::begin), for a compaction.
-    pub(crate) fn begin_anew(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
-        let (writing, claim) = (self.writing()?, self.claim()?);
-        let (generation, reserved) = self.place(spec, For::Compaction)?;
-        Ok(Transaction::new((writing, claim, reserved), generation, spec))
-    }
-
     /// Says how many free chunks a compaction of generation `id` needs, while its log has updates, and by how many chunks it grows: so
     /// many are left by loads, by logs and by members that leave. One, where nothing was said.
     pub fn keep_for_compaction(&self, id: u64, chunks: u64, growth: u64) {
@@ -243,7 +230,7 @@ impl Volume {
     }
 
     /// Finds chunks for a generation.
-    fn place(&self, spec: &GenerationSpec, whom: For) -> Result<(Generation, Reserved), VolumeError> {
+    pub(crate) fn place(&self, spec: &GenerationSpec, whom: For) -> Result<(Generation, Reserved), VolumeError> {
         let geometry = self.geometry();
         let plan = self.plan(spec)?;
         let least = plan.units.div_ceil(geometry.chunk_size() >> plan.stripe_shift);
@@ -319,27 +306,9 @@ impl Volume {
         self.state().remainder(self.geometry())
     }
 
-    /// The right to append to the log of a generation.
-    pub(crate) fn claim_log(&self, generation: u64) -> Result<LogClaim, VolumeError> {
-        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-        match state.logs.insert(generation) {
-            true => Ok(LogClaim { volume: self.clone(), generation }),
-            false => Err(VolumeError::LogBusy { generation }),
-        }
-    }
-
     /// Whether somebody is giving that generation other chunks.
     pub fn is_rewriting(&self, generation: u64) -> bool {
         self.state().rewriting.contains(&generation)
-    }
-
-    /// The right to give a generation other chunks.
-    pub(crate) fn claim_rewrite(&self, generation: u64) -> Result<RewriteClaim, VolumeError> {
-        let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-        match state.rewriting.insert(generation) {
-            true => Ok(RewriteClaim { volume: self.clone(), generation }),
-            false => Err(VolumeError::Rewriting { generation }),
-        }
     }
 
     /// Takes a generation out of the catalogue. Its chunks can be given away once nobody holds its `Arc`.
@@ -347,7 +316,7 @@ impl Volume {
         self.writing()?.commit(false, None, |catalogue, _| catalogue.remove(id).map(drop))
     }
 
-    /// The same, if none of its tables is found by name: else [`VolumeError::Shown`].
+    /// Takes a generation out of the catalogue if none of its tables is found by name: else [`VolumeError::Shown`].
     pub fn drop_hidden(&self, id: u64) -> Result<(), VolumeError> {
         self.writing()?.commit(false, None, |catalogue, _| {
             let tables = catalogue.found_tables(id);
@@ -388,7 +357,7 @@ impl Volume {
         self.shared.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.shared.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -403,32 +372,6 @@ impl Volume {
     /// Whether the members were changed, and another volume goes on.
     pub(crate) fn has_successor(&self) -> bool {
         self.state().succeeded
-    }
-
-    /// From now on no chunk of `member` is given to anybody.
-    pub(crate) fn drain(&self, member: u16) -> Draining<'_> {
-        self.state_mut().draining = Some(member);
-        Draining(self)
-    }
-
-    /// Waits for nobody: fails if anybody is writing, and then nobody begins to.
-    pub(crate) fn close(&self) -> Result<Closing<'_>, VolumeError> {
-        drop((self.writing()?, self.claim()?));
-        let mut state = self.state_mut();
-        if state.closed || state.succeeded {
-            return Err(VolumeError::MembersChanged);
-        }
-        if let Some(&generation) = state.logs.iter().next() {
-            return Err(VolumeError::LogBusy { generation });
-        }
-        if let Some(&generation) = state.rewriting.iter().next() {
-            return Err(VolumeError::Rewriting { generation });
-        }
-        if self.shared.claimed.load(Ordering::Acquire) {
-            return Err(VolumeError::Busy);
-        }
-        state.closed = true;
-        Ok(Closing(self))
     }
 
     /// A generation that the catalogue no longer has so, of which somebody still reads chunks on `member`.
@@ -480,28 +423,6 @@ impl Volume {
             next.kept.clone_from(&state.kept);
         }
         Ok(next)
-    }
-
-    pub(crate) fn writing(&self) -> Result<Writing, VolumeError> {
-        if let Some(reason) = &self.shared.read_only {
-            return Err(VolumeError::ReadOnly { reason: reason.clone() });
-        }
-        let (poisoned, closed) = (self.state().poisoned, self.state().closed);
-        if poisoned {
-            return Err(VolumeError::Poisoned);
-        }
-        if closed {
-            return Err(VolumeError::MembersChanged);
-        }
-        let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
-        Ok(Writing { volume: self.clone(), incarnations })
-    }
-
-    fn claim(&self) -> Result<Claim, VolumeError> {
-        match self.shared.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Claim(self.clone())),
-            Err(_) => Err(VolumeError::Busy),
-        }
     }
 }
 
@@ -562,138 +483,5 @@ pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> V
         .collect()
 }
 
-/// The right to append to the log of a generation: there is one of each.
-#[derive(Debug)]
-pub(crate) struct LogClaim {
-    volume: Volume,
-    generation: u64,
-}
-
-impl Drop for LogClaim {
-    fn drop(&mut self) {
-        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.logs.remove(&self.generation);
-    }
-}
-
-/// The right to give a generation other chunks: there is one of each.
-pub(crate) struct RewriteClaim {
-    volume: Volume,
-    generation: u64,
-}
-
-impl RewriteClaim {
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-}
-
-impl Drop for RewriteClaim {
-    fn drop(&mut self) {
-        let mut state = self.volume.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.rewriting.remove(&self.generation);
-    }
-}
-
-/// The right to bring a generation: a volume has one.
-pub(crate) struct Claim(Volume);
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.shared.claimed.store(false, Ordering::Release);
-    }
-}
-
 /// Chunks that are written to before the catalogue has them: nobody else is given them.
 pub(crate) type Reserved = Arc<[ChunkRef]>;
-
-/// Writes to a volume, from before the first of them to a commit.
-pub(crate) struct Writing {
-    pub(crate) volume: Volume,
-    /// Of every drive, from before the first write.
-    incarnations: Vec<u64>,
-}
-
-/// The commit that a change of the catalogue goes into.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Commit {
-    pub epoch: u64,
-    pub id: Uuid,
-}
-
-impl Writing {
-    /// Makes what was written since durable, on `member`.
-    pub(crate) fn flush(&self, member: u16) -> Result<(), DriveError> {
-        let targets = self.targets();
-        let target = targets.iter().find(|target| target.member == member);
-        target.map_or(Ok(()), |target| commit::flush(std::slice::from_ref(target)))
-    }
-
-    fn targets(&self) -> Vec<Target<'_>> {
-        let members =
-            (0..).zip(&self.volume.shared.drives).filter_map(|(member, drive)| Some((member, drive.as_ref()?)));
-        let targets = members.zip(&self.incarnations);
-        targets.map(|((member, drive), &incarnation)| Target { member, drive: &**drive, incarnation }).collect()
-    }
-
-    /// Moves the store to the next epoch, with the catalogue as `change` makes it; `data`: which speaks of chunks that were
-    /// written. `id`: the commit's identity; else random.
-    ///
-    /// A failure before the first superblock is written leaves the store as it was; that a drive was reset since the writing
-    /// began is one, for then it may have lost data that its flush does not speak of. Later a failure poisons the volume: some
-    /// members may show the new epoch, and a second attempt would write another catalogue where theirs lies.
-    pub(crate) fn commit<T, E: From<VolumeError>>(
-        &self,
-        data: bool,
-        id: Option<Uuid>,
-        change: impl FnOnce(&mut Catalogue, Commit) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let shared = &self.volume.shared;
-        let _one_at_a_time = shared.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let targets = self.targets();
-        let (epoch, mut catalogue) = {
-            let state = self.volume.state();
-            if state.poisoned {
-                return Err(VolumeError::Poisoned.into());
-            }
-            // Who began to write before the members changed would write the same epoch once more.
-            if state.closed || state.succeeded {
-                return Err(VolumeError::MembersChanged.into());
-            }
-            (state.epoch + 1, state.catalogue.clone())
-        };
-        let id = id.unwrap_or_else(Uuid::new_v4);
-        let changed = change(&mut catalogue, Commit { epoch, id })?;
-        catalogue.generations.sort_by_key(|generation| generation.id);
-        let bytes = catalogue.encode();
-        let (needed, capacity) = (bytes.len() as u64, shared.superblock.geometry.catalogue_capacity());
-        if needed > capacity {
-            return Err(VolumeError::CatalogueFull { needed, capacity }.into());
-        }
-        // Data is durable before a catalogue speaks of it.
-        if data {
-            commit::flush(&targets).map_err(VolumeError::from)?;
-        }
-        let superblock = Superblock {
-            epoch,
-            commit: id,
-            catalogue_bytes: bytes.len() as u32,
-            catalogue_crc: crc32c::crc32c(&bytes),
-            ..shared.superblock.clone()
-        };
-        commit::catalogues(&targets, &superblock, &bytes).map_err(VolumeError::from)?;
-        let done = commit::superblocks(&targets, &superblock);
-        let mut state = shared.state.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(source) = done {
-            state.poisoned = true;
-            return Err(VolumeError::Indeterminate { epoch, source }.into());
-        }
-        state.epoch = epoch;
-        let before = std::mem::replace(&mut state.catalogue, catalogue).generations;
-        state.held.retain(|generation| generation.strong_count() > 0);
-        let kept = |old: &Arc<Generation>| state.catalogue.generations.iter().any(|new| Arc::ptr_eq(old, new));
-        let gone: Vec<_> = before.iter().filter(|&old| !kept(old)).map(Arc::downgrade).collect();
-        state.held.extend(gone);
-        Ok(changed)
-    }
-}

@@ -8,19 +8,21 @@ use warprow_spec::async_event::{AsyncEventKind, ErrorEvent};
 use warprow_spec::log::LogPageId;
 use warprow_spec::{Sqe, Status};
 
-use crate::admin::events::Events;
-use crate::admin::features::Features;
-use crate::admin::format::FormatJob;
-use crate::admin::{Reply, SmartHistory};
+use crate::admin::Reply;
 use crate::config::Config;
-use crate::core::{Core, Progress, earlier};
+use crate::core::Core;
+use crate::error_log::{ERRORS_KEPT, ErrorRecord};
+use crate::events::Events;
 use crate::failure::Failure;
 use crate::fault::Fault;
+use crate::features::Features;
+use crate::format_job::FormatJob;
 use crate::iommu::{Dma, Iommu, Segment};
 use crate::namespace::Namespace;
+use crate::progress::{Progress, earlier};
 use crate::queue::{Completion, Cq, Sq};
 use crate::registers::{Effect, Registers};
-use crate::shard::{ERRORS_KEPT, ErrorRecord};
+use crate::smart_history::SmartHistory;
 
 /// How soon a full admin completion queue is looked at again.
 const RETRY: Duration = Duration::from_millis(1);

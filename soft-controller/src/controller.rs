@@ -13,11 +13,12 @@ use warprow_spec::registers::offset::{CC, DOORBELLS};
 use crate::backing::MediaError;
 use crate::builder::{BuildError, Builder};
 use crate::control::doorbell_bytes;
-use crate::core::{Core, Progress, earlier};
+use crate::core::Core;
 use crate::fault::{FaultPlan, Switch};
 use crate::interrupt::InterruptSink;
 use crate::iommu::RemoteMemory;
 use crate::parker::Parkers;
+use crate::progress::{Progress, earlier};
 use crate::watch::Watched;
 use crate::workers;
 use crate::write_cache::Cut;
@@ -191,7 +192,7 @@ impl SoftController {
         self.map_region(iova, memory, writable, None)
     }
 
-    /// The same for memory that the controller does not reach itself: `copy`, as long as that, is what it works on, and `remote` brings
+    /// As [`map_at`](Self::map_at), for memory that the controller does not reach itself: `copy`, as long as that, is what it works on, and `remote` brings
     /// either side up to date. Host memory buffers are not taken there.
     pub fn map_remote_at(&self, iova: u64, copy: &DmaMemory, writable: bool, remote: Arc<dyn RemoteMemory>) -> bool {
         self.map_region(iova, copy, writable, Some(remote))

@@ -12,40 +12,9 @@ use crate::control::Control;
 use crate::fault::FaultPlan;
 use crate::interrupt::Interrupts;
 use crate::parker::Parker;
+use crate::progress::{Progress, earlier};
 use crate::shard::Shard;
 use crate::timing::Model;
-
-/// What one step has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Commands fetched from submission queues.
-    pub fetched: u32,
-    /// Commands brought to their end, most by posting a completion.
-    pub posted: u32,
-    /// When something will happen by itself: a command is due, the controller becomes ready. `None` if only the host
-    /// can make something happen.
-    pub next: Option<Duration>,
-}
-
-impl Progress {
-    /// Whether nothing happened.
-    pub fn is_idle(&self) -> bool {
-        self.fetched == 0 && self.posted == 0
-    }
-
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.fetched += other.fetched;
-        self.posted += other.posted;
-        self.next = earlier(self.next, other.next);
-    }
-}
-
-pub(crate) fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
 
 /// How long a worker sleeps when submitters cannot wake it.
 const NAP: Duration = Duration::from_millis(1);
@@ -70,7 +39,7 @@ const GONE: u8 = 2;
 
 /// How long a worker looks for work before it sleeps: a few NVMe latencies.
 const SPIN: Duration = Duration::from_micros(50);
-/// The same where submitters cannot wake it: from one look-up of a busy pipeline to the next.
+/// How long a worker looks for work where submitters cannot wake it: from one look-up of a busy pipeline to the next.
 const SILENT_SPIN: Duration = Duration::from_millis(5);
 
 /// A worker's place.

@@ -8,31 +8,19 @@ use warprow_spec::{DataTransfer, NvmOpcode, Sqe, Status, StatusCode};
 
 use crate::backing::MediaError;
 use crate::cold::Cold;
-use crate::core::{Core, Progress};
+use crate::core::Core;
+use crate::error_log::{ERRORS_KEPT, ErrorRecord};
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::held::{Held, Waiting};
 use crate::nvm::{Begun, Io};
+use crate::progress::Progress;
 use crate::queue::{Completion, Cq, Sq};
 use crate::watch::Watched;
 use crate::write_cache;
 
-/// A failed command, for the error log.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ErrorRecord {
-    pub(crate) count: u64,
-    pub(crate) sqid: u16,
-    pub(crate) cid: u16,
-    pub(crate) failure: Failure,
-    pub(crate) nsid: u32,
-    pub(crate) lba: u64,
-}
-
 /// Commands whose data is fetched ahead together.
 const AHEAD: usize = 16;
-
-/// Entries of the error log that a worker keeps.
-pub(crate) const ERRORS_KEPT: usize = 64;
 
 /// Some of the I/O queues, with everything that a worker needs to serve them.
 #[derive(Debug)]
@@ -456,7 +444,7 @@ impl Shard {
         for held in &self.held.take_where(|_| true) {
             let lost = matches!(held.fault, Some(Fault::Status(_) | Fault::Swallow));
             if !lost && survives() && DataTransfer::of_opcode(held.sqe[0] as u8) != DataTransfer::ControllerToHost {
-                // Its status is nobody's any more.
+                // Nobody waits for the command's status any more.
                 let _ = self.io.execute(&held.sqe, held.fetched, None);
             }
         }

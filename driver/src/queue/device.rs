@@ -3,38 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warprow_dma::{Doorbell, Mapped, PAGE};
+use warprow_dma::{Doorbell, Mapped};
+use warprow_spec::Sqe;
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
-use warprow_spec::{Cqe, Sqe};
 
-use super::Queues;
-use super::registry::{Link, Submitter};
-use crate::DriverError;
+use super::registry::{Link, Queues, Submitter};
+use super::ring_sizes::RingSizes;
 use crate::controller::Controller;
-
-/// Entries of the two rings of a queue pair, each from 2 to what the controller can have (CAP.MQES, at most 65,536), and
-/// where they lie in its memory: the submission queue at 0, the completion queue at the next page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingSizes {
-    /// Entries of the submission queue.
-    pub entries: u32,
-    /// Entries of the completion queue.
-    pub completion_entries: u32,
-}
+use crate::error::DriverError;
 
 impl RingSizes {
-    /// Where the completion queue begins, bytes.
-    pub fn cq_offset(&self) -> usize {
-        (self.entries as usize * size_of::<Sqe>()).next_multiple_of(PAGE)
-    }
-
-    /// Bytes of both, whole pages.
-    pub fn bytes(&self) -> usize {
-        self.cq_offset() + (self.completion_entries as usize * size_of::<Cqe>()).next_multiple_of(PAGE)
-    }
-
-    /// Fails with [`DriverError::QueueSize`].
+    /// Whether `controller` can have queues of these sizes; [`DriverError::QueueSize`] where it cannot.
     pub(super) fn check(&self, controller: &Controller) -> Result<(), DriverError> {
         let max = controller.cap().max_queue_entries();
         for asked in [self.entries, self.completion_entries] {
@@ -60,7 +40,7 @@ pub(super) struct DeviceQueue {
     pub(super) link: Arc<Link>,
     /// The gate when the queue was made on the device.
     made: u64,
-    /// The same while the owner may use the queue; never equal to a gate once it has left.
+    /// Equal to `made` while the owner may use the queue; never equal to a gate once it has left.
     pass: u64,
     /// What exists on the device.
     has_sq: bool,

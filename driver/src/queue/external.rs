@@ -4,11 +4,12 @@ use std::time::Duration;
 use warprow_dma::{Doorbell, Mapped};
 
 use super::completion::{CommandName, Issued};
-use super::device::{DeviceQueue, RingSizes};
+use super::device::DeviceQueue;
 use super::registry::Submitter;
-use crate::DriverError;
+use super::ring_sizes::RingSizes;
 use crate::controller::Controller;
-use crate::recovery::Blame;
+use crate::error::DriverError;
+use crate::failure::Blame;
 
 /// A queue pair whose rings somebody else drives: a kernel on a GPU, say. This is what its host owns: the queue pair's
 /// existence on the device.

@@ -1,7 +1,7 @@
 use warprow_dma::{DmaMemory, Doorbell};
 
-use super::device::RingSizes;
 use super::ring::{Bell, Words};
+use super::ring_sizes::RingSizes;
 use crate::prp;
 
 /// Where the list areas of the CIDs lie in the memory of a queue pair, in bytes: behind the rings.

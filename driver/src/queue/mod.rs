@@ -7,19 +7,20 @@ mod device;
 mod external;
 mod memory;
 mod pair;
+mod push_error;
 mod registry;
 pub mod ring;
+mod ring_sizes;
 #[cfg(test)]
 mod ring_tests;
 
 pub use anomaly::{Anomalies, Anomaly};
-pub use commands::PushError;
 pub use completion::{CommandName, Completion, Ended, Issued};
-pub use device::RingSizes;
 pub use external::ExternalQueue;
-pub(crate) use memory::Places;
 pub use memory::RingMemory;
 pub use pair::{QueueOptions, QueuePair};
+pub use push_error::PushError;
 pub use registry::Submitter;
 pub(crate) use registry::{Link, Queues};
 pub use ring::{NEVER, Ring};
+pub use ring_sizes::RingSizes;

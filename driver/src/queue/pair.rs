@@ -5,14 +5,19 @@ use std::time::Duration;
 use warprow_dma::{Doorbell, Mapped, PAGE};
 use warprow_spec::Sqe;
 
-use super::device::{DeviceQueue, RingSizes};
-use super::{Anomalies, CommandName, Completion, Ended, NEVER, Places, PushError, Ring, RingMemory};
-use crate::DriverError;
+use super::anomaly::Anomalies;
+use super::completion::{CommandName, Completion, Ended};
+use super::device::DeviceQueue;
+use super::memory::{Places, RingMemory};
+use super::push_error::PushError;
+use super::ring::{NEVER, Ring};
+use super::ring_sizes::RingSizes;
 use crate::admin::HEALTH_INTERVAL;
 use crate::controller::Controller;
+use crate::error::DriverError;
+use crate::failure::Blame;
 use crate::identity::Identity;
 use crate::late::changes_media;
-use crate::recovery::Blame;
 
 /// How to make a queue pair.
 #[derive(Clone, Debug)]

@@ -6,9 +6,8 @@
 
 use std::collections::BinaryHeap;
 
-use crate::bytes::Shape;
 use crate::hash::mix;
-use crate::index::slot_in_part;
+use crate::shape::{Shape, slot_in_part};
 
 /// Keys of a bucket, at most. Chance puts about 20 together.
 const MAX_BUCKET: usize = 64;

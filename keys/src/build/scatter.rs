@@ -3,41 +3,26 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::crew::{Crew, Tell};
-use super::{BLOCK, share};
-use crate::bytes::Shape;
-use crate::{BuildError, KeySource};
+use super::memory::zeroed;
+use super::read::read;
+use super::worker_threads::{Tell, WorkerThreads};
+use crate::error::BuildError;
+use crate::shape::Shape;
+use crate::source::KeySource;
 
 /// Keys in each part: for each share of the keys one list, by part.
 pub(super) type Counts = Vec<Vec<u64>>;
 
-/// Gives the keys of `range` to `take`, in order.
-pub(super) fn read(
-    source: &dyn KeySource,
-    range: Range<u64>,
-    mut take: impl FnMut(&[u64]) -> Result<(), BuildError>,
-) -> Result<(), BuildError> {
-    let mut keys = vec![0; BLOCK as usize];
-    let mut first = range.start;
-    while first < range.end {
-        let keys = &mut keys[..(range.end - first).min(BLOCK) as usize];
-        source.read(first, keys).map_err(|source| BuildError::Source { first, source })?;
-        take(keys)?;
-        first += keys.len() as u64;
-    }
-    Ok(())
-}
-
 /// One job for each share of the keys; results by share.
 fn by_share<T: Send>(
-    crew: &Crew,
+    workers: &WorkerThreads,
     tell: &mut Tell<'_>,
     job: impl Fn(usize, &mut Tell<'_>) -> Result<T, BuildError> + Sync,
 ) -> Result<Vec<T>, BuildError> {
-    let results: Vec<Mutex<Option<T>>> = (0..crew.threads).map(|_| Mutex::default()).collect();
+    let results: Vec<Mutex<Option<T>>> = (0..workers.count).map(|_| Mutex::default()).collect();
     let jobs = Mutex::new(results.iter().enumerate());
-    crew.run(tell, &|crew, tell| {
-        while let Some((share, result)) = crew.next(&jobs) {
+    workers.run(tell, &|workers, tell| {
+        while let Some((share, result)) = workers.next(&jobs) {
             let done = job(share, tell)?;
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         }
@@ -50,12 +35,12 @@ fn by_share<T: Send>(
 pub(super) fn count(
     source: &dyn KeySource,
     shape: &Shape,
-    crew: &Crew,
+    workers: &WorkerThreads,
     tell: &mut Tell<'_>,
 ) -> Result<Counts, BuildError> {
-    by_share(crew, tell, |number, tell| {
-        let mut counts = super::zeroed(shape.parts, "counting keys")?;
-        read(source, share(shape.keys, number, crew.threads), |keys| {
+    by_share(workers, tell, |number, tell| {
+        let mut counts = zeroed(shape.parts, "counting keys")?;
+        read(source, share(shape.keys, number, workers.count), |keys| {
             keys.iter().for_each(|&key| counts[shape.part(shape.hash(key)) as usize] += 1);
             if tell(0).is_break() { Err(BuildError::Interrupted) } else { Ok(()) }
         })?;
@@ -69,7 +54,7 @@ pub(super) struct Scattered {
     shares: Vec<Share>,
 }
 
-/// Those among one share of the keys.
+/// The hashes of one share of the keys.
 struct Share {
     hashes: Vec<u64>,
     /// By part, counted from the first: where its hashes end, and the next part's begin.
@@ -92,13 +77,13 @@ pub(super) fn scatter(
     shape: &Shape,
     counts: &Counts,
     parts: Range<usize>,
-    crew: &Crew,
+    workers: &WorkerThreads,
     tell: &mut Tell<'_>,
 ) -> Result<Scattered, BuildError> {
     let all = parts.len() as u64 == shape.parts;
-    let shares = by_share(crew, tell, |number, tell| {
+    let shares = by_share(workers, tell, |number, tell| {
         let counts = &counts[number][parts.clone()];
-        let mut hashes = super::zeroed(counts.iter().sum(), "hashes: options.memory is what they may take")?;
+        let mut hashes = zeroed(counts.iter().sum(), "hashes: options.memory is what they may take")?;
         let mut next: Vec<usize> = Vec::with_capacity(counts.len());
         let mut begin = 0;
         for &count in counts {
@@ -106,7 +91,7 @@ pub(super) fn scatter(
             begin += count as usize;
         }
         let ends: Vec<usize> = next.iter().copied().skip(1).chain([begin]).collect();
-        read(source, share(shape.keys, number, crew.threads), |keys| {
+        read(source, share(shape.keys, number, workers.count), |keys| {
             for &key in keys {
                 let hash = shape.hash(key);
                 let part = (shape.part(hash) as usize).wrapping_sub(parts.start);
@@ -125,4 +110,10 @@ pub(super) fn scatter(
         if next != ends { Err(BuildError::Changed) } else { Ok(Share { hashes, ends }) }
     })?;
     Ok(Scattered { first_part: parts.start, shares })
+}
+
+/// What several threads share of the keys: equal ranges.
+fn share(keys: u64, thread: usize, threads: usize) -> Range<u64> {
+    let at = |thread: usize| (u128::from(keys) * thread as u128 / threads as u128) as u64;
+    at(thread)..at(thread + 1)
 }

@@ -5,25 +5,14 @@ use std::time::Duration;
 use warprow_spec::admin::{FormatCdw10, SecureErase};
 use warprow_spec::{NSID_ALL, Sqe, Status, StatusCode};
 
-use super::Reply;
+use super::reply::Reply;
 use crate::backing::MediaError;
 use crate::control::Control;
-use crate::core::{Core, Progress};
+use crate::core::Core;
 use crate::failure::Failure;
+use crate::format_job::FormatJob;
 use crate::namespace::{FormatStep, lba_bytes};
-
-/// A format under way.
-#[derive(Debug)]
-pub(crate) struct FormatJob {
-    started: Duration,
-    pub(crate) due: Duration,
-    /// Index of the LBA format.
-    format: u8,
-    /// Indices of the namespaces.
-    namespaces: Vec<usize>,
-    /// The command to complete; `None` once a reset has forgotten it.
-    pub(crate) sqe: Option<Sqe>,
-}
+use crate::progress::Progress;
 
 impl Control {
     pub(crate) fn is_formatting(&self, namespace: usize) -> bool {

@@ -7,7 +7,7 @@ use warprow_dma::PAGE;
 use warprow_spec::features::{FeatureId, HostMemoryDescriptor};
 use warprow_spec::{FromBytes, Sqe, StatusCode};
 
-use super::Reply;
+use super::reply::Reply;
 use crate::control::Control;
 use crate::core::Core;
 use crate::failure::Failure;

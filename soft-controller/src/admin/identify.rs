@@ -8,13 +8,13 @@ use warprow_spec::identify::{
 use warprow_spec::registers::Vs;
 use warprow_spec::{Cqe, FromZeros, IDENTIFY_BYTES, IntoBytes, Sqe, StatusCode};
 
-use super::Reply;
-use super::events::REQUEST_LIMIT;
-use super::features::{ARBITRATION_BURST, WARNING_TEMPERATURE};
+use super::reply::Reply;
 use crate::control::Control;
 use crate::core::Core;
+use crate::error_log::ERRORS_KEPT;
+use crate::events::REQUEST_LIMIT;
 use crate::failure::Failure;
-use crate::shard::ERRORS_KEPT;
+use crate::features::{ARBITRATION_BURST, WARNING_TEMPERATURE};
 
 /// PCI vendor that QEMU's and others' virtual devices use as subsystem vendor (Red Hat); a model has no vendor.
 const VENDOR: u16 = 0x1af4;

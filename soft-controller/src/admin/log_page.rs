@@ -8,13 +8,14 @@ use warprow_spec::log::{
 use warprow_spec::registers::Vs;
 use warprow_spec::{AdminOpcode, FromZeros, IntoBytes, NSID_ALL, NvmOpcode, Sqe, StatusCode, ascii};
 
-use super::features::TEMPERATURE;
-use super::{Reply, SUPPORTED};
+use super::dispatch::SUPPORTED;
+use super::reply::Reply;
 use crate::control::Control;
 use crate::core::Core;
+use crate::error_log::{ERRORS_KEPT, ErrorRecord};
 use crate::failure::Failure;
+use crate::features::TEMPERATURE;
 use crate::nvm::Counters;
-use crate::shard::{ERRORS_KEPT, ErrorRecord};
 
 /// I/O commands that are carried out, and whether each changes data.
 const IO_SUPPORTED: [(NvmOpcode, bool); 6] = [

@@ -3,7 +3,7 @@
 use warprow_spec::admin::{CreateIoCqCdw11, CreateIoQueueCdw10, CreateIoSqCdw11, DeleteIoQueueCdw10};
 use warprow_spec::{Cqe, Sqe, StatusCode};
 
-use super::Reply;
+use super::reply::Reply;
 use crate::control::{Control, NO_QUEUE};
 use crate::core::Core;
 use crate::failure::Failure;

@@ -12,7 +12,8 @@ use warprow_uring::{Alignment, Ring, Transfer};
 use super::engine::{Engine, Operation, Piece};
 use super::file::punch;
 use super::file_end::FileEnd;
-use super::{Backing, DEPTH, MediaError};
+use super::interface::{Backing, DEPTH};
+use super::media_error::MediaError;
 
 /// Pieces that one operation has at most, if they are not to go through a buffer.
 const PIECES: usize = 64;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 
-use super::MediaError;
+use super::media_error::MediaError;
 
 /// What an [`Engine`] is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, Fs
 use warprow_dma::{DmaMemory, FileMapping};
 
 use super::file_end::FileEnd;
-use super::{Backing, DEPTH, MediaError, PREFETCHED};
+use super::interface::{Backing, DEPTH, PREFETCHED};
+use super::media_error::MediaError;
 
 /// File systems of local disks, on which reading a hole through a mapping needs no space. Elsewhere it may: a full tmpfs
 /// answers with SIGBUS, as a file system of a network does when that fails. Those of ext2 to ext4 are one.

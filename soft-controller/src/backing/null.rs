@@ -1,6 +1,7 @@
 use warprow_dma::DmaMemory;
 
-use super::{Backing, MediaError};
+use super::interface::Backing;
+use super::media_error::MediaError;
 
 /// Nothing: reads leave the host's memory as it was and writes go nowhere. For measuring rings alone.
 #[derive(Debug)]

@@ -5,11 +5,12 @@ use std::sync::{PoisonError, RwLock};
 
 use warprow_dma::DmaMemory;
 
-use super::{Backing, MediaError};
+use super::interface::Backing;
+use super::media_error::MediaError;
 
 /// A block as it is generated: 512 bytes.
 pub type Block = [u64; 64];
-/// Its size in bytes.
+/// A block's size in bytes.
 const BLOCK: u64 = 512;
 
 type Content = dyn Fn(u64, &mut Block) + Send + Sync;

@@ -1,6 +1,7 @@
 use warprow_dma::{AllocateError, DmaMemory};
 
-use super::{Backing, MediaError, PREFETCHED};
+use super::interface::{Backing, PREFETCHED};
+use super::media_error::MediaError;
 
 /// Memory of this process.
 #[derive(Debug)]

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::InUse;
+use super::holder::InUse;
 use crate::builder::BuildError;
 
 /// An emulated drive could not be opened.
@@ -85,7 +85,7 @@ pub enum UriError {
     Size {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The file's size, bytes.
         actual: u64,
         /// What is wrong with it and how to mend it.
         reason: String,

@@ -9,25 +9,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::sidecar::{ENDING, NEW, Sidecar, place_of};
-use super::{DriveUri, Holder, Store};
+use super::drive_uri::{DriveUri, Store};
+use super::holder::{Holder, InUse};
+use super::sidecar::{ENDING, NEW, Sidecar, place_of, with};
 use crate::regular::open_regular;
-
-/// A drive, or whatever else has locked a file that it depends on, is in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InUse {
-    /// The file that is locked: the drive's, where it is its sidecar that was asked for.
-    pub path: PathBuf,
-    /// The process that has it, if that can be told.
-    pub holder: Option<Holder>,
-}
-
-impl InUse {
-    /// Who has it, in words.
-    pub fn who(&self) -> String {
-        self.holder.as_ref().map_or_else(|| "another process or this one".to_owned(), Holder::to_string)
-    }
-}
 
 impl DriveUri {
     /// The files that the drive depends on, whether they are there or not: its image, its sidecar, and what the sidecar is
@@ -96,11 +81,4 @@ pub struct Held {
 pub fn hold(path: &Path) -> Option<Held> {
     let lock = Flock::lock(open_regular(path).ok()?, FlockArg::LockSharedNonblock).ok()?;
     Some(Held { _lock: lock })
-}
-
-/// A path that ends so besides.
-pub(super) fn with(path: &Path, ending: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(ending);
-    PathBuf::from(path)
 }

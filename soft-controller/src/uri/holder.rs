@@ -1,8 +1,9 @@
-//! Which process has a file locked.
+//! Who has a file locked.
 
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// Characters of a command line that are kept, at most.
 const COMMAND: usize = 200;
@@ -10,9 +11,9 @@ const COMMAND: usize = 200;
 /// A process that has a file locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// Its command line, as far as it can be read; cut where it is long.
+    /// The process's command line, as far as it can be read; cut where it is long.
     pub command: String,
 }
 
@@ -33,6 +34,22 @@ impl Holder {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         let pid = locks.lines().filter_map(Lock::parse).find(|lock| lock.is_of(file))?.pid;
         Some(Self { pid, command: command(pid) })
+    }
+}
+
+/// A drive, or whatever else has locked a file that it depends on, is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// The file that is locked: the drive's, where it is its sidecar that was asked for.
+    pub path: PathBuf,
+    /// The process that has it, if that can be told.
+    pub holder: Option<Holder>,
+}
+
+impl InUse {
+    /// Who has it, in words.
+    pub fn who(&self) -> String {
+        self.holder.as_ref().map_or_else(|| "another process or this one".to_owned(), Holder::to_string)
     }
 }
 

@@ -8,9 +8,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
+use super::drive_uri::{DriveUri, Store};
+use super::error::UriError;
 use super::files::hold;
+use super::holder::{Holder, InUse};
 use super::sidecar::{self, Sidecar};
-use super::{DriveUri, Holder, InUse, Store, UriError};
 use crate::backing::{self, Direct, Null, Procedural, Ram};
 use crate::builder::Builder;
 use crate::controller::SoftController;

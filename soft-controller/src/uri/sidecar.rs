@@ -12,8 +12,7 @@ use nix::unistd::linkat;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::UriError;
-use super::files::with;
+use super::error::UriError;
 use crate::namespace::{FormatStep, LBA_BYTES};
 use crate::regular::open_regular;
 
@@ -25,6 +24,13 @@ pub(super) const NEW: &str = ".new";
 const MOST: u64 = 64 << 10;
 /// The version of the sidecar that is written, and the only one that is read.
 const VERSION: u32 = 1;
+
+/// A path that ends so besides.
+pub(super) fn with(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    PathBuf::from(path)
+}
 
 /// The contents of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +76,7 @@ impl Sidecar {
         Self { version: VERSION, serial: format!("WP{:016X}", file.ino()), uuid, lba: 512, formatting: false }
     }
 
-    /// The same at a step of a format.
+    /// The sidecar of the same drive at a step of a format.
     pub(super) fn at(&self, step: FormatStep, lba: u32) -> Self {
         Self { lba, formatting: step == FormatStep::Begins, ..self.clone() }
     }

@@ -4,20 +4,20 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::BuildError;
+use crate::error::BuildError;
 
 /// Hears how many keys are done with.
 pub(crate) type Tell<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
-/// A number of threads.
-pub(super) struct Crew {
-    pub(super) threads: usize,
+/// A number of threads that take jobs until none are left or one of them stops.
+pub(super) struct WorkerThreads {
+    pub(super) count: usize,
     stopped: AtomicBool,
 }
 
-impl Crew {
-    pub(super) fn new(threads: usize) -> Self {
-        Self { threads: threads.max(1), stopped: AtomicBool::new(false) }
+impl WorkerThreads {
+    pub(super) fn new(count: usize) -> Self {
+        Self { count: count.max(1), stopped: AtomicBool::new(false) }
     }
 
     /// Nobody takes more work.
@@ -43,7 +43,7 @@ impl Crew {
         std::thread::scope(|scope| {
             // Without a thread the others do its work.
             let other = || std::thread::Builder::new().spawn_scoped(scope, || run(&mut |_| ControlFlow::Continue(())));
-            let others: Vec<_> = (1..self.threads).filter_map(|_| other().ok()).collect();
+            let others: Vec<_> = (1..self.count).filter_map(|_| other().ok()).collect();
             let mine = run(tell);
             others.into_iter().fold(mine, |all, thread| match thread.join() {
                 Ok(theirs) => all.and(theirs),

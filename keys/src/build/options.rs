@@ -1,0 +1,57 @@
+//! How an index is built.
+
+use crate::fingerprint::Fingerprint;
+
+/// How an index is built. Keys, seed and fingerprint alone decide what comes out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// What the hash begins with.
+    pub seed: u64,
+    /// How foreign keys are told.
+    pub fingerprint: Fingerprint,
+    /// Threads; 0: as many as the machine has cores for this process.
+    pub threads: usize,
+    /// Bytes of hashes in memory, 8 a key; where they are more, keys are read several times. What else it takes: the index, a bit a key,
+    /// about 4 MiB a thread, and 8 bytes a thread for each 131,072 keys.
+    pub memory: u64,
+}
+
+impl Default for Options {
+    /// Seed 0, 16 bits of fingerprint, all cores, 4 GiB.
+    fn default() -> Self {
+        Self { seed: 0, fingerprint: Fingerprint::default(), threads: 0, memory: 4 << 30 }
+    }
+}
+
+impl Options {
+    /// With that seed.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// With such fingerprints.
+    #[must_use]
+    pub fn with_fingerprint(self, fingerprint: Fingerprint) -> Self {
+        Self { fingerprint, ..self }
+    }
+
+    /// With so many threads.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// With so many bytes of hashes at a time.
+    #[must_use]
+    pub fn with_memory(self, memory: u64) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Threads that a build has.
+    pub(super) fn thread_count(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.threads == 0 { all() } else { self.threads.min(1024) }
+    }
+}

@@ -1,0 +1,24 @@
+//! What is said of keys when a table is created.
+
+use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
+
+/// The keys of a table to be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySpec {
+    /// Bytes of their index.
+    pub index_bytes: u64,
+    /// Which numbers they are.
+    pub kind: KeyKind,
+    /// How the index tells keys that are not the table's.
+    pub fingerprint: Fingerprint,
+    /// Whether the keys themselves are stored, 8 bytes each: for export, for checking, and for look-ups that compare them.
+    pub stored: bool,
+}
+
+impl KeySpec {
+    pub(crate) fn new(index: &KeyIndex, stored: bool) -> Self {
+        let (kind, fingerprint) = (index.kind(), index.fingerprint());
+        Self { index_bytes: index.as_bytes().len() as u64, kind, fingerprint, stored }
+    }
+}

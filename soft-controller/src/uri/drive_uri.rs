@@ -1,0 +1,270 @@
+//! What the name of a drive says.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::error::UriError;
+use super::size;
+use crate::backing::DEPTH;
+use crate::namespace::LBA_BYTES;
+use crate::timing::Profile;
+
+/// What an emulated drive keeps its data in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Store {
+    /// The file or block device at the path.
+    #[default]
+    File,
+    /// Memory of this process, gone with it.
+    Ram,
+    /// Content computed from the seed; what is written is kept in memory.
+    Procedural,
+    /// Nothing at all.
+    Null,
+}
+
+impl Store {
+    const NAMES: [(&str, Self); 4] =
+        [("file", Self::File), ("ram", Self::Ram), ("procedural", Self::Procedural), ("null", Self::Null)];
+}
+
+/// An emulated drive as its URI describes it. The properties follow the path as `?a=b&c=d` or as `,a=b,c=d`:
+///
+/// | property | values | default |
+/// |---|---|---|
+/// | `size` | bytes, or with K, M, G, T, KiB … (powers of 1024) or kB, MB, GB, TB (powers of 1000) | the file's |
+/// | `lba` | 512, 4096: the LBA size of a new drive, or of a file that has no sidecar | 512 |
+/// | `backing` | file, ram, procedural, null | file |
+/// | `direct` | 0, 1: past the page cache, by io_uring and O_DIRECT | 0 |
+/// | `depth` | 1 to 1024: reads that each worker has under way in the file at most | 256 |
+/// | `profile` | none, p5800x, gen5-tlc: whose timing to have | none |
+/// | `workers` | 1 to 64 threads | 1 |
+/// | `seed` | 0 to 2^64 - 1: of the timing, and of procedural content | 0 |
+/// | `serial` | 1 to 20 printable ASCII characters: likewise | a random one, kept with the file |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriveUri {
+    /// The file or block device; of other backings no more than a name.
+    pub path: PathBuf,
+    /// Size in bytes, a multiple of 4096.
+    pub size: Option<u64>,
+    /// LBA size of a new drive, or of a file that has no sidecar, bytes.
+    pub lba: Option<u32>,
+    /// What the data is kept in.
+    pub backing: Store,
+    /// Whether to go past the page cache.
+    pub direct: bool,
+    /// Reads that each worker has under way in the file at most.
+    pub depth: u32,
+    /// The drive model whose timing to have.
+    pub profile: Profile,
+    /// Worker threads.
+    pub workers: usize,
+    /// Seed of what is random.
+    pub seed: u64,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// The URI as it was given, or as `Display` makes it.
+    text: String,
+}
+
+const SCHEME: &str = "emulated:";
+const PROPERTIES: [&str; 9] = ["size", "lba", "backing", "direct", "depth", "profile", "workers", "seed", "serial"];
+
+impl DriveUri {
+    /// A drive in the file at `path`, everything else by default.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self {
+            text: format!("{SCHEME}{}", path.display()),
+            path,
+            size: None,
+            lba: None,
+            backing: Store::File,
+            direct: false,
+            depth: DEPTH,
+            profile: Profile::None,
+            workers: 1,
+            seed: 0,
+            serial: None,
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), UriError> {
+        let wrong = |accepted: &dyn fmt::Display| UriError::Value {
+            uri: self.text.clone(),
+            property: name.to_owned(),
+            value: value.to_owned(),
+            accepted: accepted.to_string(),
+        };
+        match name {
+            "size" => {
+                let accepted = "a size such as 64G or 68719476736, a positive multiple of 4096 bytes";
+                let size = size::parse(value).filter(|&size| size > 0 && size.is_multiple_of(4096));
+                self.size = Some(size.ok_or_else(|| wrong(&accepted))?);
+            }
+            "lba" => {
+                let lba = value.parse().ok().filter(|lba| LBA_BYTES.contains(lba));
+                self.lba = Some(lba.ok_or_else(|| wrong(&"512 or 4096"))?);
+            }
+            "backing" => {
+                let found = Store::NAMES.iter().find(|(name, _)| *name == value);
+                self.backing = found.ok_or_else(|| wrong(&"file, ram, procedural or null"))?.1;
+            }
+            "direct" => {
+                self.direct = match value {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(wrong(&"0 or 1")),
+                };
+            }
+            "depth" => {
+                let depth = value.parse().ok().filter(|depth| (1..=1024).contains(depth));
+                self.depth = depth.ok_or_else(|| wrong(&"1 to 1024"))?;
+            }
+            "profile" => self.profile = value.parse().map_err(|()| wrong(&Profile::ACCEPTED))?,
+            "workers" => {
+                let workers = value.parse().ok().filter(|workers| (1..=64).contains(workers));
+                self.workers = workers.ok_or_else(|| wrong(&"1 to 64"))?;
+            }
+            "seed" => self.seed = value.parse().map_err(|_| wrong(&"0 to 18446744073709551615"))?,
+            "serial" => {
+                let fits = (1..=20).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic());
+                self.serial = Some(value.to_owned()).filter(|_| fits);
+                if !fits {
+                    return Err(wrong(&"1 to 20 printable ASCII characters without spaces"));
+                }
+            }
+            _ => {
+                return Err(UriError::Unknown {
+                    uri: self.text.clone(),
+                    property: name.to_owned(),
+                    accepted: PROPERTIES.join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DriveUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for DriveUri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        let Some(rest) = text.strip_prefix(SCHEME) else {
+            return Err(UriError::Scheme { uri: text.to_owned() });
+        };
+        let (path, properties, separator) = match rest.split_once('?') {
+            Some((path, properties)) => (path, properties, '&'),
+            None => match first_property(rest) {
+                Some(at) => (&rest[..at - 1], &rest[at..], ','),
+                None => (rest, "", ','),
+            },
+        };
+        if path.is_empty() {
+            return Err(UriError::NoPath { uri: text.to_owned() });
+        }
+        let mut uri = Self { text: text.to_owned(), ..Self::new(path) };
+        let mut seen = Vec::new();
+        for property in properties.split(separator).filter(|property| !property.is_empty()) {
+            let (name, value) = property.split_once('=').unwrap_or((property, ""));
+            if seen.contains(&name) {
+                return Err(UriError::Twice { uri: text.to_owned(), property: name.to_owned() });
+            }
+            uri.set(name, value)?;
+            seen.push(name);
+        }
+        Ok(uri)
+    }
+}
+
+/// Where the first property of `PATH,a=b,c=d` begins: after the first comma that an equals sign follows before the next
+/// comma or slash. Other commas belong to the path.
+fn first_property(text: &str) -> Option<usize> {
+    let mut from = 0;
+    while let Some(comma) = text[from..].find(',') {
+        let at = from + comma + 1;
+        let part = text[at..].split(',').next().unwrap_or_default();
+        if at > 1 && part.contains('=') && !part.contains('/') {
+            return Some(at);
+        }
+        from = at;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> DriveUri {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn both_forms_say_the_same() {
+        let text =
+            "emulated:/a/b?size=64G&lba=4096&backing=ram&direct=0&depth=64&profile=p5800x&workers=3&seed=9&serial=AB-1";
+        let uri = parse(text);
+        assert_eq!(uri.path, PathBuf::from("/a/b"));
+        assert_eq!((uri.size, uri.lba, uri.backing), (Some(64 << 30), Some(4096), Store::Ram));
+        assert_eq!((uri.profile, uri.workers, uri.seed, uri.depth), (Profile::P5800x, 3, 9, 64));
+        assert_eq!(uri.serial.as_deref(), Some("AB-1"));
+        assert_eq!(uri.to_string(), text);
+        let commas = parse(&text.replace(['?', '&'], ","));
+        assert_eq!(DriveUri { text: String::new(), ..commas }, DriveUri { text: String::new(), ..uri });
+    }
+
+    #[test]
+    fn paths_are_taken_as_they_are() {
+        for path in ["x", "/odd,name", "/odd, name.img", "/a,b=1/c", "rel/ative", "/späße", "/q%20"] {
+            assert_eq!(parse(&format!("emulated:{path}")), DriveUri::new(path));
+            assert_eq!(parse(&format!("emulated:{path},seed=1")).path, PathBuf::from(path));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, hints) in [
+            ("/a", &["emulated:"][..]),
+            ("emulated:", &["path"]),
+            ("emulated:?size=1G", &["path"]),
+            ("emulated:/a?sise=1G", &["sise", "size, lba"]),
+            ("emulated:/a?size=1G&size=2G", &["size", "twice"]),
+            ("emulated:/a?size=", &["size", "64G"]),
+            ("emulated:/a?size", &["size", "64G"]),
+            ("emulated:/a?size=1000", &["size", "multiple of 4096"]),
+            ("emulated:/a?size=0", &["size"]),
+            ("emulated:/a?size=20000000T", &["size"]),
+            ("emulated:/a?lba=520", &["lba", "520", "512 or 4096"]),
+            ("emulated:/a?backing=tape", &["backing", "tape", "file, ram, procedural or null"]),
+            ("emulated:/a?profile=floppy", &["profile", "p5800x", "gen5-tlc"]),
+            ("emulated:/a?workers=0", &["workers", "1 to 64"]),
+            ("emulated:/a?depth=0", &["depth", "1 to 1024"]),
+            ("emulated:/a?direct=yes", &["direct", "0 or 1"]),
+            ("emulated:/a?serial=with space", &["serial", "ASCII"]),
+            ("emulated:/a?seed=-1", &["seed"]),
+            ("emulated:/a,size=1G,lba=7", &["lba"]),
+        ] {
+            let error = text.parse::<DriveUri>().unwrap_err().to_string();
+            for hint in hints.iter().chain([&text]) {
+                assert!(error.contains(hint), "{text}: {error:?} does not say {hint:?}");
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,60}", tail in "[a-z=&?,0-9KMGT]{0,40}") {
+            let _ = text.parse::<DriveUri>();
+            let _ = format!("emulated:{text}?{tail}").parse::<DriveUri>();
+            let _ = format!("emulated:{text},{tail}").parse::<DriveUri>();
+        }
+    }
+}
