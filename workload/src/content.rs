@@ -156,9 +156,9 @@ pub enum Mismatch {
         missing: bool,
         /// The first element that differs.
         element: usize,
-        /// Its bytes as they should be, hexadecimal.
+        /// The element's bytes as they should be, hexadecimal.
         want: String,
-        /// Its bytes as they are, hexadecimal.
+        /// The element's bytes as they are, hexadecimal.
         got: String,
     },
     /// A mask byte differs.

@@ -46,7 +46,7 @@ impl std::fmt::Display for Machine {
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its type: `ext4`, `tmpfs`.
+    /// The file system's type: `ext4`, `tmpfs`.
     pub kind: String,
     /// Where it is mounted.
     pub mounted_on: PathBuf,
@@ -100,7 +100,7 @@ pub fn available_memory() -> Option<u64> {
     Some(left_of_group(Path::new("/sys/fs/cgroup")).map_or(free, |left| left.min(free)))
 }
 
-/// The same by the files of a group with a limit.
+/// Available memory by the files of a group with a limit.
 fn left_of_group(folder: &Path) -> Option<u64> {
     let read = |name| fs::read_to_string(folder.join(name)).ok();
     let number = |name| read(name)?.trim().parse::<u64>().ok();

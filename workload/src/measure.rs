@@ -19,7 +19,7 @@ impl Pairs {
         Self::alternate_while(|pair| pair < pairs, a, b)
     }
 
-    /// The same for about `time`, at least `pairs` times.
+    /// Alternates for about `time`, at least `pairs` times.
     pub fn alternate_for<E>(
         time: Duration,
         pairs: u32,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warprow_dma::{Backing, DmaMemory, FileMapping};
 use warprow_uring::{Ring, Transfer};
 
-use super::RivalError;
+use super::error::RivalError;
 use super::target::{Extent, Target};
 
 /// What is to be read, numbered from 0, and where it goes.

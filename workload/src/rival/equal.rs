@@ -3,8 +3,9 @@ use warprow_lookup::stage::{
 };
 
 use super::engine::{Engine, Pread, Reads, Uring};
+use super::error::RivalError;
+use super::interface::Rival;
 use super::target::{Extent, Target};
-use super::{Rival, RivalError};
 
 /// Bytes that neighbouring rows are merged up to, unless a single row is longer.
 const MERGED: usize = 32 << 10;

@@ -13,7 +13,10 @@ use warprow_layout::DType;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::I64;
 
-use super::{PlainFile, Rival, RivalError, check};
+use super::buffers::check;
+use super::error::RivalError;
+use super::interface::Rival;
+use super::plain::PlainFile;
 
 /// What Python runs.
 const SCRIPT: &str = include_str!("numpy.py");

@@ -1,6 +1,7 @@
 use super::engine::{Engine, Mapped, Pread, Reads, Uring};
+use super::error::RivalError;
+use super::interface::Rival;
 use super::target::{Extent, Target};
-use super::{Rival, RivalError};
 
 /// One read for each id.
 #[derive(Debug)]

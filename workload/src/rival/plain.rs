@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use warprow_dma::FileMapping;
 use warprow_layout::RowSource;
 
-use super::{Rival, RivalError, check};
+use super::buffers::check;
+use super::error::RivalError;
+use super::interface::Rival;
 
 /// Bytes that are written, or read, at a time.
 const PART: usize = 1 << 20;

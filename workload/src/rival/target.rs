@@ -7,7 +7,8 @@ use warprow_dma::{Backing, DmaMemory, PAGE};
 use warprow_layout::{Generation, Ranks};
 use warprow_lookup::stage::RouteTable;
 
-use super::{RivalError, check};
+use super::buffers::check;
+use super::error::RivalError;
 
 /// Whether reads may be served from the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

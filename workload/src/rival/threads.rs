@@ -1,4 +1,5 @@
-use super::{Rival, RivalError};
+use super::error::RivalError;
+use super::interface::Rival;
 
 /// Several rivals of one kind, each of which answers a part of every batch on a thread of its own.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use super::TraceProblem;
-use crate::Keys;
+use super::error::TraceProblem;
+use crate::keys::Keys;
 
 pub(super) fn read(reader: impl Read, separator: u8, column: Option<&str>) -> Result<Keys, TraceProblem> {
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).trim(csv::Trim::All).from_reader(reader);

@@ -2,9 +2,12 @@
 
 use std::io::Read;
 
+use warprow_formats::{NpyHeader, NpyHeaderError};
+
+use super::error::TraceProblem;
 use super::raw::Type;
-use super::{TraceProblem, read_rest};
-use crate::{Keys, NpyHeader, NpyHeaderError};
+use super::rest::read_rest;
+use crate::keys::Keys;
 
 pub(super) fn read(reader: &mut impl Read, len: u64) -> Result<Keys, TraceProblem> {
     let header = NpyHeader::read(reader).map_err(|error| match error {

@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
-use super::{TraceProblem, read_rest};
-use crate::Keys;
+use super::error::TraceProblem;
+use super::rest::read_rest;
+use crate::keys::Keys;
 
 /// Type of the integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
