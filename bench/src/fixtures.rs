@@ -32,16 +32,16 @@ pub enum Media {
 
 /// A table: its name, how many of its rows are worth keeping in memory, and its content, rows of `f32` whose ids are ranks.
 #[derive(Clone, Debug)]
-pub struct BedTable {
-    /// Its name.
+pub struct FixtureTable {
+    /// The table's name.
     pub name: String,
     /// The hottest rows, which memory is given to first.
     pub hot_rows: u64,
-    /// Its content.
+    /// The table's content.
     pub content: Oracle,
 }
 
-impl BedTable {
+impl FixtureTable {
     /// A table without hot rows.
     pub fn new(name: impl Into<String>, content: Oracle) -> Self {
         Self { name: name.into(), hot_rows: 0, content }
@@ -60,38 +60,38 @@ impl BedTable {
 
 /// Drives to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Bed {
+pub struct Fixture {
     /// Drives, each with a thread of its own that answers.
     pub drives: u32,
     /// What they are made of.
     pub media: Media,
     /// Whether they permute completions and delay one in 10,000 by 100 us.
     pub disorder: bool,
-    /// Whose timing they have.
+    /// The timing of the drives.
     pub profile: Profile,
 }
 
-impl Default for Bed {
+impl Default for Fixture {
     /// One drive in memory, in order and as fast as it can.
     fn default() -> Self {
         Self { drives: 1, media: Media::Ram, disorder: false, profile: Profile::None }
     }
 }
 
-impl Bed {
+impl Fixture {
     /// A store on new drives, with `tables`.
-    pub fn store(&self, tables: &[BedTable], cores: Option<&Cores>) -> anyhow::Result<Store> {
+    pub fn store(&self, tables: &[FixtureTable], cores: Option<&Cores>) -> anyhow::Result<Store> {
         Ok(self.with_drives(tables, cores)?.0)
     }
 
-    /// The same, and the drives.
+    /// A store on new drives, with `tables`, and the drives.
     pub fn with_drives(
         &self,
-        tables: &[BedTable],
+        tables: &[FixtureTable],
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
         ensure!((1..=64).contains(&self.drives), "{} drives: 1 to 64 are possible", self.drives);
-        let bytes: u64 = tables.iter().map(BedTable::bytes).sum();
+        let bytes: u64 = tables.iter().map(FixtureTable::bytes).sum();
         let each = (bytes / u64::from(self.drives) + (bytes >> 5) + (128 << 20)).next_multiple_of(1 << 20);
         match self.media {
             Media::Ram => self.loaded(tables, each, cores),
@@ -110,7 +110,7 @@ impl Bed {
 
     fn loaded(
         &self,
-        tables: &[BedTable],
+        tables: &[FixtureTable],
         each: u64,
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
@@ -139,7 +139,7 @@ impl Bed {
     /// A store whose tables are there without having been written: rows are computed where the placement says that they lie.
     fn computed(
         &self,
-        tables: &[BedTable],
+        tables: &[FixtureTable],
         each: u64,
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
@@ -170,7 +170,7 @@ impl Bed {
     }
 }
 
-fn spec(table: &BedTable) -> TableSpec {
+fn spec(table: &FixtureTable) -> TableSpec {
     let mut spec = TableSpec::new(&table.name, table.content.rows(), table.content.dim(), DType::F32);
     spec.hot_rows = table.hot_rows;
     spec
@@ -192,7 +192,7 @@ struct Placed {
 }
 
 impl Inverse {
-    fn new(generation: &Generation, positions: &[u16], tables: &[BedTable]) -> Self {
+    fn new(generation: &Generation, positions: &[u16], tables: &[FixtureTable]) -> Self {
         let placement = generation.placement.clone();
         let mut columns: Vec<Vec<u32>> = vec![Vec::new(); positions.len()];
         for (chunk, column) in placement.map().iter().zip(0..) {
@@ -202,10 +202,10 @@ impl Inverse {
             of_drive.resize(of_drive.len().max(at + 1), u32::MAX);
             of_drive[at] = column;
         }
-        let place = |(table, bed): (&warprow_layout::Table, &BedTable)| Placed {
+        let place = |(table, made): (&warprow_layout::Table, &FixtureTable)| Placed {
             first_lba: table.rows_region.first_lba,
             packing: table.packing,
-            content: bed.content,
+            content: made.content,
         };
         let mut tables: Vec<Placed> = generation.tables.iter().zip(tables).map(place).collect();
         tables.sort_by_key(|table| table.first_lba);
@@ -313,14 +313,14 @@ mod tests {
     fn both_media_hold_what_the_oracles_say() {
         // Rows that share an LBA evenly and not, that take one, several, and several with padding.
         let dims = [16, 24, 25, 32, 50, 64, 128, 130, 256, 1024, 1500];
-        let tables: Vec<BedTable> = dims
+        let tables: Vec<FixtureTable> = dims
             .iter()
             .zip(0..)
-            .map(|(&dim, i)| BedTable::new(format!("t{i}"), Oracle::new(5, i, 1000 + i * 37, dim, DType::F32)))
+            .map(|(&dim, i)| FixtureTable::new(format!("t{i}"), Oracle::new(5, i, 1000 + i * 37, dim, DType::F32)))
             .collect();
         for (drives, media) in [(1, Media::Computed), (3, Media::Computed), (2, Media::Ram)] {
-            let store = Bed { drives, media, ..Bed::default() }.store(&tables, None).unwrap();
-            for BedTable { name, content, .. } in &tables {
+            let store = Fixture { drives, media, ..Fixture::default() }.store(&tables, None).unwrap();
+            for FixtureTable { name, content, .. } in &tables {
                 let (mut wanted, mut rows) = (vec![0; content.row_bytes()], 0);
                 store
                     .scan(name, 0..u64::MAX, &mut |rank, row| {
@@ -338,8 +338,8 @@ mod tests {
 
     #[test]
     fn hot_rows_are_hints_of_the_tables() {
-        let table = BedTable { hot_rows: 7, ..BedTable::new("t", Oracle::new(1, 0, 100, 16, DType::F32)) };
-        let store = Bed { media: Media::Computed, ..Bed::default() }.store(&[table], None).unwrap();
+        let table = FixtureTable { hot_rows: 7, ..FixtureTable::new("t", Oracle::new(1, 0, 100, 16, DType::F32)) };
+        let store = Fixture { media: Media::Computed, ..Fixture::default() }.store(&[table], None).unwrap();
         let host = warprow_lookup::Host::attach(&store, warprow_lookup::HostOptions::default().with_dram_bytes(7 * 64))
             .unwrap();
         assert_eq!(host.hot_rows("t"), Some(7));

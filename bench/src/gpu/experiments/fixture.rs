@@ -107,21 +107,21 @@ impl Keys {
     }
 
     /// Uniform ones, in the order of a request.
-    pub(super) fn as_asked(&mut self, field: &Field<'_>) -> anyhow::Result<KeysAt> {
-        let keys = self.draw(field);
+    pub(super) fn as_asked(&mut self, fixture: &Fixture<'_>) -> anyhow::Result<KeysAt> {
+        let keys = self.draw(fixture);
         self.put(&keys)
     }
 
     /// Different ones among as many, ascending: what a look-up's gather gets.
-    pub(super) fn ascending(&mut self, field: &Field<'_>) -> anyhow::Result<KeysAt> {
-        let mut keys = self.draw(field);
+    pub(super) fn ascending(&mut self, fixture: &Fixture<'_>) -> anyhow::Result<KeysAt> {
+        let mut keys = self.draw(fixture);
         keys.sort_unstable();
         keys.dedup();
         self.put(&keys)
     }
 
-    fn draw(&mut self, field: &Field<'_>) -> Vec<u64> {
-        let rows = field.content.rows();
+    fn draw(&mut self, fixture: &Fixture<'_>) -> Vec<u64> {
+        let rows = fixture.content.rows();
         (0..self.ids).map(|_| self.random.below(rows)).collect()
     }
 
@@ -146,7 +146,7 @@ impl Taken {
 }
 
 /// The table, and room for what is gathered.
-pub(super) struct Field<'a> {
+pub(super) struct Fixture<'a> {
     stream: &'a Stream,
     code: &'a Code,
     content: Oracle,
@@ -165,7 +165,7 @@ struct Places {
     found: u64,
 }
 
-impl<'a> Field<'a> {
+impl<'a> Fixture<'a> {
     /// Fills the memory at `table` with the content's rows. Room for as many as `ids`.
     pub(super) fn new(
         stream: &'a Stream,
@@ -191,7 +191,7 @@ impl<'a> Field<'a> {
         let (out, description) = (DeviceMemory::new(gpu, ids * row_bytes)?, DeviceMemory::new(gpu, end)?);
         // As the executor has it.
         let gatherers = if gatherers == 0 { (gpu.sms() / 8).max(1) } else { gatherers };
-        let field = Self { stream, code, content, table, out, description, places, gatherers };
+        let fixture = Self { stream, code, content, table, out, description, places, gatherers };
         let table = abi::Table {
             rows: content.rows(),
             dram_end: content.rows(),
@@ -201,9 +201,9 @@ impl<'a> Field<'a> {
             ..abi::Table::default()
         };
         let segment = abi::Segment { rows: content.rows(), tier: abi::tier::DRAM, ..Default::default() };
-        field.description.write(field.places.table, table.as_bytes())?;
-        field.description.write(field.places.segment, segment.as_bytes())?;
-        Ok(field)
+        fixture.description.write(fixture.places.table, table.as_bytes())?;
+        fixture.description.write(fixture.places.segment, segment.as_bytes())?;
+        Ok(fixture)
     }
 
     pub(super) fn table(&self) -> u64 {

@@ -9,14 +9,14 @@ use super::{Graph, Request, Stream};
 
 /// A slot, and a graph of its look-up.
 #[derive(Debug)]
-pub struct Looker {
+pub struct TimedLookup {
     // Dropped in this order: the slot's memory goes when nobody has its tickets and graphs.
     graph: Graph,
     captured: Ticket,
     slot: GpuSlot,
 }
 
-impl Looker {
+impl TimedLookup {
     /// Takes a slot of `plan`, and captures a look-up of `request` as it is shaped now.
     pub fn new(plan: &GpuPlan, stream: &Stream, request: &Request) -> anyhow::Result<Self> {
         let slot = plan.slot()?;

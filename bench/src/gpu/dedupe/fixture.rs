@@ -59,7 +59,7 @@ struct Places {
 }
 
 /// The table, and a slot for batches of any way.
-pub(super) struct Field<'a> {
+pub(super) struct Fixture<'a> {
     code: &'a Code,
     stream: &'a Stream,
     pub(super) content: Oracle,
@@ -72,7 +72,7 @@ pub(super) struct Field<'a> {
     launched: std::cell::Cell<u64>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> Fixture<'a> {
     /// Bytes of GPU memory that a table of so many rows and batches of so many ids take, about.
     pub(super) fn bytes(rows: u64, ids: u64) -> u64 {
         // Ids, output, place, unique, status, staging, words twice, slots, seen.
