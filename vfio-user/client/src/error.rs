@@ -32,7 +32,7 @@ pub enum OpenError {
     NotNvme {
         /// The socket.
         path: PathBuf,
-        /// Its class code.
+        /// The function's class code.
         class: u32,
     },
     /// The device answered and then failed.

@@ -114,7 +114,7 @@ impl VfioUserFunction {
         Self::open_with(path, Patience::default())
     }
 
-    /// The same with other limits.
+    /// Opens the function with other limits.
     pub fn open_with(path: impl AsRef<Path>, patience: Patience) -> Result<Arc<Self>, OpenError> {
         let path = path.as_ref();
         let socket = connect(path).map_err(|source| OpenError::Connect { path: path.to_owned(), source })?;

@@ -47,7 +47,7 @@ impl From<Errno> for ChannelError {
 /// A message that has arrived.
 #[derive(Debug)]
 pub struct Message {
-    /// Its head.
+    /// The message's head.
     pub header: Header,
     /// The rest, as long as the head says.
     pub payload: Vec<u8>,

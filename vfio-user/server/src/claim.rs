@@ -1,4 +1,4 @@
-//! Whose turn it is to have a socket at a path.
+//! Claims of sockets: which process serves at a path.
 
 use std::fs::File;
 use std::io;

@@ -132,7 +132,7 @@ impl Server {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("make a socket for"))?;
-        // Its file gets these rights when it is bound: there is no moment at which others could connect.
+        // The socket's file gets these rights when it is bound: there is no moment at which others could connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("set the rights of"))?;
         bind(&socket, &claim.address()?).map_err(|errno| match errno {
             Errno::ADDRINUSE => ServeError::InUse(claim.path().to_owned()),
