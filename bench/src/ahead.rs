@@ -9,7 +9,7 @@ use warprow_soft_controller::Profile;
 use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, verify};
 use zerocopy::IntoBytes;
 
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::lookup::{LookupSetup, TABLE};
 
 /// Steps that are timed together: their answers are compared afterwards, so that nothing is fetched meanwhile.
@@ -113,7 +113,7 @@ impl Steps {
         Ok(STEPS as f64 / took.as_secs_f64())
     }
 
-    /// The same with batches fetched so many steps ahead, the first ones included.
+    /// The steps with batches fetched so many steps ahead, the first ones included.
     fn ahead(&mut self, ahead: usize, work: Duration) -> anyhow::Result<f64> {
         self.draw();
         let began = Instant::now();
@@ -171,8 +171,8 @@ pub fn run(
 ) -> anyhow::Result<AheadResult> {
     setup.check()?;
     ensure!((1..=8).contains(&ahead), "{ahead} steps ahead: 1 to 8 are possible");
-    let bed = Bed { media: Media::Computed, profile, ..Bed::default() };
-    let store = bed.store(&[BedTable::new(TABLE, setup.content())], None).context("no computed drive")?;
+    let fixture = Fixture { media: Media::Computed, profile, ..Fixture::default() };
+    let store = fixture.store(&[FixtureTable::new(TABLE, setup.content())], None).context("no computed drive")?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize);

@@ -1,4 +1,4 @@
-//! The same look-ups in tables of growing size, on a drive with a real one's timing whose rows are computed when they are
+//! Look-ups in tables of growing size, on a drive with a real one's timing whose rows are computed when they are
 //! read: larger than any disk here.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use warprow_soft_controller::Profile;
 use warprow_workload::peak_resident_bytes;
 
 use crate::Cores;
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::lookup::{LookupSetup, Ours, Race, TABLE};
 
 /// Bytes of an LBA, and of a row.
@@ -30,7 +30,7 @@ pub struct GrowthResult {
     pub commands_per_second: f64,
     /// Median and 99th percentile of a batch's latency, microseconds.
     pub p50_us: f64,
-    /// The same, 99th percentile.
+    /// 99th percentile, microseconds.
     pub p99_us: f64,
     /// Rows compared.
     pub checked: u64,
@@ -45,8 +45,9 @@ pub fn run(setup: &LookupSetup, dram: u64, profile: Profile, time: Duration) -> 
     ensure!(setup.dim * 4 == LBA, "rows of {} bytes: growth is measured with rows of {LBA}", setup.dim * 4);
     let hot_rows = (dram / u64::from(LBA)).min(setup.rows());
     let cores = Cores::two();
-    let bed = Bed { media: Media::Computed, profile, ..Bed::default() };
-    let store = bed.store(&[BedTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
+    let fixture = Fixture { media: Media::Computed, profile, ..Fixture::default() };
+    let store =
+        fixture.store(&[FixtureTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let mut ours = Ours::new(&store, setup, hot_rows)?;
     let mut race = Race::new(setup, false)?;
     let before = ours.metrics();

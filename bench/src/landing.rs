@@ -14,7 +14,7 @@ use warprow_store::Store;
 use warprow_workload::{Answer, Batches, Content, Oracle, Pairs, verify};
 use zerocopy::IntoBytes;
 
-use crate::beds::{Bed, BedTable};
+use crate::fixtures::{Fixture, FixtureTable};
 use crate::lookup::{LookupSetup, TABLE};
 
 /// Look-ups of a thread in a turn, each with an output of its own.
@@ -76,7 +76,7 @@ pub struct LandingResult {
 }
 
 /// A thread's slot, and its outputs.
-struct Looker {
+struct Reader {
     slot: Slot,
     batch: u32,
     dim: usize,
@@ -86,7 +86,7 @@ struct Looker {
     checked: u64,
 }
 
-impl Looker {
+impl Reader {
     fn new(store: &Store, slot: Slot, setup: &LookupSetup) -> anyhow::Result<Self> {
         let (batch, dim) = (setup.batch as usize, setup.dim as usize);
         let buffers =
@@ -142,32 +142,32 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     setup.check()?;
     ensure!((1..=64).contains(&threads), "{threads} threads: 1 to 64 are possible");
     let content = setup.content();
-    let store = Bed { drives, ..Bed::default() }.store(&[BedTable::new(TABLE, content)], None)?;
+    let store = Fixture { drives, ..Fixture::default() }.store(&[FixtureTable::new(TABLE, content)], None)?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
     let plan = Host::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
-    let lookers = (0..threads).map(|_| Looker::new(&store, plan.slot()?, setup));
-    let (mut lookers, batches) = (lookers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);
+    let readers = (0..threads).map(|_| Reader::new(&store, plan.slot()?, setup));
+    let (mut readers, batches) = (readers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);
     let mut teams = Vec::new();
     let mut size = 1;
     while size <= threads {
         let mut takens = [Taken::default(); 2];
         let [buffers, ordinary] = &mut takens;
         let number = RefCell::new(0u64);
-        let lookers = RefCell::new(&mut lookers[..size as usize]);
+        let readers = RefCell::new(&mut readers[..size as usize]);
         let turn = |landing: bool, taken: &mut Taken| -> anyhow::Result<f64> {
             let first = number.replace_with(|number| *number + u64::from(size) * TURN as u64);
             let ready = Barrier::new(size as usize);
             let (content, batches, ready) = (setup.content(), &batches, &ready);
-            let mut lookers = lookers.borrow_mut();
-            let look = |(looker, first): (&mut Looker, u64)| {
+            let mut readers = readers.borrow_mut();
+            let look = |(reader, first): (&mut Reader, u64)| {
                 let mut mine = Taken::default();
-                looker.turn(landing, first, batches, &content, ready, &mut mine).map(|took| (took, mine))
+                reader.turn(landing, first, batches, &content, ready, &mut mine).map(|took| (took, mine))
             };
             let look = &look;
             let results = std::thread::scope(|scope| {
-                let turns = lookers.iter_mut().zip((first..).step_by(TURN));
+                let turns = readers.iter_mut().zip((first..).step_by(TURN));
                 let threads: Vec<_> = turns.map(|it| scope.spawn(move || look(it))).collect();
                 threads.into_iter().map(|thread| thread.join().expect("a thread panicked")).collect::<Vec<_>>()
             });
@@ -190,7 +190,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
         teams.push(Team { threads: size, ids_per_second, buffers: takens[0], ordinary: takens[1] });
         size *= 2;
     }
-    let checked = lookers.iter().map(|looker| looker.checked).sum();
+    let checked = readers.iter().map(|reader| reader.checked).sum();
     Ok(LandingResult { teams, drives, hot_rows: setup.hot_rows(), checked })
 }
 

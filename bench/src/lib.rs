@@ -2,12 +2,12 @@
 
 pub mod ahead;
 pub mod arguments;
-pub mod beds;
 mod bytes;
 pub mod cold;
 mod copies;
 mod cores;
 pub mod drive;
+pub mod fixtures;
 pub mod gpu;
 pub mod growth;
 pub mod landing;

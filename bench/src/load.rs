@@ -40,7 +40,7 @@ pub struct LoadResult {
     pub identity: Pairs,
     /// Rows put in the order of a random permutation; the source is read once, from the first row to the last.
     pub permuted: Pairs,
-    /// The same, with each row taken from the source when its rank is due.
+    /// Loading with each row taken from the source when its rank is due.
     pub picked: Pairs,
     /// Verifying every row by its checksum, against `dd` that reads as many bytes of the drive's file.
     pub verified: Pairs,

@@ -123,7 +123,7 @@ impl Ours {
         Self::merging(store, setup, hot_rows, Merging::default()).map(|(ours, _)| ours)
     }
 
-    /// The same with rows sharing commands like that, and the first drive's read curve, if that says which.
+    /// A look-up with rows sharing commands like that, and the first drive's read curve, if that says which.
     pub(crate) fn merging(
         store: &Store,
         setup: &LookupSetup,

@@ -10,7 +10,7 @@ use warprow_store::ReadCurve;
 use warprow_workload::{Latencies, Pairs};
 
 use crate::Cores;
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::lookup::{LookupSetup, Ours, Race, TABLE};
 
 /// Batches of a turn.
@@ -19,7 +19,7 @@ const TURN: u64 = 4;
 /// One way.
 #[derive(Debug)]
 pub struct Way {
-    /// Its name.
+    /// The way's name.
     pub name: &'static str,
     /// Median ids a second.
     pub ids_per_second: f64,
@@ -50,8 +50,9 @@ pub struct MergingResult {
 pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Result<MergingResult> {
     setup.check()?;
     let cores = Cores::two();
-    let bed = Bed { media: Media::Computed, profile, ..Bed::default() };
-    let store = bed.store(&[BedTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
+    let fixture = Fixture { media: Media::Computed, profile, ..Fixture::default() };
+    let store =
+        fixture.store(&[FixtureTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let hot_rows = setup.hot_rows();
     let race = RefCell::new(Race::new(setup, false)?);
     let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;

@@ -37,7 +37,7 @@ pub struct PlanSetup {
     pub dram: f64,
     /// Drives.
     pub drives: u32,
-    /// Whose timing they have: p5800x or gen5-tlc.
+    /// The timing of the drives: p5800x or gen5-tlc.
     pub profile: String,
     /// Seed of ids and content.
     pub seed: u64,
@@ -69,7 +69,7 @@ pub struct PlanResult {
     pub rate: f64,
     /// Planned over measured: the median of the rounds, each with costs measured just before.
     pub ratio: f64,
-    /// The same by the look-up that is faster than 19 of 20, which others have not disturbed.
+    /// The ratio by the look-up that is faster than 19 of 20, which others have not disturbed.
     pub undisturbed_ratio: f64,
     /// The least and the largest ratio of a round.
     pub ratios: [f64; 2],

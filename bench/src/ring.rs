@@ -296,7 +296,7 @@ impl Bench {
 pub struct RingResult {
     /// Commands a second: the driver, then the minimal ring.
     pub pairs: Pairs,
-    /// The same with the minimal ring fetching data ahead, as the software controller does; none on [`Media::Null`].
+    /// Pairs with the minimal ring fetching data ahead, as the software controller does; none on [`Media::Null`].
     pub fetching: Option<Pairs>,
     /// Median commands a second of the driver with completions in disorder.
     pub disordered: f64,

@@ -80,7 +80,7 @@ fn with_exits(command: clap::Command) -> clap::Command {
 }
 
 impl Command {
-    /// Its name.
+    /// The command's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Demo(_) => "demo",

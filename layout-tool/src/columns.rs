@@ -12,9 +12,9 @@ use crate::units;
 /// A column, or slot, of a trace, and the table that it looks up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// The column's name.
     pub name: String,
-    /// Its number among the slots of the trace, as [`Log::spec`] opens it.
+    /// The number of the column among the slots of the trace, as [`Log::spec`] opens it.
     pub slot: usize,
     /// The table.
     pub table: String,

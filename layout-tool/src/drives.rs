@@ -44,7 +44,7 @@ impl DriveArgs {
         self.drives.iter().flat_map(|argument| split(argument)).collect()
     }
 
-    /// The same, understood.
+    /// The addresses, understood.
     pub fn parse(&self) -> Result<Vec<DriveAddress>, Failure> {
         let addresses = self.addresses();
         let parsed = addresses
@@ -67,7 +67,7 @@ impl DriveArgs {
         self.addresses().iter().map(|drive| format!("-d {}", shell(drive))).collect::<Vec<_>>().join(" ")
     }
 
-    /// The same, emulated drives by their path alone, as they are named once they exist.
+    /// The drives as arguments, emulated ones by their path alone, as they are named once they exist.
     pub fn pasteable_without_properties(&self) -> String {
         let name = |address: &String| match address.parse() {
             Ok(DriveAddress::Emulated(uri)) => format!("-d {}", shell(&format!("emulated:{}", uri.path.display()))),

@@ -6,8 +6,8 @@ use std::io;
 use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 
+use crate::busy::Busy;
 use crate::report::{printable, printable_lines};
-use crate::wait::Busy;
 
 /// Version of the objects that `--json` prints.
 pub const SCHEMA: u32 = 1;
@@ -77,7 +77,7 @@ impl Class {
 /// A failure: what it is about, what happened, what to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// Its kind.
+    /// The kind of the failure.
     pub class: Class,
     /// The drive, file, table or argument that it is about; may be empty.
     pub subject: String,

@@ -40,7 +40,7 @@ pub enum Whose<'a> {
 }
 
 impl<'a> Whose<'a> {
-    /// That of `table`, one of `file`'s.
+    /// How the rows of `table`, one of `file`'s, are found.
     pub fn of(file: &'a TableFile, table: &'a FileTable, index: Index) -> Result<Self, Failure> {
         let Some(width) = table.keys else {
             return match index {

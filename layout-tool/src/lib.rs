@@ -12,6 +12,7 @@ use clap::{CommandFactory, FromArgMatches};
 use serde_json::{Map, Value};
 
 pub mod attached;
+pub mod busy;
 pub mod cli;
 pub mod columns;
 pub mod commands;

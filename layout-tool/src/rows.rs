@@ -54,7 +54,7 @@ impl RowBuffer {
         }
     }
 
-    /// The same, to be written.
+    /// The bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::F32(rows) => rows.as_mut_bytes(),

@@ -13,10 +13,10 @@ use warprow_store::StoreError;
 use warprow_vfio::OpenError as VfioError;
 use warprow_vfio_user::OpenError as VfioUserError;
 
+use crate::busy::Busy;
 use crate::failure::{Class, Failure, chain, lacks_resources};
 use crate::said_once::without_remedy;
 use crate::units;
-use crate::wait::Busy;
 
 /// Kind, subject, remedy.
 type Meaning = (Class, String, &'static str);
@@ -77,7 +77,7 @@ impl From<StoreError> for Failure {
             }
             // How it is done by hand stands below; what is in it are addresses and drivers' names.
             StoreError::Vfio(VfioError::WrongDriver { .. }) => failure.in_lines(),
-            // Its own words tell how to make one, which is for `format` alone.
+            // The error's own words tell how to make one, which is for `format` alone.
             StoreError::Emulated(UriError::NotThere { path }) => {
                 Self { message: format!("{}: there is no such drive", path.display()), ..failure }
             }
@@ -342,7 +342,7 @@ fn of_vfio_user(error: &VfioUserError) -> Meaning {
     match error {
         VfioUserError::Connect { path, source } => match source.kind() {
             ErrorKind::PermissionDenied => (Class::Drive, at(path), "give this user the right to write to the socket"),
-            // Its queue of clients was full.
+            // The server's queue of clients was full.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => (Class::Drive, at(path), SERVER),
             _ => (Class::Drive, at(path), START_SERVER),
         },

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_soft_controller::{InUse, in_use};
-
+use crate::busy::Busy;
 use crate::commands::{Context, Done};
 use crate::failure::Failure;
 
@@ -11,38 +10,6 @@ use crate::failure::Failure;
 pub const SECONDS: &str = "60";
 /// How often it is looked whether a drive is free.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How often a command is tried again that found a drive in use of which nobody can see whether it still is.
-const AGAIN: Duration = Duration::from_millis(500);
-
-/// Who has a drive that a command needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Busy {
-    /// Whoever has locked a file.
-    File(InUse),
-    /// The client of a server, or whoever has a function's group open; named by the drive.
-    Elsewhere(String),
-}
-
-impl Busy {
-    /// What is waited for, in words.
-    fn describe(&self) -> String {
-        match self {
-            Self::File(found) => {
-                let who = found.holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
-                format!("{}, which {who} has in use", found.path.display())
-            }
-            Self::Elsewhere(drive) => format!("{drive}, which somebody else has in use"),
-        }
-    }
-
-    /// Whether it may be free by now.
-    fn may_be_free(&self, since: Instant) -> bool {
-        match self {
-            Self::File(InUse { path, .. }) => !matches!(in_use(path), Ok(Some(_))),
-            Self::Elsewhere(_) => since.elapsed() >= AGAIN,
-        }
-    }
-}
 
 /// Runs a command; as long as it is refused for a drive in use, which changes nothing, waits until that is free and runs it again,
 /// for at most `limit` altogether.

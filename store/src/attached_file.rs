@@ -8,13 +8,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use warprow_formats::{FileTable, FormatError, LockedFile, TableFile};
+use warprow_formats::{FileTable, LockedFile, TableFile};
 use warprow_layout::{RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
-use crate::attach::refusal;
+use crate::attach::{AttachOptions, AttachedTable, refusal};
+use crate::attach_error::AttachError;
+use crate::device::Device;
+use crate::error::StoreError;
 use crate::property::{Known, stranger};
-use crate::{AttachOptions, AttachedTable, Device, StoreError};
+use crate::skipped_tensor::SkippedTensor;
 
 /// How such an address begins.
 const SCHEME: &str = "attached:";
@@ -60,76 +63,6 @@ pub struct AttachedFile {
     pub tensors: Vec<String>,
     /// How its rows are read: `direct=`, `depth=`.
     pub options: AttachOptions,
-}
-
-/// A tensor that is in a file of tables, and not in the store that the file is attached as.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SkippedTensor {
-    /// The tensor's name.
-    pub name: String,
-    /// Why it is left out.
-    pub reason: String,
-}
-
-/// Why a file of tables cannot be a drive.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// The file cannot be read, or is none of tables.
-    #[error(transparent)]
-    File(#[from] FormatError),
-    /// Nothing in it can be read where it is.
-    #[error("{} holds no table that can be read where it is{}", .file.display(), listed(.skipped))]
-    Nothing {
-        /// The file.
-        file: PathBuf,
-        /// What it holds.
-        skipped: Vec<SkippedTensor>,
-    },
-    /// No tensor has a name like that.
-    #[error("no tensor of {} matches {pattern:?}; there are: {}", .file.display(), .tensors.join(", "))]
-    NoMatch {
-        /// The file.
-        file: PathBuf,
-        /// What was given.
-        pattern: String,
-        /// What there is.
-        tensors: Vec<String>,
-    },
-    /// A tensor that was asked for cannot be read where it is.
-    #[error("table {tensor:?} of {}: {reason}", .file.display())]
-    Stays {
-        /// The file.
-        file: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Why.
-        reason: String,
-    },
-    /// A name was given for several tensors.
-    #[error("{matches} tensors of {} match {pattern:?}, one can be called that", .file.display())]
-    Several {
-        /// The file.
-        file: PathBuf,
-        /// What was given.
-        pattern: String,
-        /// How many match.
-        matches: usize,
-    },
-    /// Two tables would have one name.
-    #[error("two tables of {} would be called {name:?}", .file.display())]
-    SameName {
-        /// The file.
-        file: PathBuf,
-        /// The name.
-        name: String,
-    },
-}
-
-fn listed(skipped: &[SkippedTensor]) -> String {
-    let each = skipped.iter().map(|it| format!("; {:?}: {}", it.name, it.reason));
-    each.collect()
 }
 
 impl AttachedFile {
@@ -220,7 +153,7 @@ impl AttachedFile {
                 let name = called.unwrap_or(&table.name).to_owned();
                 match names.insert(name.clone(), &table.name) {
                     None => chosen.push((name, table)),
-                    // The same tensor, chosen twice in the same way, counts once.
+                    // A tensor that is chosen twice in the same way counts once.
                     Some(other) if other == table.name => {}
                     Some(_) => return Err(AttachError::SameName { file: path(), name }.into()),
                 }

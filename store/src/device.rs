@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warprow_dma::Function;
 use warprow_soft_controller::{DriveUri, SoftController, UriError};
 
-use crate::SkippedTensor;
+use crate::skipped_tensor::SkippedTensor;
 
 /// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else
 /// stored to its registers or doorbells could have the drive write to memory that has another use by then, or is an

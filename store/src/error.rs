@@ -4,7 +4,8 @@ use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 use warprow_layout::{DriveError, FormatError, OpenError, VolumeError};
 
-use crate::NamespaceChanged;
+use crate::attach_error::AttachError;
+use crate::events::NamespaceChanged;
 
 /// What can go wrong with a store, except in a look-up.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +40,8 @@ pub enum StoreError {
     VfioUser(#[from] warprow_vfio_user::OpenError),
     /// A file of tables cannot be a drive.
     #[error(transparent)]
-    Attached(#[from] crate::AttachError),
-    /// The same namespace twice.
+    Attached(#[from] AttachError),
+    /// A namespace was given twice.
     #[error("drive {drive} is given twice: give it once")]
     OpenedTwice {
         /// The drive.
@@ -150,7 +151,7 @@ pub enum StoreError {
     NoSuchDrive {
         /// The name.
         drive: String,
-        /// Its drives.
+        /// The store's drives.
         known: Vec<String>,
     },
     /// Rows of an update that do not make up one for each id.
@@ -226,7 +227,7 @@ pub enum StoreError {
     NoSuchRow {
         /// The table.
         table: String,
-        /// Its rows.
+        /// The table's rows.
         rows: u64,
         /// The first such ids, at most 10.
         ids: Vec<u64>,

@@ -28,6 +28,7 @@
 //! `docs/store.md` gives the exact meaning of a look-up.
 
 mod attach;
+mod attach_error;
 mod attached_file;
 mod bulk;
 mod curve;
@@ -48,6 +49,7 @@ mod parallel_read;
 mod property;
 mod scrub;
 mod shared_controller;
+mod skipped_tensor;
 mod sparse_ids;
 mod store;
 mod table_check;
@@ -58,7 +60,8 @@ mod verify;
 pub mod view;
 
 pub use attach::{AttachOptions, AttachedTable};
-pub use attached_file::{AttachError, AttachedFile, SkippedTensor};
+pub use attach_error::AttachError;
+pub use attached_file::AttachedFile;
 pub use curve::{CurveError, ReadCurve};
 pub use device::Device;
 pub use drive::{Create, DriveAddress};
@@ -71,6 +74,7 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 pub use membership::{Joined, Moved};
 pub use pace::Pace;
 pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
+pub use skipped_tensor::SkippedTensor;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
 pub use update::{
     CheckRows, Compacted, CompactionNeeds, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates, TakeRow,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// What drives of a kind are, in words, and the properties that they have.
 pub(crate) struct Known {

@@ -27,11 +27,17 @@ fn closure(direct: &Uses) -> Uses {
     direct.keys().map(|package| (package.clone(), reach(package))).collect()
 }
 
-/// As the manifests have it; what only a package's own tests use does not count.
-fn in_the_code() -> Uses {
+/// The folders of the workspace's packages.
+fn folders() -> Vec<String> {
     let root = read("Cargo.toml");
     let members = root.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("a workspace").0;
-    let package = |folder: &str| {
+    let folders = members.split(',').map(|member| member.trim().trim_matches('"').to_owned());
+    folders.filter(|it| !it.is_empty()).collect()
+}
+
+/// As the manifests have it; what only a package's own tests use does not count.
+fn in_the_code() -> Uses {
+    let package = |folder: &String| {
         let (mut section, mut name, mut uses) = ("", None, BTreeSet::new());
         let manifest = read(&format!("{folder}/Cargo.toml"));
         for line in manifest.lines() {
@@ -48,7 +54,7 @@ fn in_the_code() -> Uses {
         }
         (name.unwrap_or_else(|| panic!("{folder} has no name")), uses)
     };
-    members.split(',').map(|member| member.trim().trim_matches('"')).filter(|it| !it.is_empty()).map(package).collect()
+    folders().iter().map(package).collect()
 }
 
 /// As the picture has it: nodes are `id["<b>package</b>…"]`, arrows `id --> id`.
@@ -86,6 +92,19 @@ fn the_store_and_the_host_executor_reach_no_cuda() {
     for package in ["warprow-store", "warprow-lookup"] {
         let folder = package.trim_start_matches("warprow-");
         assert!(!read(&format!("{folder}/Cargo.toml")).contains("cudarc"), "{package} names cudarc");
+    }
+}
+
+/// The benchmarks stand above everything: no other package uses them, not even in its tests.
+#[test]
+fn no_package_reaches_the_benchmarks() {
+    let reached = closure(&in_the_code());
+    assert!(reached.contains_key("warprow-bench"), "the manifests were not understood: {reached:?}");
+    for (package, reached) in &reached {
+        assert!(!reached.contains("warprow-bench"), "{package} reaches warprow-bench");
+    }
+    for folder in folders().iter().filter(|it| *it != "bench") {
+        assert!(!read(&format!("{folder}/Cargo.toml")).contains("warprow-bench"), "{folder} names warprow-bench");
     }
 }
 

@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::Common;
 use warprow_bench::output::{busy, finish, per_second, table};
-use warprow_bench::passes::{Bed, Measured, PassSetup, Progress, run};
+use warprow_bench::passes::{DriveKind, Measured, PassSetup, Progress, run};
 use warprow_bench::{Scratch, machine_json};
 use warprow_soft_controller::Profile;
 use warprow_workload::Machine;
@@ -82,16 +82,16 @@ fn main() -> ExitCode {
 
 fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = Machine::this();
-    let bed = match args.drive {
-        Drive::Direct => Bed::File(Caching::Direct),
-        Drive::Cached => Bed::File(Caching::Cached),
-        Drive::P5800x => Bed::Timed(Profile::P5800x),
-        Drive::Gen5Tlc => Bed::Timed(Profile::Gen5Tlc),
+    let drive = match args.drive {
+        Drive::Direct => DriveKind::File(Caching::Direct),
+        Drive::Cached => DriveKind::File(Caching::Cached),
+        Drive::P5800x => DriveKind::Timed(Profile::P5800x),
+        Drive::Gen5Tlc => DriveKind::Timed(Profile::Gen5Tlc),
     };
     let setup = PassSetup {
         rows: args.rows,
         dim: args.dim,
-        bed,
+        drive,
         threads: args.threads,
         seed: args.common.seed,
         limit: Duration::from_secs(args.limit),

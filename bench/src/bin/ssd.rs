@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::{Common, profile};
-use warprow_bench::beds::Media;
+use warprow_bench::fixtures::Media;
 use warprow_bench::gpu::ready;
 use warprow_bench::gpu::ssd::GpuGround;
 use warprow_bench::output::{busy, finish};

@@ -14,7 +14,7 @@ use warprow_workload::{Latencies, Oracle, Pairs, Shuffle};
 
 use super::criteo::{Percentiles, different};
 use super::{Drawn, Request, Shape, Stream, us};
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 
 /// Elements of a row.
 const DIM: u32 = 128;
@@ -55,7 +55,7 @@ pub struct AheadResult {
     pub work_us: f64,
     /// A step of a look-up and the work, one after the other: median, microseconds.
     pub in_turn_us: f64,
-    /// The same with the next batch fetched meanwhile.
+    /// Microseconds of a step with the next batch fetched meanwhile.
     pub ahead_us: f64,
     /// Steps a second, ahead to in turn: the median of pairs, the least and the most.
     pub ratio: [f64; 3],
@@ -144,7 +144,7 @@ impl Steps<'_> {
         Ok(STEPS as f64 / took.as_secs_f64())
     }
 
-    /// The same with each batch fetched a step ahead, the first included.
+    /// The steps with each batch fetched a step ahead, the first included.
     fn ahead(&mut self) -> anyhow::Result<f64> {
         self.draw()?;
         let (began, mut tickets, mut held) = (Instant::now(), Vec::with_capacity(STEPS), VecDeque::new());
@@ -201,8 +201,8 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
     ensure!(ids > 0 && ids <= rows, "{ids} different ids of {rows}");
     note(&format!("{runs} turns of {STEPS} batches of {ids} ids, rows on {drives} drives, ahead and in turn"));
     let content = Oracle::new(seed, 0, rows, DIM, DType::F32);
-    let bed = Bed { drives, media: Media::Computed, disorder: true, ..Bed::default() };
-    let store = bed.store(&[BedTable::new("table", content)], None)?;
+    let fixture = Fixture { drives, media: Media::Computed, disorder: true, ..Fixture::default() };
+    let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;
     let options = PlanOptions::default().with_max(ids as usize, ids as usize).with_slots(2).with_prefetch();
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;

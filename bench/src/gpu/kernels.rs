@@ -151,9 +151,9 @@ mod tests {
             for (name, main, headers, since) in [
                 ("tools", SOURCE, &[][..], 8),
                 ("resident", resident::SOURCE, &resident::HEADERS[..], 8),
-                ("dedupe", dedupe::field::SOURCE, &dedupe::field::HEADERS[..], 8),
+                ("dedupe", dedupe::fixture::SOURCE, &dedupe::fixture::HEADERS[..], 8),
                 ("decoded", elements::decoded::SOURCE, &[][..], 8),
-                ("gather", experiments::field::SOURCE, &experiments::field::HEADERS[..], 8),
+                ("gather", experiments::fixture::SOURCE, &experiments::fixture::HEADERS[..], 8),
                 ("bulk", experiments::bulk::SOURCE, &[][..], 9),
             ] {
                 if major < since {

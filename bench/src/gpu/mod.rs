@@ -11,7 +11,6 @@ pub mod elements;
 pub mod experiments;
 pub mod hbm;
 mod kernels;
-mod looker;
 mod module;
 mod processor;
 mod python;
@@ -20,12 +19,13 @@ pub mod resident;
 pub mod ring;
 pub mod ssd;
 mod stream;
+mod timed_lookup;
 
 pub use kernels::{Gather, Kernels};
-pub use looker::Looker;
 pub use processor::{HostRows, gather, pool};
 pub use request::{Drawn, Request, Shape, ready};
 pub use stream::{Graph, Stream};
+pub use timed_lookup::TimedLookup;
 
 /// Microseconds.
 pub(crate) fn us(time: std::time::Duration) -> f64 {

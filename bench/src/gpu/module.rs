@@ -89,7 +89,7 @@ impl Module {
         unsafe { self.launch_with(kernel, stream, (blocks, threads, 0), parameters) }
     }
 
-    /// The same, of blocks with so many bytes of shared memory.
+    /// Launches a kernel with blocks of so many bytes of shared memory.
     ///
     /// # Safety
     /// As for [`launch`](Self::launch).

@@ -8,8 +8,6 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::dram::Asked;
-
 /// Runs `script` with `asked` as its only argument, for `limit` at most, and reads the JSON object that it prints. `Err` of a text: there
 /// is no Python, or the object has a `missing` that says what else there is not.
 pub(super) fn ask<T: DeserializeOwned>(
@@ -50,6 +48,18 @@ pub(super) fn ask<T: DeserializeOwned>(
         Some(missing) => Ok(Err(missing.to_owned())),
         None => Ok(Ok(serde_json::from_value(answer).with_context(|| format!("PyTorch's answer: {said}"))?)),
     }
+}
+
+/// Whether something that may be missing takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Asked {
+    /// If it is there; else a line says why not.
+    #[default]
+    Auto,
+    /// It must.
+    Yes,
+    /// No.
+    No,
 }
 
 /// What was answered, if it was asked for; `note` is told who took part, and why somebody does not.

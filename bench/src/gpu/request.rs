@@ -17,7 +17,7 @@ const POISON: u8 = 0xa5;
 /// A table that ids are drawn from.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
-    /// Its content, rows of f32.
+    /// The table's content, rows of f32.
     pub content: Oracle,
     /// The law of its ids, which are ranks; `None`: uniform.
     pub law: Option<PowerLaw>,

@@ -11,8 +11,8 @@ use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_soft_controller::{Profile, Watched};
 use warprow_workload::{Oracle, median};
 
-use super::{Drawn, Looker, Request, Shape, Stream};
-use crate::beds::{Bed, BedTable, Media};
+use super::{Drawn, Request, Shape, Stream, TimedLookup};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::{Copies, Cores};
 
 /// Bytes of a row, and of an LBA.
@@ -49,7 +49,7 @@ pub struct GpuRingResult {
     pub pinned: bool,
     /// Median commands a second while commands were under way.
     pub commands_per_second: f64,
-    /// The same for each thread.
+    /// The rate by the number of threads.
     pub commands_per_second_and_thread: f64,
     /// The rate by as many times that of one thread, or of the fewest that were measured.
     pub share_of_linear: f64,
@@ -106,15 +106,15 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let (rows, ids) = (setup.size.saturating_mul(setup.threads.into()) / u64::from(BLOCK), setup.ids);
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
     let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
-    let bed = Bed { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
+    let fixture = Fixture { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
     let cores = Cores::each(setup.threads as usize);
-    let (store, drives) = bed.with_drives(&[BedTable::new("table", content)], cores.as_ref())?;
+    let (store, drives) = fixture.with_drives(&[FixtureTable::new("table", content)], cores.as_ref())?;
     let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;
     let feature = Feature::new("f", "table").pooling(Pooling::None);
     let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, ids as usize))?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, setup.seed)?;
     request.reshape(Shape::rows(ids))?;
-    let looker = Looker::new(&plan, stream, &request)?;
+    let timed = TimedLookup::new(&plan, stream, &request)?;
     // In a long run nobody looks at what copies do.
     let copies = (setup.commands == 0).then(|| Copies::new(setup.threads, setup.size, BLOCK as usize)).transpose()?;
     let (mut slowest_copies, mut sums_of_copies) = (Vec::new(), Vec::new());
@@ -127,7 +127,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     while lookups <= u64::from(setup.rounds) || commands < setup.commands {
         request.draw(stream)?;
         drives.iter().for_each(|drive| drive.watch());
-        let (took, report, _) = looker.called(stream, &request)?;
+        let (took, report, _) = timed.called(stream, &request)?;
         request.check(stream, 4)?;
         ensure!(report.anomalies == 0, "{} completions that nobody waited for", report.anomalies);
         anomalies += report.anomalies;

@@ -8,9 +8,9 @@ use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::mix_all;
 
-use super::{Drawn, Looker, Request, Shape, Stream};
+use super::{Drawn, Request, Shape, Stream, TimedLookup};
 use crate::processor_time;
-use crate::ssd::{Contender, Crew, Ground, Landing, SsdSetup, TABLE, Taken, Team};
+use crate::ssd::{Contender, Ground, Landing, Means, SsdSetup, TABLE, Taken, Team};
 
 /// Rows of each answer that the processor computes too.
 const SPOTS: u32 = 4;
@@ -54,19 +54,19 @@ impl Ground for GpuGround<'_> {
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", TABLE)], options)?;
         let request = self.request(setup, count)?;
-        let looker = Looker::new(&plan, self.stream, &request)?;
-        Ok(Some(Box::new(Blocks { looker, request, stream: self.stream, _plan: plan, _executor: executor })))
+        let timed = TimedLookup::new(&plan, self.stream, &request)?;
+        Ok(Some(Box::new(Blocks { timed, request, stream: self.stream, _plan: plan, _executor: executor })))
     }
 
     fn by_threads<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
-        crew: Crew<'_>,
+        means: Means<'_>,
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>> {
         let (gpu, dim) = (self.stream.gpu(), setup.dim as usize);
-        let team = Team::new(crew, TABLE, dim, count, by, |rows| Staging::new(gpu, rows * dim))?;
+        let team = Team::new(means, TABLE, dim, count, by, |rows| Staging::new(gpu, rows * dim))?;
         Ok(Box::new(Threads { team, request: self.request(setup, count)?, stream: self.stream, dim }))
     }
 }
@@ -74,7 +74,7 @@ impl Ground for GpuGround<'_> {
 /// Look-ups that thread blocks drive.
 struct Blocks<'a> {
     // Dropped in this order: the slot's memory goes when nobody has its tickets and graphs.
-    looker: Looker,
+    timed: TimedLookup,
     request: Request,
     stream: &'a Stream,
     _plan: GpuPlan,
@@ -89,7 +89,7 @@ impl Contender for Blocks<'_> {
     fn look_up(&mut self) -> anyhow::Result<Taken> {
         let call = || {
             let before = processor_time::of_this_thread()?;
-            let (ticket, _) = self.looker.call(self.stream, &self.request)?;
+            let (ticket, _) = self.timed.call(self.stream, &self.request)?;
             Ok((ticket, processor_time::of_this_thread()? - before))
         };
         let (seen, (ticket, caller)) = self.stream.seen(call, |(ticket, _)| Ok(ticket.poll().is_some()))?;

@@ -206,7 +206,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Its nodes: kernels.
+    /// Nodes of the graph: kernels.
     pub fn nodes(&self) -> usize {
         self.nodes
     }

@@ -29,7 +29,7 @@ const ITERATIONS: usize = 2;
 
 /// Where the rows lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bed {
+pub enum DriveKind {
     /// A file, past the page cache or through it.
     File(Caching),
     /// Memory, with the timing of a drive.
@@ -44,7 +44,7 @@ pub struct PassSetup {
     /// Elements (f32) of a row.
     pub dim: u32,
     /// Where they lie.
-    pub bed: Bed,
+    pub drive: DriveKind,
     /// Threads that copy; 0: as many as there are processors.
     pub threads: usize,
     /// Seed of keys and content.
@@ -62,11 +62,11 @@ pub struct Measured {
     pub passes: usize,
     /// Rows that were in memory when their pass was staged, of all.
     pub hit_rate: f64,
-    /// The same in the second iteration; `None`: it was not reached.
+    /// The hit rate of the second iteration; `None`: it was not reached.
     pub hit_rate_later: Option<f64>,
     /// Bytes a second: of a pass's rows, by the time for which staging and copying them out keeps the trainer. Median.
     pub read: f64,
-    /// The same for taking them back.
+    /// Bytes a second: of a pass's rows, by the time for which taking them back keeps the trainer. Median.
     pub write: f64,
     /// Bytes in both directions, by the time for both, of all passes.
     pub both: f64,
@@ -76,7 +76,7 @@ pub struct Measured {
     pub ahead: f64,
     /// Copying alone, out of memory that has the rows: bytes a second, median.
     pub copy: f64,
-    /// The same in parts that stay in a core's cache.
+    /// Copying in parts that stay in a core's cache: bytes a second, median.
     pub parts: f64,
     /// Copying as many bytes as a pass has from memory to memory, in one piece a thread, before each pass: bytes a second, median.
     pub memcpy: f64,
@@ -136,13 +136,13 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
     // The store lives as long as its drive's file.
     let scratch;
     let all = setup.rows * row_bytes;
-    let device = match setup.bed {
-        Bed::File(caching) => {
+    let device = match setup.drive {
+        DriveKind::File(caching) => {
             scratch = Scratch::new(directory, (all * 3 + (256 << 20)).next_multiple_of(1 << 20))?;
             let lba = scratch.smallest_lba(caching)?;
             Device::new(scratch.drive(0, caching, lba, None)?, 1)
         }
-        Bed::Timed(profile) => {
+        DriveKind::Timed(profile) => {
             let ram = Ram::new((all * 3 + (256 << 20)).next_multiple_of(1 << 20)).context("no memory for the drive")?;
             let namespace = Namespace::new(ram).lba(512);
             Device::new(SoftController::builder().name("timed").profile(profile).namespace(namespace).build()?, 1)
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn passes_are_as_large_as_theirs_and_all_rows_are_compared() {
         let directory = tempfile::tempdir().unwrap();
-        let bed = Bed::File(Caching::Cached);
-        let setup = PassSetup { rows: 8_000, dim: 16, bed, threads: 2, seed: 3, limit: HOUR };
+        let drive = DriveKind::File(Caching::Cached);
+        let setup = PassSetup { rows: 8_000, dim: 16, drive, threads: 2, seed: 3, limit: HOUR };
         let mut told = Vec::new();
         let result = run(&setup, directory.path(), &mut |progress| {
             told.extend(match progress {
@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn what_no_time_is_left_for_is_left_out_and_said() {
         let directory = tempfile::tempdir().unwrap();
-        let bed = Bed::File(Caching::Cached);
-        let setup = PassSetup { rows: 5000, dim: 16, bed, threads: 1, seed: 1, limit: HOUR };
+        let drive = DriveKind::File(Caching::Cached);
+        let setup = PassSetup { rows: 5000, dim: 16, drive, threads: 1, seed: 1, limit: HOUR };
         // A limit that runs out while the second way is told of.
         let limited = PassSetup { limit: Duration::from_secs(3), ..setup };
         let mut ways = 0;
@@ -276,8 +276,8 @@ mod tests {
 
     #[test]
     fn impossible_setups_are_refused() {
-        let bed = Bed::File(Caching::Cached);
-        let good = PassSetup { rows: 5000, dim: 16, bed, threads: 1, seed: 1, limit: HOUR };
+        let drive = DriveKind::File(Caching::Cached);
+        let good = PassSetup { rows: 5000, dim: 16, drive, threads: 1, seed: 1, limit: HOUR };
         let limit = Duration::MAX;
         for bad in [
             PassSetup { rows: 10, ..good },

@@ -42,7 +42,7 @@ impl Unit {
         }
     }
 
-    /// The same, as short as the ticks of an axis want it.
+    /// The value, as short as the ticks of an axis want it.
     fn tick(self, value: f64) -> String {
         match self {
             Self::Share => format!("{:.0} %", value * 100.0),
@@ -108,7 +108,7 @@ pub struct Group {
 /// One bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Whose it is.
+    /// Who has the bar.
     pub who: String,
     /// How far it reaches, or why it is not there.
     pub value: Result<f64, String>,
@@ -148,7 +148,7 @@ pub struct Lines {
 /// A line.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Whose it is.
+    /// Who has the line.
     pub name: String,
     /// x and y, both above 0.
     pub points: Vec<(f64, f64)>,

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Described, Outcome, Part, Report, outcome_of};
+use super::machine::Described;
+use super::parts::{Outcome, Part, Report, outcome_of};
 
 /// Why a folder could not be read or written.
 #[derive(Debug, Error)]

@@ -28,13 +28,13 @@ pub struct Described {
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuDescribed {
-    /// Its name.
+    /// The GPU's name.
     pub name: String,
     /// Bytes of its memory.
     pub memory: Option<u64>,
     /// The CUDA version of its driver, as `13.0`.
     pub cuda: String,
-    /// Its driver's release, such as `580.95.05`.
+    /// The driver's release, such as `580.95.05`.
     pub driver: Option<String>,
 }
 

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::chart::grouped;
-use super::{Chart, Described, Outcome, Part, Report, Section, read};
+use super::chart::{Chart, grouped};
+use super::machine::Described;
+use super::parts::{Outcome, Part, Report};
+use super::read::{Section, read};
 
 const STYLE: &str = "\
 :root{color-scheme:light}

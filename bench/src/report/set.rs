@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Outcome, Part, outcome_of};
+use super::parts::{Outcome, Part, outcome_of};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

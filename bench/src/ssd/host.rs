@@ -7,7 +7,7 @@ use warprow_store::Store;
 use warprow_workload::{Answer, Random, mix_all, verify};
 use zerocopy::IntoBytes;
 
-use super::{Contender, Crew, Ground, SsdSetup, TABLE, Taken, Team};
+use super::{Contender, Ground, Means, SsdSetup, TABLE, Taken, Team};
 use crate::processor_time;
 
 /// A machine without a GPU: rows end up in memory.
@@ -45,12 +45,12 @@ impl Ground for HostGround {
     fn by_threads<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
-        crew: Crew<'_>,
+        means: Means<'_>,
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>> {
         let dim = setup.dim as usize;
-        let team = Team::new(crew, TABLE, dim, count, by, |rows| Ok(vec![0f32; rows * dim]))?;
+        let team = Team::new(means, TABLE, dim, count, by, |rows| Ok(vec![0f32; rows * dim]))?;
         let ids = vec![0; usize::try_from(count)?];
         Ok(Box::new(Threads { setup, random: &mut self.random, team, ids, checked: 0 }))
     }

@@ -10,7 +10,7 @@ use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::rival::{Caching, Target};
 
 use super::{Drives, SsdSetup, TABLE};
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::{Cores, Scratch};
 
 /// What drives are made of.
@@ -48,13 +48,13 @@ pub(super) struct Laid {
 
 /// `number` drives with the setup's table.
 pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Result<Laid> {
-    let table = BedTable::new(TABLE, setup.content());
+    let table = FixtureTable::new(TABLE, setup.content());
     let cores = Cores::each(number as usize);
     let (cores, pinned) = (cores.as_ref(), cores.is_some());
     match &setup.medium {
         Medium::Emulated(media) => {
-            let bed = Bed { drives: number, media: *media, disorder: true, profile };
-            let (store, drives) = bed.with_drives(&[table], cores)?;
+            let fixture = Fixture { drives: number, media: *media, disorder: true, profile };
+            let (store, drives) = fixture.with_drives(&[table], cores)?;
             Ok(Laid { store, drives: Drives::new(drives), target: None, pinned, _files: Vec::new() })
         }
         Medium::Files(caching, directory) => {

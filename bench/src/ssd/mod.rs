@@ -23,7 +23,7 @@ pub use host::HostGround;
 pub use medium::Medium;
 use medium::{Laid, lay};
 pub use result::{Measured, SsdResult, show};
-pub use team::Crew;
+pub use team::Means;
 pub(crate) use team::{Landing, Team};
 
 /// The table's name.
@@ -42,7 +42,7 @@ pub struct SsdSetup {
     pub dim: u32,
     /// What drives are made of.
     pub medium: Medium,
-    /// Whose timing they have, in turn; of files none.
+    /// The timings of the drives, in turn; of files none.
     pub profiles: Vec<Profile>,
     /// Numbers of drives.
     pub drives: Vec<u32>,
@@ -132,11 +132,11 @@ pub trait Ground {
         by: u32,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
 
-    /// The same by `by` threads of a crew, whose rows end up where a GPU's would.
+    /// Looks up by `by` threads, whose rows end up where a GPU's would.
     fn by_threads<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
-        crew: Crew<'_>,
+        means: Means<'_>,
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>>;
@@ -150,8 +150,8 @@ pub fn run(
 ) -> anyhow::Result<Vec<SsdResult>> {
     setup.check()?;
     let (began, mut results) = (Instant::now(), Vec::new());
-    let beds = setup.profiles.iter().flat_map(|&profile| setup.drives.iter().map(move |&drives| (profile, drives)));
-    for (profile, number) in beds {
+    let cases = setup.profiles.iter().flat_map(|&profile| setup.drives.iter().map(move |&drives| (profile, drives)));
+    for (profile, number) in cases {
         let name = format!("drives with the timing of {}: {number}", profile_name(profile));
         let mut counts = setup.counts.iter();
         if began.elapsed() < setup.limit {
@@ -202,11 +202,11 @@ fn line(
         }
     }
     for &by in &setup.threads {
-        let mut contender = ground.by_threads(setup, Crew::Host(&laid.store, setup.merging.as_ref()), count, by)?;
+        let mut contender = ground.by_threads(setup, Means::Host(&laid.store, setup.merging.as_ref()), count, by)?;
         cpu.push(measure(&mut *contender, drives, setup, count, by)?);
     }
     for (&by, target) in setup.threads.iter().flat_map(|by| laid.target.iter().map(move |target| (by, target))) {
-        let mut contender = ground.by_threads(setup, Crew::Uring(target), count, by)?;
+        let mut contender = ground.by_threads(setup, Means::Uring(target), count, by)?;
         uring.push(measure(&mut *contender, None, setup, count, by)?);
     }
     Ok(SsdResult::new(profile_name(profile), number, count, [gpu, cpu, uring]))
@@ -283,7 +283,7 @@ mod tests {
     use warprow_workload::rival::Caching;
 
     use super::*;
-    use crate::beds::Media;
+    use crate::fixtures::Media;
 
     fn small() -> SsdSetup {
         SsdSetup {

@@ -41,7 +41,7 @@ pub struct Measured {
 /// One number of ids.
 #[derive(Clone, Debug, Serialize)]
 pub struct SsdResult {
-    /// Whose timing the drives have.
+    /// The timing of the drives.
     pub profile: &'static str,
     /// Drives.
     pub drives: u32,

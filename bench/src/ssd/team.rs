@@ -32,7 +32,7 @@ impl Landing for Vec<f32> {
 
 /// By what threads look up.
 #[derive(Clone, Copy, Debug)]
-pub enum Crew<'a> {
+pub enum Means<'a> {
     /// The host executor, each with a queue on every drive, with rows sharing commands like that.
     Host(&'a Store, Option<&'a Merging>),
     /// io_uring on the drives' files, with all other means of the host executor.
@@ -65,7 +65,7 @@ impl Worker for Reader {
     }
 }
 
-impl Crew<'_> {
+impl Means<'_> {
     /// One for each of `threads` threads, for up to `share` ids of `table`.
     fn workers(&self, table: &str, share: usize, threads: u32) -> anyhow::Result<Vec<Box<dyn Worker>>> {
         match self {
@@ -152,7 +152,7 @@ impl<L: Landing> Seat<L> {
 impl<L: Landing> Team<L> {
     /// `threads` threads for look-ups of `ids` ids of `table`, whose rows have `dim` elements. `landing` makes a place for so many rows.
     pub(crate) fn new(
-        crew: Crew<'_>,
+        means: Means<'_>,
         table: &str,
         dim: usize,
         ids: u64,
@@ -166,7 +166,7 @@ impl<L: Landing> Team<L> {
             let (due, done, stop) = Default::default();
             anyhow::Ok(Arc::new(Seat { due, done, stop, desk: Mutex::new(desk) }))
         };
-        let workers = crew.workers(table, share, threads)?;
+        let workers = means.workers(table, share, threads)?;
         let seats = workers.into_iter().map(seat).collect::<anyhow::Result<Vec<_>>>()?;
         let mut team = Self { seats, threads: Vec::new(), turn: 0 };
         for seat in team.seats.iter().skip(1) {

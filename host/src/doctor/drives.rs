@@ -1,4 +1,4 @@
-use super::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use crate::machine::CLASS_BRIDGE;
 use crate::{Acs, Distance, Drive, Machine, PciFunction};
 

@@ -1,4 +1,4 @@
-use super::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use crate::block::vfio_cdev;
 use crate::files::{entries, hex, text};
 use crate::rights::may_use;

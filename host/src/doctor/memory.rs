@@ -1,4 +1,4 @@
-use super::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use crate::files::number;
 use crate::rights::{may_lock_all, memlock};
 use crate::{Drive, Machine};

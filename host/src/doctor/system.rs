@@ -1,4 +1,4 @@
-use super::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use crate::Machine;
 
 /// vfio type 1 tells its address ranges from here on.

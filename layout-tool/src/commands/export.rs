@@ -75,7 +75,7 @@ impl<'a> Exported<'a> {
         Ok(Self { store, table, created, dtype })
     }
 
-    /// Its rows, created ones among them.
+    /// Rows of the table, created ones among them.
     pub(super) fn rows(&self) -> u64 {
         self.table.rows + self.created.len() as u64
     }
@@ -89,7 +89,7 @@ impl<'a> Exported<'a> {
         if self.table.keys.is_some() { "rank" } else { "id" }
     }
 
-    /// Its keys, in the order of the rows in the file; it stores some.
+    /// Keys of the table, in the order of the rows in the file; it stores some.
     pub(super) fn keys(&self) -> Result<Vec<u64>, Failure> {
         let mut keys = self.store.keys(&self.table.name)?.unwrap_or_default();
         keys.extend(self.created.iter().map(|(key, _)| key));

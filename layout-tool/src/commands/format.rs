@@ -290,7 +290,7 @@ pub(super) fn describe(drives: &[DriveFormat]) -> String {
     )
 }
 
-/// The same for programs.
+/// What becomes of a drive, for programs.
 pub(super) fn drive_json(drive: &DriveFormat) -> Value {
     json!({
         "drive": drive.drive,

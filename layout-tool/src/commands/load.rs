@@ -133,10 +133,10 @@ pub struct LoadArgs {
 struct Prepared<'a> {
     chosen: Chosen<'a>,
     spec: TableSpec,
-    /// Whose the file's rows are, if not those of the ids in their order.
+    /// The ids that the file's rows belong to, if not the ids in their order.
     order: Option<Ranks>,
     ranks: Option<Ranks>,
-    /// Its keys, if it is looked up by keys.
+    /// The table's keys, if it is looked up by keys.
     keyed: Option<Keyed<'a>>,
     /// What told its hotness.
     ranked: Option<Ranked>,
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<Done, Failure> {
     let options = LoadOptions::default();
     let options = if args.replace { options.with_replace() } else { options };
     let options = if args.beside { options.with_beside() } else { options };
-    // Whose order a table may take over.
+    // Tables whose order another may take over.
     let followed: Vec<Option<TableInfo>> =
         match (args.replace || args.beside) && !args.forget_order && proposal.is_none() {
             true => chosen.iter().map(|it| followed(it, &hotness, &store)).collect(),
@@ -514,7 +514,7 @@ fn outline(args: &LoadArgs, chosen: &Chosen<'_>, permuted: bool) -> Result<Table
 /// With the index that it gets if it is looked up by keys, as small as that can be, and with what lies beside it.
 fn with_index(args: &LoadArgs, whose: &Whose<'_>, spec: TableSpec) -> TableSpec {
     let Whose::Keys(keys) = whose else { return spec };
-    // Its slots have ranks.
+    // Slots of keys have ranks.
     TableSpec { permuted: true, ..spec }.with_least_keys(keys.kind(), args.fingerprint, !args.forget_keys)
 }
 

@@ -275,7 +275,7 @@ fn given(args: &UpdateArgs) -> Result<Option<Keys>, Failure> {
     }
 }
 
-/// Whose the rows are: ids, or keys by their bits.
+/// What the rows belong to: ids, or keys by their bits.
 fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
     let given = given(args)?;
     let (bits, signed): (Vec<u64>, bool) = match (given, chosen.table.keys) {

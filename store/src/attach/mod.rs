@@ -19,7 +19,8 @@ use warprow_layout::{
 };
 use warprow_soft_controller::{Backing, Engine, MediaError, Namespace, SoftController, UriError, will_need};
 
-use crate::{Device, StoreError};
+use crate::device::Device;
+use crate::error::StoreError;
 use direct::DirectFiles;
 
 /// Bytes of an LBA of a drive of attached tables.
@@ -30,9 +31,9 @@ const TRANSFER: usize = 128 << 10;
 /// A table to attach, and where its rows come from, by id.
 #[derive(Clone)]
 pub struct AttachedTable {
-    /// Its name, shape and type.
+    /// The table's name, shape and type.
     pub spec: TableSpec,
-    /// Its rows. Asked by several threads, in any order, whenever rows are looked up.
+    /// The source of the rows. It is asked by several threads, in any order, whenever rows are looked up.
     pub source: Arc<dyn RowSource + Send + Sync>,
 }
 

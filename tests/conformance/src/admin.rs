@@ -4,7 +4,7 @@ use warprow_spec::admin::QueuePriority;
 use warprow_spec::{Sqe, StatusCode};
 
 use crate::rig::{Rig, admin, admin_refused, open};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn unknown_opcode(subject: &Subject) -> Result<Verdict> {
     let controller = open(subject)?;

@@ -5,7 +5,7 @@ use warprow_dma::Mapped;
 use warprow_spec::registers::{Aqa, Cap, Cc, Csts, Vs, offset};
 
 use crate::rig::{Rig, open};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn registers(subject: &Subject) -> Result<Verdict> {
     let function = &subject.function;

@@ -3,9 +3,9 @@ use warprow_driver::prp::{Data, Stretch};
 use warprow_driver::{DriverError, PushError, QueueOptions};
 use warprow_spec::{Sqe, StatusCode};
 
-use crate::pattern::Numbers;
+use crate::pattern::{Numbers, fill};
 use crate::rig::{Rig, open, pattern, same};
-use crate::{Subject, Verdict, fill};
+use crate::subject::{Subject, Verdict};
 
 /// Bytes of a namespace's start that the model covers.
 const MODEL: usize = 1 << 20;

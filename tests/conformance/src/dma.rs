@@ -9,7 +9,7 @@ use warprow_spec::registers::sq_tail_doorbell;
 use zerocopy::IntoBytes;
 
 use crate::rig::{Rig, admin};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 /// A read into memory that is no longer mapped: whatever the controller answers, the memory keeps its content.
 pub(crate) fn unmapped_data(subject: &Subject) -> Result<Verdict> {

@@ -9,7 +9,7 @@ use warprow_spec::log::LogPageId;
 use warprow_spec::{NSID_ALL, Sqe, StatusCode};
 
 use crate::rig::{Rig, admin_refused, open};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn number_of_queues(subject: &Subject) -> Result<Verdict> {
     let controller = open(subject)?;

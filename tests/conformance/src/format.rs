@@ -4,7 +4,7 @@ use warprow_spec::admin::{FormatCdw10, SecureErase};
 use warprow_spec::{Sqe, StatusCode};
 
 use crate::rig::{Rig, admin_refused, first_namespace, open};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 /// Block sizes without metadata that the first namespace offers, and a format it cannot do.
 fn sizes(controller: &Controller) -> Result<Vec<u32>> {

@@ -4,7 +4,7 @@ use warprow_spec::identify::Cns;
 use warprow_spec::{Sqe, StatusCode};
 
 use crate::rig::{admin_refused, open};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn controller(subject: &Subject) -> Result<Verdict> {
     let controller = open(subject)?;

@@ -5,7 +5,7 @@ use warprow_dma::FunctionError;
 use warprow_driver::ResetKind;
 
 use crate::rig::open;
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 /// Answers to admin commands are announced by MSI-X vector 0, also after a reset of the controller and of the function.
 pub(crate) fn of_the_admin_queue(subject: &Subject) -> Result<Verdict> {

@@ -10,7 +10,7 @@ use warprow_driver::{DriverError, Ended, QueueOptions, QueuePair, ResetKind};
 use warprow_spec::StatusCode;
 
 use crate::rig::{Rig, fitting, pattern};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 /// Reads in flight, the bytes of each, and those between two buffers.
 const READS: usize = 96;

@@ -4,7 +4,7 @@ use warprow_driver::{Ended, PushError};
 use warprow_spec::{NSID_ALL, NvmOpcode, Sqe, StatusCode};
 
 use crate::rig::{Rig, pattern, same};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn durable_writes(subject: &Subject) -> Result<Verdict> {
     let rig = Rig::open(subject)?;

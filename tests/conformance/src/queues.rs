@@ -5,7 +5,7 @@ use warprow_driver::prp::Data;
 use warprow_driver::{DriverError, PushError, QueueOptions, QueuePair};
 
 use crate::rig::{Rig, open, pattern, same};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 /// Queues of 2, 3 and 5 entries, so often that every index and phase has come around many times.
 pub(crate) fn smallest(subject: &Subject) -> Result<Verdict> {

@@ -7,7 +7,7 @@ use warprow_driver::{DriverError, Ended, Options, QueueOptions, ResetKind};
 use warprow_spec::registers::{Csts, offset};
 
 use crate::rig::{Rig, first_namespace, fitting, open_with};
-use crate::{Subject, Verdict};
+use crate::subject::{Subject, Verdict};
 
 pub(crate) fn keeps_data(subject: &Subject) -> Result<Verdict> {
     let mut rig = Rig::open(subject)?;

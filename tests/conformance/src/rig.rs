@@ -11,7 +11,8 @@ use warprow_driver::{
 };
 use warprow_spec::{Sqe, Status, StatusCode};
 
-use crate::{Subject, fill};
+use crate::pattern::fill;
+use crate::subject::Subject;
 
 pub(crate) struct Rig {
     // In the order in which they go.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use serde_json::Value;
 
-use super::Part;
+use super::options::Part;
 use super::rig::Fate;
 use super::work::{Drive, Storm};
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{Options, Outcome, run};
+use super::options::Options;
+use super::outcome::Outcome;
+use super::work::run;
 
 /// The first words of a violation, which tell its kind.
 fn kind(outcome: &Outcome) -> Option<String> {

@@ -13,9 +13,10 @@ use warprow_store::DType;
 
 use super::files::{Tensors, read_keys, read_rows, write_ids};
 use super::model::{Listing, Shape, State, Table, Version};
+use super::options::{Lie, Options, Part};
+use super::outcome::Outcome;
 use super::rig::{Ended, Fate, Rig};
 use super::rot::Rot;
-use super::{Lie, Options, Outcome, Part};
 
 /// A drive of the store, which is a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +56,8 @@ pub(super) enum Did {
 const MODELS: [&str; 3] = ["ada", "bob", "cyd"];
 const TYPES: [DType; 7] = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::F8E4M3, DType::F8E5M2];
 
-pub(super) fn run(seed: u64, options: &Options) -> Outcome {
+/// Runs the storm of one seed.
+pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut outcome = Outcome::default();
     let rig = match Rig::new(&options.warprow, &options.folder, options.limit, options.aloud) {
         Ok(rig) => rig,

@@ -3,7 +3,7 @@
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use warprow_bench::arguments::Common;
-use warprow_bench::beds::Media;
+use warprow_bench::fixtures::Media;
 use warprow_bench::gpu::ahead::{AheadSetup, ahead};
 use warprow_bench::gpu::criteo::{
     CriteoResult, CriteoSetup, LatencySetup, Shape, calls, latencies, report, run, split,

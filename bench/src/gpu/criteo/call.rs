@@ -10,9 +10,9 @@ use warprow_lookup::{Feature, PlanOptions};
 use warprow_soft_controller::Profile;
 use warprow_workload::{Latencies, Oracle};
 
-use super::Percentiles;
-use crate::beds::{Bed, BedTable, Media};
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use super::percentiles::Percentiles;
+use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 use crate::processor_time::of_this_thread as thread_time;
 
 /// Elements of a row.
@@ -51,8 +51,8 @@ pub struct CallResult {
 pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<CallResult>> {
     let content = Oracle::new(seed, 0, SIZE / (u64::from(DIM) * 4), DIM, DType::F32);
     // Threads that answer are others than the caller's.
-    let bed = Bed { drives: 4, media: Media::Ram, disorder: false, profile: Profile::None };
-    let store = bed.store(&[BedTable::new("table", content)], None)?;
+    let fixture = Fixture { drives: 4, media: Media::Ram, disorder: false, profile: Profile::None };
+    let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let none = GpuOptions::default();
     let cases = [
         ("rows in GPU memory", none.clone().with_hbm_bytes(u64::MAX / 2), 1000),
@@ -71,14 +71,14 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
             .plan(&[Feature::new("f", "table")], PlanOptions::default().with_max(ids as usize, ids as usize))?;
         let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, seed)?;
         request.reshape(Shape { bags: ids, hot: 1, pooled: false })?;
-        let looker = Looker::new(&plan, stream, &request)?;
+        let timed = TimedLookup::new(&plan, stream, &request)?;
         let (mut call, mut graph) = (Latencies::new(), Latencies::new());
         let (mut call_cpu, mut graph_cpu) = (Duration::ZERO, Duration::ZERO);
         let warm_up = count.min(50);
         for number in 0..count + warm_up {
             request.draw(stream)?;
             let before = thread_time()?;
-            let (ticket, took) = looker.call(stream, &request)?;
+            let (ticket, took) = timed.call(stream, &request)?;
             let cpu = thread_time()? - before;
             stream.wait()?;
             ticket.poll().ok_or_else(|| anyhow::anyhow!("the look-up has not ended"))??;
@@ -87,7 +87,7 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
             request.draw(stream)?;
             let before = thread_time()?;
             let began = Instant::now();
-            looker.replay(stream)?;
+            timed.replay(stream)?;
             let replay = began.elapsed();
             let replay_cpu = thread_time()? - before;
             stream.wait()?;
@@ -103,7 +103,7 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
         results.push(CallResult {
             what,
             ids,
-            kernels: looker.kernels(),
+            kernels: timed.kernels(),
             calls: count,
             call_cpu_us,
             call: Percentiles::of(&call),

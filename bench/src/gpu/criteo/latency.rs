@@ -9,9 +9,10 @@ use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::{Bar, Content, Latencies, Oracle, Shuffle};
 
-use super::{Percentiles, different};
-use crate::beds::{Bed, BedTable, Media};
-use crate::gpu::{Drawn, Gather, Looker, Request, Shape, Stream};
+use super::ids::different;
+use super::percentiles::Percentiles;
+use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::gpu::{Drawn, Gather, Request, Shape, Stream, TimedLookup};
 
 /// Elements of a row.
 const DIM: u32 = 128;
@@ -107,8 +108,8 @@ pub fn latencies(
     let rows = setup.size / (u64::from(DIM) * 4);
     ensure!(setup.ids > 0 && setup.ids <= rows, "{} different ids of {rows}", setup.ids);
     let content = Oracle::new(setup.seed, 0, rows, DIM, DType::F32);
-    let bed = Bed { drives: 4, media: Media::Computed, ..Bed::default() };
-    let store = bed.store(&[BedTable::new("table", content)], None)?;
+    let fixture = Fixture { drives: 4, media: Media::Computed, ..Fixture::default() };
+    let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let one = |tier: &Tier| {
         note(&format!("{} batches of {} ids, rows in {}", setup.batches, setup.ids, tier.name()));
         measure(stream, setup, &store, content, *tier)
@@ -128,7 +129,7 @@ fn measure(
     let plan = executor.plan(&[Feature::new("f", "table")], options)?;
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], setup.ids, setup.ids, setup.seed)?;
     request.reshape(Shape { bags: setup.ids, hot: 1, pooled: false })?;
-    let looker = Looker::new(&plan, stream, &request)?;
+    let timed = TimedLookup::new(&plan, stream, &request)?;
     let row_bytes = u64::from(DIM) * 4;
     let gather = executor.dram_rows("table").map(|rows| Gather {
         table: rows.on_gpu,
@@ -159,10 +160,10 @@ fn measure(
             }
         };
         fresh(&mut request)?;
-        keep(&mut hidden, looker.replayed(stream)?.0);
+        keep(&mut hidden, timed.replayed(stream)?.0);
         request.check(stream, 1)?;
         fresh(&mut request)?;
-        keep(&mut seen, looker.replayed_seen(stream)?.0);
+        keep(&mut seen, timed.replayed_seen(stream)?.0);
         request.check(stream, 1)?;
         if let Some((graph, ())) = &plain {
             fresh(&mut request)?;
@@ -176,7 +177,7 @@ fn measure(
         size: setup.size,
         ids: setup.ids,
         batches: hidden.count(),
-        kernels: looker.kernels(),
+        kernels: timed.kernels(),
         graph,
         graph_seen: Percentiles::of(&seen),
         uva_graph: plain.is_some().then(|| Percentiles::of(&uva)),

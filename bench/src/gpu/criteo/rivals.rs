@@ -9,8 +9,9 @@ use warprow_lookup::{Batch, Host, HostOptions, Output, PlanOptions, Report, Rows
 use warprow_store::Store;
 use warprow_workload::{Content, available_memory};
 
-use super::tables::{DIM, features};
-use crate::beds::BedTable;
+use super::features::features;
+use super::shapes::DIM;
+use crate::fixtures::FixtureTable;
 use crate::gpu::processor::{HostRows, gather, pool, share};
 use crate::gpu::{Request, Shape, Stream};
 
@@ -23,7 +24,7 @@ pub(super) struct Everything {
 
 impl Everything {
     /// `None`: memory has no room for it.
-    pub(super) fn new(tables: &[BedTable]) -> anyhow::Result<Option<Self>> {
+    pub(super) fn new(tables: &[FixtureTable]) -> anyhow::Result<Option<Self>> {
         let row_bytes = DIM as usize * 4;
         let bytes: u64 = tables.iter().map(|table| table.content.rows() * row_bytes as u64).sum();
         // What CUDA and outputs will still want.
@@ -32,7 +33,7 @@ impl Everything {
         }
         let memory = DmaMemory::allocate(usize::try_from(bytes)?, Backing::Auto)?;
         let (mut rows, mut at) = (Vec::new(), 0);
-        for BedTable { content, .. } in tables {
+        for FixtureTable { content, .. } in tables {
             let begin = at;
             share(content.rows() as usize, 4096, |part| {
                 let mut row = vec![0; row_bytes];
@@ -79,7 +80,7 @@ impl HostSide {
     /// With so many bytes of rows in DRAM.
     pub(super) fn new(
         store: &Store,
-        tables: &[BedTable],
+        tables: &[FixtureTable],
         hot: u64,
         dram: u64,
         options: PlanOptions,

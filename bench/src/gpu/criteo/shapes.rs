@@ -2,10 +2,17 @@
 
 use serde::Serialize;
 
-use super::CARDINALITIES;
-use crate::beds::Media;
+use crate::fixtures::Media;
 
-/// Whose tables. All have rows of 128 f32.
+/// Rows of the 26 categorical features of the Criteo 1 TB click logs, capped at 40 million, as MLPerf's DLRM-DCNv2 has them.
+pub const CARDINALITIES: [u64; 26] = [
+    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938,
+    155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
+];
+/// Elements of a row.
+pub(super) const DIM: u32 = 128;
+
+/// Tables, by who published them. All have rows of 128 f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {

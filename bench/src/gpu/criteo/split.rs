@@ -7,9 +7,10 @@ use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_workload::{Latencies, Oracle, Random, mix_all};
 
-use super::{Percentiles, Tier};
-use crate::beds::{Bed, BedTable, Media};
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream};
+use super::latency::Tier;
+use super::percentiles::Percentiles;
+use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup};
 
 /// Tables.
 const PARTS: u64 = 26;
@@ -26,7 +27,7 @@ pub enum Spread {
     Alone,
 }
 
-/// The same number of rows asked for of one table by itself, and of 26.
+/// As many rows asked for of one table by itself as of 26.
 #[derive(Clone, Debug, Serialize)]
 pub struct SplitResult {
     /// Where all rows lie.
@@ -51,7 +52,7 @@ pub struct SplitResult {
 
 /// One of the two: its request, and how it is looked up.
 struct Side {
-    looker: Looker,
+    timed: TimedLookup,
     request: Request,
     latencies: Latencies,
 }
@@ -61,8 +62,8 @@ impl Side {
     fn new(
         stream: &Stream,
         executor: &GpuExecutor,
-        plan: &[BedTable],
-        tables: &[BedTable],
+        plan: &[FixtureTable],
+        tables: &[FixtureTable],
         ids: u64,
         seed: u64,
     ) -> anyhow::Result<Self> {
@@ -74,12 +75,12 @@ impl Side {
         if features.len() > tables.len() {
             request.alone_among(stream.gpu(), features.len() as u64)?;
         }
-        Ok(Self { looker: Looker::new(&plan, stream, &request)?, request, latencies: Latencies::new() })
+        Ok(Self { timed: TimedLookup::new(&plan, stream, &request)?, request, latencies: Latencies::new() })
     }
 
     fn look_up(&mut self, stream: &Stream, ids: &[i64], counts: bool) -> anyhow::Result<()> {
         self.request.upload(stream, ids)?;
-        let (took, _) = self.looker.replayed(stream)?;
+        let (took, _) = self.timed.replayed(stream)?;
         self.request.check(stream, 1)?;
         if counts {
             self.latencies.record(took);
@@ -100,11 +101,11 @@ pub fn split(
 ) -> anyhow::Result<Vec<SplitResult>> {
     let rows = size / (u64::from(DIM) * 4) / PARTS;
     ensure!(rows > 0, "{size} bytes are no rows for 26 tables");
-    let whole = BedTable::new("whole", Oracle::new(seed, PARTS, rows * PARTS, DIM, DType::F32));
-    let part = |i| BedTable::new(format!("part{i}"), Oracle::new(seed, i, rows, DIM, DType::F32));
-    let parts: Vec<BedTable> = (0..PARTS).map(part).collect();
-    let tables: Vec<BedTable> = parts.iter().chain([&whole]).cloned().collect();
-    let store = Bed { drives: 4, media: Media::Computed, ..Bed::default() }.store(&tables, None)?;
+    let whole = FixtureTable::new("whole", Oracle::new(seed, PARTS, rows * PARTS, DIM, DType::F32));
+    let part = |i| FixtureTable::new(format!("part{i}"), Oracle::new(seed, i, rows, DIM, DType::F32));
+    let parts: Vec<FixtureTable> = (0..PARTS).map(part).collect();
+    let tables: Vec<FixtureTable> = parts.iter().chain([&whole]).cloned().collect();
+    let store = Fixture { drives: 4, media: Media::Computed, ..Fixture::default() }.store(&tables, None)?;
     let mut results = Vec::new();
     for tier in Tier::ALL {
         let executor = GpuExecutor::attach(&store, stream.gpu().clone(), tier.options())?;
@@ -151,7 +152,7 @@ fn duel(
         tier,
         spread,
         ids,
-        kernels: [one.looker.kernels(), parts.looker.kernels()],
+        kernels: [one.timed.kernels(), parts.timed.kernels()],
         one: times[0],
         parts: times[1],
         penalty_us,

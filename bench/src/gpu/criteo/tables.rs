@@ -6,27 +6,20 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::Registered;
 use warprow_layout::DType;
-use warprow_lookup::{Feature, PlanOptions, Pooling, Stage};
+use warprow_lookup::{PlanOptions, Stage};
 use warprow_soft_controller::Profile;
 use warprow_workload::{Content, Oracle, median, mix_all};
 
-use super::Shape as Tables;
+use super::features::features;
 use super::rivals::{Everything, HostSide};
-use crate::beds::{Bed, BedTable, Media};
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
-
-/// Rows of the 26 categorical features of the Criteo 1 TB click logs, capped at 40 million, as MLPerf's DLRM-DCNv2 has them.
-pub const CARDINALITIES: [u64; 26] = [
-    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938,
-    155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
-];
-/// Elements of a row.
-pub(super) const DIM: u32 = 128;
+use super::shapes::{DIM, Shape as Tables};
+use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct CriteoSetup {
-    /// Whose tables.
+    /// The publisher of the tables.
     pub shape: Tables,
     /// Tables have their published rows divided by this.
     pub scale: u64,
@@ -55,14 +48,14 @@ pub struct CriteoSetup {
 pub struct HostTimes {
     /// Look-up and the copy of its output to the GPU.
     pub all: f64,
-    /// Its stages: dedupe, route, order, merge, read, expand.
+    /// Stages of the look-up: dedupe, route, order, merge, read, expand.
     pub stages: [f64; 6],
 }
 
 /// One batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct CriteoResult {
-    /// Whose tables.
+    /// The publisher of the tables.
     pub shape: Tables,
     /// The published rows were divided by this.
     pub scale: u64,
@@ -119,19 +112,14 @@ impl CriteoResult {
     }
 }
 
-fn tables(setup: &CriteoSetup) -> Vec<BedTable> {
+fn tables(setup: &CriteoSetup) -> Vec<FixtureTable> {
     let table = |(index, rows): (u64, u64)| {
         let rows = (rows / setup.scale.max(1)).max(3);
         let content = Oracle::new(setup.seed, index, rows, DIM, DType::F32);
         let hot_rows = (rows as f64 * setup.memory).ceil() as u64;
-        BedTable { hot_rows: hot_rows.min(rows), ..BedTable::new(format!("cat{index}"), content) }
+        FixtureTable { hot_rows: hot_rows.min(rows), ..FixtureTable::new(format!("cat{index}"), content) }
     };
     (0..).zip(setup.shape.rows()).map(table).collect()
-}
-
-pub(super) fn features(tables: &[BedTable], hot: u64) -> Vec<Feature> {
-    let pooling = if hot == 1 { Pooling::None } else { Pooling::Sum };
-    tables.iter().map(|table| Feature::new(&table.name, &table.name).pooling(pooling)).collect()
 }
 
 /// Looks up batches of all sizes with all shares in GPU memory. `note` is told where it is, and what is left out.
@@ -148,8 +136,8 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
     let (count, size) = (tables.len() as u64, (rows * 512) >> 20);
     note(&format!("{count} tables, {rows} rows, {size} MiB, of which {} MiB in memory", hot_bytes >> 20));
-    let bed = Bed { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
-    let store = bed.store(&tables, None)?;
+    let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
+    let store = fixture.store(&tables, None)?;
     let everything = Everything::new(&tables)?;
     if everything.is_none() {
         note("memory does not hold a copy of everything: all cores on that do not take part; choose a larger --scale");
@@ -176,17 +164,17 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                 note(&format!("{} of {hbm} in GPU memory, batches of {batch}", if pooled { "sums" } else { "rows" }));
                 let shape = Shape { bags: batch, hot, pooled };
                 request.reshape(shape)?;
-                let looker = Looker::new(&plan, stream, &request)?;
+                let timed = TimedLookup::new(&plan, stream, &request)?;
                 let checked = request.checked;
                 let mut samples: [Vec<f64>; 10] = Default::default();
                 let (mut by_host_us, mut stages, mut cpu) = (Vec::new(), [(); 6].map(|()| Vec::new()), Vec::new());
                 // The first is for warming up.
                 for run in 0..=setup.runs {
                     request.draw(stream)?;
-                    let (took, report) = looker.replayed(stream)?;
+                    let (took, report) = timed.replayed(stream)?;
                     request.check(stream, 4)?;
                     request.draw(stream)?;
-                    let (seen, _) = looker.called_seen(stream, &request)?;
+                    let (seen, _) = timed.called_seen(stream, &request)?;
                     request.check(stream, 4)?;
                     // The others are much slower: fewer of theirs are enough.
                     let rivals = run % 3 == 1 || run == 0;
@@ -233,7 +221,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                     ids_dram,
                     ids_ssd,
                     commands,
-                    kernels: looker.kernels(),
+                    kernels: timed.kernels(),
                     graph_us,
                     seen_us,
                     prepare_us,
@@ -282,7 +270,7 @@ mod tests {
         assert_eq!((tables[0].content.rows(), tables[0].hot_rows), (40_000, 2000));
         assert_eq!((tables[5].content.rows(), tables[5].hot_rows), (3, 1));
         // What the GPU's look-ups are measured on answers on the host, too.
-        let store = Bed { media: Media::Computed, ..Bed::default() }.store(&tables, None).unwrap();
+        let store = Fixture { media: Media::Computed, ..Fixture::default() }.store(&tables, None).unwrap();
         let mut host = HostSide::new(&store, &tables, 1, 1 << 20, PlanOptions::default().with_max(8, 208)).unwrap();
         let ids: Vec<i64> = (0..208).map(|i| (i * 37 % tables[i as usize / 8].content.rows()) as i64).collect();
         let mut rows = vec![0f32; 208 * 128];

@@ -1,4 +1,4 @@
-// The content of a table of the benchmarks' oracle, rows of f32 (bench/workload/src/content.rs, random.rs). A C++ compiler takes it
+// The content of a table of the benchmarks' oracle, rows of f32 (workload/src/content.rs, random.rs). A C++ compiler takes it
 // too, so that a test can hold it against the original.
 
 #ifdef __CUDACC__

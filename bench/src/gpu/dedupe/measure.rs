@@ -6,7 +6,7 @@ use warprow_kernels::SMALL_IDS;
 use warprow_lookup::Dedupe;
 use warprow_workload::{Content, median, mix_all};
 
-use super::field::{Code, Field, on_drives};
+use super::fixture::{Code, Fixture, on_drives};
 use super::{DedupeResult, DedupeSetup, WayTimes, name};
 use crate::gpu::{Drawn, Request, Shape, Stream, us};
 
@@ -25,18 +25,18 @@ pub fn measure(stream: &Stream, setup: &DedupeSetup, note: &mut dyn FnMut(&str))
     let mut results = Vec::new();
     for &rows in &setup.rows {
         let (free, _) = stream.gpu().memory()?;
-        let needed = Field::bytes(rows, most);
+        let needed = Fixture::bytes(rows, most);
         if needed as f64 > free as f64 * SHARE {
             note(&format!("{rows} rows are left out: they need {needed} B of GPU memory, {free} are free"));
             continue;
         }
-        let field = Field::new(&code, stream, rows, most, setup.seed)?;
+        let fixture = Fixture::new(&code, stream, rows, most, setup.seed)?;
         for &alpha in &setup.alphas {
-            let drawn = Drawn::new(field.content, alpha)?;
+            let drawn = Drawn::new(fixture.content, alpha)?;
             let seed = mix_all([setup.seed, rows, alpha.to_bits()]);
             let mut request = Request::new(stream, &[drawn], most, most, seed)?;
             for &ids in &setup.ids {
-                results.push(batches(stream, &field, &mut request, (ids, alpha), setup.runs)?);
+                results.push(batches(stream, &fixture, &mut request, (ids, alpha), setup.runs)?);
             }
         }
     }
@@ -47,25 +47,25 @@ pub fn measure(stream: &Stream, setup: &DedupeSetup, note: &mut dyn FnMut(&str))
 /// Batches of so many ids, in every way that takes them.
 fn batches(
     stream: &Stream,
-    field: &Field<'_>,
+    fixture: &Fixture<'_>,
     request: &mut Request,
     (ids, alpha): (u64, f64),
     runs: u32,
 ) -> anyhow::Result<DedupeResult> {
-    let (rows, drives) = (field.content.rows(), on_drives(ids));
+    let (rows, drives) = (fixture.content.rows(), on_drives(ids));
     request.reshape(Shape::rows(ids))?;
-    let feature = field.describe(ids)?;
+    let feature = fixture.describe(ids)?;
     let ways = [Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix];
     let ways = ways.into_iter().filter(|&way| way != Dedupe::Block || ids <= SMALL_IDS);
     request.draw(stream)?;
-    field.prove(request, &field.lookup(request, ids, Dedupe::Bitmap, feature))?;
+    fixture.prove(request, &fixture.lookup(request, ids, Dedupe::Bitmap, feature))?;
     let (mut times, mut uniques, mut compared, before) = (Vec::new(), 0, 0, request.checked);
     for way in ways {
-        let lookup = field.lookup(request, ids, way, feature);
-        let mut graph = field.graph(&lookup, way)?;
+        let lookup = fixture.lookup(request, ids, way, feature);
+        let mut graph = fixture.graph(&lookup, way)?;
         for _ in 0..COMPARED {
             request.draw(stream)?;
-            uniques = field.compare(request, &lookup, way)?;
+            uniques = fixture.compare(request, &lookup, way)?;
             compared += ids + uniques;
             if !drives {
                 request.check(stream, SPOTS)?;
@@ -75,8 +75,8 @@ fn batches(
         // The first is for warming up.
         for run in 0..=runs {
             request.draw(stream)?;
-            let (took, ()) = stream.hidden(|| field.run(&mut graph, &lookup))?;
-            let until = field.unique_ns()?;
+            let (took, ()) = stream.hidden(|| fixture.run(&mut graph, &lookup))?;
+            let until = fixture.unique_ns()?;
             if !drives {
                 request.check(stream, SPOTS)?;
             }

@@ -1,6 +1,6 @@
 //! How the different rows among a batch's ids are found on a GPU: every way, and the one that a plan would take.
 
-pub(in crate::gpu) mod field;
+pub(in crate::gpu) mod fixture;
 mod measure;
 pub mod report;
 
@@ -47,7 +47,7 @@ impl DedupeSetup {
 /// One way, on batches of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct WayTimes {
-    /// Its name.
+    /// The way's name.
     pub way: &'static str,
     /// Median microseconds of the whole look-up, by the GPU, launches hidden.
     pub us: f64,
@@ -74,7 +74,7 @@ pub struct DedupeResult {
     pub best: &'static str,
     /// What a plan takes.
     pub chosen: &'static str,
-    /// Its look-ups by the shortest.
+    /// The time of the chosen way's look-ups by that of the shortest.
     pub over_best: f64,
     /// Positions and uniques compared, all of some batches of each way.
     pub compared: u64,

@@ -5,10 +5,12 @@ use warprow_gpu_queues::Registered;
 use warprow_workload::{median, mix_all};
 
 use super::presets::runs_of;
-use super::rivals::{BatchCopy, BatchRefused, gather_and_copy};
-use super::{DramSetup, Field, MOST_COPIES, TorchLine, store, torch};
+use super::rivals::{BatchCopy, BatchRefused, MOST_COPIES, gather_and_copy};
+use super::setup::DramSetup;
+use super::table::{DramTable, store};
+use super::torch::{self, TorchLine};
 use crate::gpu::python::taking_part;
-use crate::gpu::{Drawn, Gather, Looker, Request, Shape, Stream, us};
+use crate::gpu::{Drawn, Gather, Request, Shape, Stream, TimedLookup, us};
 
 /// Bytes of output that are measured, at most.
 const MOST_OUTPUT: u64 = 8 << 30;
@@ -69,7 +71,7 @@ pub struct DramResult {
     pub rows_per_second: f64,
     /// Microseconds by which the look-up passes max(1.1 × UVA, UVA + 3 us), both as graphs with hidden launches; negative: it does not.
     pub over_limit_graph_us: f64,
-    /// The same, called and launched with hidden launches.
+    /// Microseconds by which the look-up passes that limit, called and launched with hidden launches.
     pub over_limit_called_us: f64,
     /// Whether neither passes it.
     pub met: bool,
@@ -85,7 +87,7 @@ pub struct DramResult {
     pub torch_embedding_us: Option<f64>,
     /// PyTorch's median microseconds: `index_select` into a pinned tensor and a copy.
     pub torch_index_us: Option<f64>,
-    /// Its better time by that of the look-up as it is seen by its caller.
+    /// PyTorch's better time by that of the look-up as it is seen by its caller.
     pub ratio_torch: Option<f64>,
     /// Rows compared, all of every answer.
     pub checked: u64,
@@ -119,17 +121,17 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
     if batch_copy.is_none() {
         note("the driver has no cuMemcpyBatchAsync: it does not take part");
     }
-    let field = Field::new(&store, stream, setup, most)?;
+    let table = DramTable::new(&store, stream, setup, most)?;
     let staging = Registered::allocate(stream.gpu(), most * row_bytes)?;
     let mut results = Vec::new();
     for (alpha, count) in lines {
         let drawn = Drawn::new(setup.content(), alpha)?;
         let mut request = Request::new(stream, &[drawn], count, count, mix_all([setup.seed, count, alpha.to_bits()]))?;
         request.reshape(Shape::rows(count))?;
-        let looker = Looker::new(&field.plan, stream, &request)?;
+        let timed = TimedLookup::new(&table.plan, stream, &request)?;
         let gather = Gather {
-            table: field.rows.on_gpu,
-            stride: field.rows.stride as u64,
+            table: table.rows.on_gpu,
+            stride: table.rows.stride as u64,
             ids: request.ids_at(),
             out: request.out_at(),
             count,
@@ -152,25 +154,25 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
             let mut different = 0;
             let done = |(): &()| stream.is_done();
             let all: [Option<f64>; SAMPLES - 4] = [
-                Some(once(&mut |_| Ok(us(looker.replayed(stream)?.0)))?),
+                Some(once(&mut |_| Ok(us(timed.replayed(stream)?.0)))?),
                 Some(once(&mut |_| Ok(us(stream.hidden(|| stream.launch(&plain_graph))?.0)))?),
                 Some(once(&mut |request| {
-                    let (took, report, call) = looker.called(stream, request)?;
+                    let (took, report, call) = timed.called(stream, request)?;
                     parts = [call, report.prepare, report.fetch, report.expand].map(us);
                     different = report.rows_dram;
                     Ok(us(took))
                 })?),
                 Some(once(&mut |_| Ok(us(stream.hidden(plain)?.0)))?),
-                Some(once(&mut |_| Ok(us(looker.replayed_seen(stream)?.0)))?),
+                Some(once(&mut |_| Ok(us(timed.replayed_seen(stream)?.0)))?),
                 Some(once(&mut |_| Ok(us(stream.seen(|| stream.launch(&plain_graph), done)?.0)))?),
-                Some(once(&mut |request| Ok(us(looker.called_seen(stream, request)?.0)))?),
+                Some(once(&mut |request| Ok(us(timed.called_seen(stream, request)?.0)))?),
                 Some(once(&mut |_| Ok(us(stream.seen(plain, done)?.0)))?),
-                Some(once(&mut |request| Ok(us(gather_and_copy(stream, &field.rows, request, &staging)?)))?),
+                Some(once(&mut |request| Ok(us(gather_and_copy(stream, &table.rows, request, &staging)?)))?),
                 // A copy for each row takes long: a third of the repetitions are enough.
                 match batch_copy.filter(|_| count <= MOST_COPIES && (run == 0 || run % 3 == 1)) {
                     None => None,
                     Some(copies) => {
-                        let taken = once(&mut |request| Ok(us(copies.copy(stream, &field.rows, request)?)));
+                        let taken = once(&mut |request| Ok(us(copies.copy(stream, &table.rows, request)?)));
                         match taken {
                             Ok(time) => Some(time),
                             Err(error) if error.is::<BatchRefused>() => {
@@ -191,9 +193,9 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
         }
         let torch = torch.iter().find(|line| line.ids == count && line.alpha == alpha);
         let samples = samples.map(|samples| Some(median(samples)).filter(|median| median.is_finite()));
-        results.push(result(setup, alpha, &request, looker.kernels(), median(unique), samples, torch));
+        results.push(result(setup, alpha, &request, timed.kernels(), median(unique), samples, torch));
     }
-    drop(field.executor);
+    drop(table.executor);
     Ok(results)
 }
 

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use warprow_workload::{median, mix_all};
 
-use super::{DramSetup, Field, store};
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use super::setup::DramSetup;
+use super::table::{DramTable, store};
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 
 /// One number of gathering blocks.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -68,17 +69,17 @@ pub fn sweep(stream: &Stream, setup: &DramSetup, gatherers: &[u32]) -> anyhow::R
         .collect();
     for &gatherers in gatherers {
         let with = DramSetup { gatherers, direct_ids: Some(0), ..setup.clone() };
-        let field = Field::new(&store, stream, &with, count)?;
+        let table = DramTable::new(&store, stream, &with, count)?;
         for sweep in &mut sweeps {
             let drawn = Drawn::new(setup.content(), sweep.alpha)?;
             let seed = mix_all([setup.seed, gatherers.into(), sweep.alpha.to_bits()]);
             let mut request = Request::new(stream, &[drawn], count, count, seed)?;
             request.reshape(Shape::rows(count))?;
-            let looker = Looker::new(&field.plan, stream, &request)?;
+            let timed = TimedLookup::new(&table.plan, stream, &request)?;
             let (mut lookups, mut fetches, mut rates) = (Vec::new(), Vec::new(), Vec::new());
             for run in 0..=setup.runs {
                 request.draw(stream)?;
-                let (took, report) = looker.replayed(stream)?;
+                let (took, report) = timed.replayed(stream)?;
                 request.check(stream, 4)?;
                 if run > 0 {
                     lookups.push(us(took));

@@ -8,10 +8,11 @@ use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::{Content, Oracle, median, mix_all};
 
-use super::{ChecksumResult, ChecksumSetup};
+use super::results::ChecksumResult;
+use super::setup::ChecksumSetup;
 use crate::Cores;
-use crate::beds::Bed;
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use crate::fixtures::Fixture;
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 use crate::ssd::Drives;
 
 /// Rows of each answer that the processor computes too.
@@ -36,8 +37,8 @@ pub fn checksums(
         // At worst half of every LBA is empty; the checksums are 4 B a row.
         let bytes = 2 * setup.size + content.rows() * 4;
         let each = bytes / u64::from(setup.drives) + (128 << 20);
-        let bed = Bed { drives: setup.drives, disorder: true, ..Bed::default() };
-        let (store, drives) = bed.load(&[(spec, &content)], each.next_multiple_of(1 << 20), cores.as_ref())?;
+        let fixture = Fixture { drives: setup.drives, disorder: true, ..Fixture::default() };
+        let (store, drives) = fixture.load(&[(spec, &content)], each.next_multiple_of(1 << 20), cores.as_ref())?;
         let drives = Drives::new(drives);
         for &count in &setup.counts {
             let result = line(stream, setup, &store, &drives, (content, count));
@@ -62,18 +63,18 @@ fn line(
         let executor = GpuExecutor::attach(store, stream.gpu().clone(), options)?;
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", "table")], options)?;
-        let looker = Looker::new(&plan, stream, &request)?;
-        anyhow::Ok((looker, plan, executor))
+        let timed = TimedLookup::new(&plan, stream, &request)?;
+        anyhow::Ok((timed, plan, executor))
     };
     let both = [executor(false)?, executor(true)?];
     let (mut seen, mut fetch): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
     let mut commands = Vec::new();
     // The first is for warming up.
     for run in 0..=setup.runs {
-        for (at, (looker, ..)) in both.iter().enumerate() {
+        for (at, (timed, ..)) in both.iter().enumerate() {
             request.draw(stream)?;
             drives.begin();
-            let (took, report) = looker.called_seen(stream, &request)?;
+            let (took, report) = timed.called_seen(stream, &request)?;
             let window = drives.end()?;
             request.check(stream, SPOTS)?;
             ensure!(report.damaged == 0 && report.anomalies == 0, "rows or completions that are wrong: {report:?}");

@@ -108,7 +108,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::beds::Bed;
+    use crate::fixtures::Fixture;
 
     /// What is decoded here is what the host executor makes of the same rows, which shares no code with it.
     #[test]
@@ -117,7 +117,7 @@ mod tests {
             for dim in [2u32, 6, 128] {
                 let Some(rows) = Rows::new(7, 300, dim, dtype) else { panic!("{dtype}: {dim}") };
                 let spec = TableSpec::new("t", 300, dim, dtype);
-                let (store, _drives) = Bed::default().load(&[(spec, &rows)], 1 << 28, None).unwrap();
+                let (store, _drives) = Fixture::default().load(&[(spec, &rows)], 1 << 28, None).unwrap();
                 let mut row = vec![0; rows.row_bytes()];
                 store
                     .scan("t", 0..300, &mut |rank, stored| {

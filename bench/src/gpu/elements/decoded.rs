@@ -7,6 +7,7 @@ use warprow_workload::{Random, mix_all};
 use zerocopy::IntoBytes;
 
 use super::content::Rows;
+use super::request::request;
 use crate::gpu::module::{Kernel, Module};
 use crate::gpu::{Request, Shape, Stream};
 
@@ -162,7 +163,7 @@ pub(super) fn prove(stream: &Stream, code: &Code) -> anyhow::Result<()> {
         let rows = Rows::new(99, count, dim, dtype).context("rows of 34 elements")?;
         let mut decoded = Decoded::new(stream, code, &rows, (count, dim.into()), 5)?;
         let shape = if pooled { Shape { bags: 40, hot: 7, pooled } } else { Shape::rows(280) };
-        let mut request = super::measure::request(stream, (count, dim), 0.0, shape, 5)?;
+        let mut request = request(stream, (count, dim), 0.0, shape, 5)?;
         decoded.prove(&mut request, shape)?;
     }
     Ok(())

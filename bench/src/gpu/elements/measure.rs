@@ -4,13 +4,15 @@ use anyhow::{Context, ensure};
 use warprow_gpu::{GpuExecutor, GpuOptions};
 use warprow_layout::{DType, TableSpec};
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_workload::{Oracle, median, mix_all};
+use warprow_workload::{median, mix_all};
 
 use super::content::Rows;
 use super::decoded::{Code, Decoded, prove};
-use super::{ElementResult, ElementSetup};
-use crate::beds::Bed;
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use super::request::request;
+use super::results::ElementResult;
+use super::setup::ElementSetup;
+use crate::fixtures::Fixture;
+use crate::gpu::{Shape, Stream, TimedLookup, us};
 
 /// Looks up in tables of each kind of elements, one after another.
 pub fn elements(
@@ -40,8 +42,8 @@ fn table(stream: &Stream, setup: &ElementSetup, code: &Code, dtype: DType) -> an
     let drives = std::thread::available_parallelism().map_or(1, |cores| usize::from(cores) / 2).clamp(1, 8);
     // At worst half of every LBA is empty.
     let each = 2 * setup.rows * rows.row_bytes() as u64 / drives as u64 + (128 << 20);
-    let bed = Bed { drives: drives as u32, ..Bed::default() };
-    let (store, _drives) = bed.load(&[(spec, &rows)], each.next_multiple_of(1 << 20), None)?;
+    let fixture = Fixture { drives: drives as u32, ..Fixture::default() };
+    let (store, _drives) = fixture.load(&[(spec, &rows)], each.next_multiple_of(1 << 20), None)?;
     let counts = (setup.rows, u64::from(setup.dim));
     let mut decoded = Decoded::new(stream, code, &rows, counts, setup.seed)?;
     let mut results = Vec::new();
@@ -56,22 +58,6 @@ fn table(stream: &Stream, setup: &ElementSetup, code: &Code, dtype: DType) -> an
         }
     }
     Ok(results)
-}
-
-/// A batch of ids of so many rows.
-pub(super) fn request(
-    stream: &Stream,
-    (rows, dim): (u64, u32),
-    alpha: f64,
-    shape: Shape,
-    seed: u64,
-) -> anyhow::Result<Request> {
-    // For ids alone: what rows mean is told by others.
-    let drawn = Drawn::new(Oracle::new(0, 0, rows, dim, DType::F32), alpha)?;
-    let ids = shape.ids(1);
-    let mut request = Request::new(stream, &[drawn], ids, if shape.pooled { shape.bags } else { ids }, seed)?;
-    request.reshape(shape)?;
-    Ok(request)
 }
 
 fn kind(
@@ -89,12 +75,12 @@ fn kind(
     let shape = if pooled { Shape { bags: setup.bags, hot: setup.hot, pooled } } else { Shape::rows(ids) };
     let seed = mix_all([setup.seed, dtype as u64, pooled.into(), tier.len() as u64]);
     let mut request = request(stream, (setup.rows, setup.dim), setup.alpha, shape, seed)?;
-    let looker = Looker::new(&plan, stream, &request)?;
+    let timed = TimedLookup::new(&plan, stream, &request)?;
     let (mut times, before) = (Vec::new(), (decoded.checked, decoded.spots));
     // The first is for warming up.
     for run in 0..=setup.runs {
         request.draw(stream)?;
-        let (took, _) = looker.replayed(stream)?;
+        let (took, _) = timed.replayed(stream)?;
         decoded.check(&request, shape)?;
         times.extend((run > 0).then_some(us(took)));
     }
@@ -106,7 +92,7 @@ fn kind(
         tier,
         pooled,
         ids,
-        kernels: looker.kernels(),
+        kernels: timed.kernels(),
         us,
         of_f32: None,
         ids_per_second: ids as f64 / us * 1e6,

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 
 use super::BulkPoint;
-use super::field::{Field, KeysAt};
+use super::fixture::{Fixture, KeysAt};
 use crate::gpu::Stream;
 use crate::gpu::module::{Kernel, Module};
 
@@ -39,13 +39,13 @@ impl Bulk {
     pub(super) fn gather(
         &self,
         stream: &Stream,
-        field: &Field<'_>,
+        fixture: &Fixture<'_>,
         keys: KeysAt,
         by: &BulkPoint,
     ) -> anyhow::Result<()> {
-        let row_bytes = u64::from(field.row_bytes());
-        ensure!(by.each <= 128 && by.shared >= STAGES * by.each * field.row_bytes(), "no such way: {by:?}");
-        let parameters = [field.table(), keys.at, field.out(), keys.count, row_bytes, u64::from(by.each)];
+        let row_bytes = u64::from(fixture.row_bytes());
+        ensure!(by.each <= 128 && by.shared >= STAGES * by.each * fixture.row_bytes(), "no such way: {by:?}");
+        let parameters = [fixture.table(), keys.at, fixture.out(), keys.count, row_bytes, u64::from(by.each)];
         // SAFETY: the table has every key's row, the output room for all; rows and addresses are multiples of 16, and there is shared
         // memory for all stages.
         unsafe { self.module.launch_with(self.gather, stream, (by.blocks, WARP, by.shared), parameters) }

@@ -1,7 +1,7 @@
 //! Rows in DRAM: other ways to gather them than the look-up's, and other pages for them to lie on. What is timed is the gathering alone.
 
 pub(in crate::gpu) mod bulk;
-pub(in crate::gpu) mod field;
+pub(in crate::gpu) mod fixture;
 mod pages;
 pub mod report;
 
@@ -15,7 +15,7 @@ use warprow_workload::{Oracle, median, mix_all};
 
 use super::{Stream, us};
 use bulk::{BULK_SINCE, Bulk};
-use field::{Code, Field, Keys};
+use fixture::{Code, Fixture, Keys};
 use pages::Pages;
 
 /// Bytes of one answer, at most: of longer rows there are fewer ids.
@@ -124,7 +124,7 @@ pub struct BulkResult {
     pub unique: u64,
     /// The look-up's gather, of ascending keys.
     pub lookup: Gathered,
-    /// Its thread blocks.
+    /// Thread blocks of the executor that gather.
     pub gatherers: u32,
     /// Plain loads of the same ascending keys, by all multiprocessors.
     pub sorted: Gathered,
@@ -209,14 +209,14 @@ impl<const N: usize> Samples<N> {
 fn on_pages(stream: &Stream, setup: &ExperimentSetup, code: &Code, pages: &Pages) -> anyhow::Result<PageResult> {
     let row_bytes = setup.row_bytes[0];
     let ids = setup.ids_of(row_bytes);
-    let field = Field::new(stream, code, pages.on_gpu(), setup.content(row_bytes), ids, setup.gatherers)?;
+    let fixture = Fixture::new(stream, code, pages.on_gpu(), setup.content(row_bytes), ids, setup.gatherers)?;
     let mut keys = Keys::new(stream, ids, mix_all([setup.seed, pages.kind() as u64]))?;
     let (mut samples, mut unique, mut checked) = (Samples::<2>::new(), Vec::new(), 0);
     // The first is for warming up.
     for run in 0..=setup.runs {
         let [lookup, uva] = [
-            field.timed(keys.ascending(&field)?, |keys| field.by_lookup(keys))?,
-            field.timed(keys.as_asked(&field)?, |keys| field.plainly(keys))?,
+            fixture.timed(keys.ascending(&fixture)?, |keys| fixture.by_lookup(keys))?,
+            fixture.timed(keys.as_asked(&fixture)?, |keys| fixture.plainly(keys))?,
         ];
         checked += lookup.rows + uva.rows;
         if run > 0 {
@@ -247,13 +247,13 @@ fn by_bulk(
     row_bytes: u32,
 ) -> anyhow::Result<BulkResult> {
     let ids = setup.ids_of(row_bytes);
-    let field = Field::new(stream, code, pages.on_gpu(), setup.content(row_bytes), ids, setup.gatherers)?;
+    let fixture = Fixture::new(stream, code, pages.on_gpu(), setup.content(row_bytes), ids, setup.gatherers)?;
     let mut keys = Keys::new(stream, ids, mix_all([setup.seed, row_bytes.into(), 0xb17]))?;
     let (mut tried, mut checked) = (Vec::new(), 0);
     for mut point in bulk::points(stream.gpu().sms(), row_bytes) {
         let mut times = Vec::new();
         for run in 0..=SCANNED {
-            let taken = field.timed(keys.ascending(&field)?, |keys| bulk.gather(stream, &field, keys, &point))?;
+            let taken = fixture.timed(keys.ascending(&fixture)?, |keys| bulk.gather(stream, &fixture, keys, &point))?;
             checked += taken.rows;
             times.extend((run > 0).then_some(us(taken.time)));
         }
@@ -265,10 +265,10 @@ fn by_bulk(
     let (mut samples, mut unique) = (Samples::<4>::new(), Vec::new());
     for run in 0..=setup.runs {
         let all = [
-            field.timed(keys.ascending(&field)?, |keys| field.by_lookup(keys))?,
-            field.timed(keys.ascending(&field)?, |keys| bulk.gather(stream, &field, keys, &best))?,
-            field.timed(keys.ascending(&field)?, |keys| field.plainly(keys))?,
-            field.timed(keys.as_asked(&field)?, |keys| field.plainly(keys))?,
+            fixture.timed(keys.ascending(&fixture)?, |keys| fixture.by_lookup(keys))?,
+            fixture.timed(keys.ascending(&fixture)?, |keys| bulk.gather(stream, &fixture, keys, &best))?,
+            fixture.timed(keys.ascending(&fixture)?, |keys| fixture.plainly(keys))?,
+            fixture.timed(keys.as_asked(&fixture)?, |keys| fixture.plainly(keys))?,
         ];
         checked += all.iter().map(|taken| taken.rows).sum::<u64>();
         if run > 0 {
@@ -282,7 +282,7 @@ fn by_bulk(
         ids,
         unique: median(unique) as u64,
         lookup,
-        gatherers: field.gatherers(),
+        gatherers: fixture.gatherers(),
         sorted,
         uva,
         bulk,

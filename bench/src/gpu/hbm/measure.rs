@@ -11,9 +11,9 @@ use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_workload::{median, mix_all};
 
 use super::{AIM, HbmSetup};
-use crate::beds::{Bed, BedTable, Media};
+use crate::fixtures::{Fixture, FixtureTable, Media};
 use crate::gpu::python::{ask, taking_part};
-use crate::gpu::{Drawn, Looker, Request, Shape, Stream, us};
+use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 
 const SCRIPT: &str = include_str!("torch.py");
 /// How long PyTorch may take.
@@ -84,7 +84,7 @@ pub struct HbmResult {
     pub torch: Option<TorchTimes>,
     /// PyTorch's shorter time by the GPU, by that of the graph.
     pub ratio: Option<f64>,
-    /// The same of calls as their callers see them.
+    /// The ratio of calls as their callers see them.
     pub ratio_seen: Option<f64>,
     /// Whether the first is what it shall be.
     pub met: Option<bool>,
@@ -127,8 +127,8 @@ pub fn measure(
     // Before there is a table of ours: GPU memory need not hold both.
     let torch = ask_torch(setup, &kinds, note)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let bed = Bed { drives: (cores / 2).clamp(1, 8) as u32, media: Media::Computed, ..Bed::default() };
-    let store = bed.store(&[BedTable::new("table", setup.content())], None)?;
+    let fixture = Fixture { drives: (cores / 2).clamp(1, 8) as u32, media: Media::Computed, ..Fixture::default() };
+    let store = fixture.store(&[FixtureTable::new("table", setup.content())], None)?;
     let executor =
         GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default().with_hbm_bytes(u64::MAX / 2))?;
     ensure!(executor.tiers("table") == Some((setup.rows, 0)), "GPU memory does not hold the table");
@@ -155,7 +155,7 @@ fn kind(
     let seed = mix_all([setup.seed, alpha.to_bits(), pooled.into()]);
     let mut request = Request::new(stream, &[drawn], ids, out_rows, seed)?;
     request.reshape(if pooled { Shape { bags, hot, pooled } } else { Shape::rows(ids) })?;
-    let looker = Looker::new(&plan, stream, &request)?;
+    let timed = TimedLookup::new(&plan, stream, &request)?;
     let mut samples: [Vec<f64>; 4] = Default::default();
     // The first is for warming up.
     for run in 0..=setup.runs {
@@ -166,10 +166,10 @@ fn kind(
             Ok(us(took))
         };
         let all = [
-            once(&|_| Ok(looker.replayed(stream)?.0))?,
-            once(&|request| Ok(looker.called(stream, request)?.0))?,
-            once(&|_| Ok(looker.replayed_seen(stream)?.0))?,
-            once(&|request| Ok(looker.called_seen(stream, request)?.0))?,
+            once(&|_| Ok(timed.replayed(stream)?.0))?,
+            once(&|request| Ok(timed.called(stream, request)?.0))?,
+            once(&|_| Ok(timed.replayed_seen(stream)?.0))?,
+            once(&|request| Ok(timed.called_seen(stream, request)?.0))?,
         ];
         if run > 0 {
             samples.iter_mut().zip(all).for_each(|(samples, sample)| samples.push(sample));
@@ -186,7 +186,7 @@ fn kind(
         pooled,
         alpha,
         ids,
-        kernels: looker.kernels(),
+        kernels: timed.kernels(),
         us,
         ids_per_second: ids as f64 / graph * 1e6,
         bytes_per_second,
@@ -224,7 +224,7 @@ fn ask_torch(setup: &HbmSetup, kinds: &[(bool, f64)], note: &mut dyn FnMut(&str)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::dram::Asked;
+    use crate::gpu::python::Asked;
 
     /// With PyTorch and a GPU its answer, else why there is none: in neither case a failure.
     #[test]

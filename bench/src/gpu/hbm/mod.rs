@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use warprow_layout::DType;
 use warprow_workload::{Oracle, PowerLaw};
 
-use super::dram::Asked;
+use super::python::Asked;
 
 /// How many times as fast as PyTorch it shall be.
 pub const AIM: f64 = 1.4;

@@ -80,7 +80,7 @@ pub struct ResidentSetup {
     pub data: bool,
     /// Commands of each queue.
     pub commands: u64,
-    /// Whose rate and latency the drive behind the queues has.
+    /// The rate and latency of the drive behind the queues.
     pub profile: Profile,
     /// Of LBAs, disorder and late completions.
     pub seed: u64,

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Section;
 use super::gpu::line;
+use super::section::Section;
 use crate::report::chart::grouped;
 use crate::report::{Bar, Bars, Chart, Group, Lines, Unit};
 

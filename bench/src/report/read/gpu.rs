@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Section, bytes, times};
+use super::quantities::{bytes, times};
+use super::section::Section;
 use crate::report::chart::{binary, grouped};
 use crate::report::{Bar, Bars, Chart, Group, Lines, Series, Unit};
 

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Section, bytes};
+use super::quantities::bytes;
+use super::section::Section;
 use crate::report::chart::grouped;
 use crate::report::{Bar, Bars, Chart, Group, Lines, Series, Unit};
 
@@ -456,7 +457,7 @@ pub(super) fn plan_speed(it: PlanSpeed) -> Section {
 mod tests {
     use serde_json::json;
 
-    use super::super::Chart;
+    use crate::report::Chart;
 
     #[test]
     fn loads_that_were_measured_before_verify_was_are_read() {

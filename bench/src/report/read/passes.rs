@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Section, bytes};
+use super::quantities::bytes;
+use super::section::Section;
 use crate::report::chart::grouped;
 use crate::report::{Bar, Bars, Chart, Group, Unit};
 

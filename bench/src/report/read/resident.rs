@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::gpu::{COMMANDS, line};
-use super::{Section, bytes};
+use super::quantities::bytes;
+use super::section::Section;
 use crate::report::{Chart, Lines, Unit};
 
 #[derive(Deserialize)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::gpu::line;
-use super::{Section, bytes};
+use super::quantities::bytes;
+use super::section::Section;
 use crate::report::chart::grouped;
 use crate::report::{Chart, Lines, Unit};
 
@@ -75,11 +76,11 @@ pub(super) fn ssd(it: Ssd) -> Section {
     let warns = |note: &String| note.contains("were not run") || note.contains("do not trust");
     let (warnings, notes) = it.notes.into_iter().partition(warns);
     (section.warnings, section.notes) = (warnings, notes);
-    let mut beds: BTreeMap<(&str, u32), Vec<&Point>> = BTreeMap::new();
+    let mut cases: BTreeMap<(&str, u32), Vec<&Point>> = BTreeMap::new();
     for point in &it.results {
-        beds.entry((&point.profile, point.drives)).or_default().push(point);
+        cases.entry((&point.profile, point.drives)).or_default().push(point);
     }
-    for ((profile, drives), points) in &beds {
+    for ((profile, drives), points) in &cases {
         let of = |all: fn(&Point) -> &[Measured], what: fn(&Measured) -> Option<f64>| {
             points.iter().filter_map(move |it| Some((it.ids as f64, what(best(all(it))?)?)))
         };

@@ -12,10 +12,13 @@ use warprow_store::{Device, OpenOptions, Store};
 use warprow_workload::rival::{Caching, PerId, PlainFile, Target, Threads};
 use warprow_workload::{Answer, Content, FreshPages, Mismatch, Pairs, forget, median, read_around, settle, verify};
 
+use super::arguments::DemoArgs;
 use super::place::Place;
 use super::replay::{Contender, POISON};
-use super::workload::{Truth, Workload};
-use super::{Context, DemoArgs, TABLE, Warprow, rivals};
+use super::rivals;
+use super::warprow::{self, Warprow};
+use super::workload::{TABLE, Truth, Workload};
+use crate::commands::Context;
 use crate::failure::{Class, Failure};
 use crate::interrupt::Interrupt;
 use crate::rows::RowBuffer;
@@ -74,7 +77,7 @@ impl Who {
     /// Threads that it keeps busy.
     pub(crate) fn threads(self) -> &'static str {
         match self {
-            Self::Warprow | Self::Direct => super::report::OUR_THREADS,
+            Self::Warprow | Self::Direct => warprow::THREADS,
             Self::Pread => "16",
             Self::Mapped | Self::Numpy => "1",
         }

@@ -13,11 +13,12 @@ use warprow_store::StoreError;
 use warprow_workload::rival::Caching;
 use warprow_workload::{FileSystem, available_memory};
 
-use super::LBA;
 use crate::drives::NewFiles;
 use crate::failure::{Class, Failure};
 use crate::units;
 
+/// Bytes of an LBA of the drive.
+pub(crate) const LBA: u32 = 512;
 /// File systems in memory: a drive there would cost memory twice, and show nothing.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 

@@ -6,19 +6,21 @@ use serde_json::{Map, Value, json};
 use warprow_lookup::Stage;
 use warprow_workload::{Content, Machine, Mapping};
 
+use super::arguments::DemoArgs;
 use super::cold::{Cold, Line, Who};
 use super::place::Place;
+use super::replay::Outcome;
+use super::results::Results;
+use super::rivals::Rival;
+use super::warprow::{self, STRUCK};
 use super::workload::Workload;
-use super::{DemoArgs, Done, Outcome, Results, STRUCK};
-use crate::commands::Context;
+use crate::commands::{Context, Done};
 use crate::failure::{Class, Failure};
 use crate::report::table;
 use crate::units::{self, short};
 
 /// In what state the file's pages are for every contender: written just now, and read once more.
 const CACHE: &str = "page cache warm";
-/// Threads of ours.
-pub(crate) const OUR_THREADS: &str = "1, and 1 that is the drive";
 
 pub(crate) fn report(
     args: &DemoArgs,
@@ -152,7 +154,7 @@ fn text(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         ]
     };
     let mut absent: Vec<(String, String)> = Vec::new();
-    let mut lines = vec![line("warprow", ours, OUR_THREADS)];
+    let mut lines = vec![line("warprow", ours, warprow::THREADS)];
     for (rival, outcome) in &results.rivals {
         lines.push(match outcome {
             Ok(outcome) if outcome.batches == 0 => continue,
@@ -302,7 +304,7 @@ fn json(args: &DemoArgs, workload: &Workload<'_>, place: &Place, results: &Resul
         members.insert("distinct_keys".into(), share.distinct.into());
     }
     let mut reasons = Map::new();
-    for rival in super::Rival::ALL {
+    for rival in Rival::ALL {
         let outcome = results.rivals.iter().find(|(it, _)| *it == rival).map(|(_, outcome)| outcome);
         let rate = match outcome {
             Some(Ok(outcome)) if outcome.batches > 0 => {
@@ -420,7 +422,7 @@ fn surroundings(
         "cores": machine.cores,
         "kernel": machine.kernel,
         "load_average": machine.load,
-        "threads": std::iter::once(("warprow".to_owned(), Value::from(OUR_THREADS))).chain(threads).collect::<Map<_, _>>(),
+        "threads": std::iter::once(("warprow".to_owned(), Value::from(warprow::THREADS))).chain(threads).collect::<Map<_, _>>(),
         "version": env!("CARGO_PKG_VERSION"),
     })
 }

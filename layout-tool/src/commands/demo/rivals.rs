@@ -13,8 +13,8 @@ use warprow_workload::rival::{self, Caching, Equal, NumpyProcess, PerId, PlainFi
 
 use super::place::Place;
 use super::replay::Contender;
-use super::workload::Truth;
-use super::{Context, TABLE};
+use super::workload::{TABLE, Truth};
+use crate::commands::Context;
 use crate::failure::{Class, Failure, chain};
 use crate::rows::RowBuffer;
 use crate::screen::Unit;
@@ -73,7 +73,7 @@ impl Rival {
 }
 
 /// What all rivals are given: the file, where each row lies in it, the rank of each id, and what they may keep in memory.
-pub(crate) struct Field {
+pub(crate) struct Rivals {
     target: Target,
     hot_rows: u64,
     batch: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Field {
     pub plain: Result<PlainFile, String>,
 }
 
-impl Field {
+impl Rivals {
     /// Tells where the rows lie, writes them to a plain file if there is a numpy for it, and reads all of both once, so that the
     /// page cache is warm.
     pub(crate) fn new(

@@ -6,11 +6,14 @@ use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::{Batches, Content, Mapped, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
 
-use super::DemoArgs;
+use super::arguments::DemoArgs;
 use crate::failure::Failure;
 use crate::file::ById;
 use crate::hotness::read_keys;
 use crate::units;
+
+/// The name of the table.
+pub(crate) const TABLE: &str = "demo";
 
 /// A table and the batches of ids that are looked up in it.
 pub(crate) struct Workload<'a> {

@@ -1,0 +1,38 @@
+//! Drives that somebody else has in use.
+
+use std::time::{Duration, Instant};
+
+use warprow_soft_controller::{InUse, in_use};
+
+/// How often a command is tried again that found a drive in use of which nobody can see whether it still is.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Who has a drive that a command needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Busy {
+    /// Whoever has locked a file.
+    File(InUse),
+    /// The client of a server, or whoever has a function's group open; named by the drive.
+    Elsewhere(String),
+}
+
+impl Busy {
+    /// What is waited for, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::File(found) => {
+                let who = found.holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
+                format!("{}, which {who} has in use", found.path.display())
+            }
+            Self::Elsewhere(drive) => format!("{drive}, which somebody else has in use"),
+        }
+    }
+
+    /// Whether it may be free by now.
+    pub(crate) fn may_be_free(&self, since: Instant) -> bool {
+        match self {
+            Self::File(InUse { path, .. }) => !matches!(in_use(path), Ok(Some(_))),
+            Self::Elsewhere(_) => since.elapsed() >= AGAIN,
+        }
+    }
+}
