@@ -97,6 +97,7 @@ impl Field {
             Ok(numpy) => (Some(numpy), write_plain(place, truth, context)?),
             Err(reason) => (None, Err(reason)),
         };
+        context.interrupt.check()?;
         let spinner = context.screen.spinner("warming the page cache");
         let target = target(place, store, ranks)?;
         target.warm().map_err(|error| bug(chain(&error)))?;
