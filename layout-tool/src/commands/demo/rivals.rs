@@ -100,6 +100,7 @@ impl Rivals {
             Ok(numpy) => (Some(numpy), write_plain(place, truth, context)?),
             Err(reason) => (None, Err(reason)),
         };
+        context.interrupt.check()?;
         let spinner = context.screen.spinner("warming the page cache");
         let target = target(place, store, ranks)?;
         target.warm().map_err(|error| bug(chain(&error)))?;
