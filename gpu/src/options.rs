@@ -40,11 +40,11 @@ pub struct GpuOptions {
     /// read when the executor is attached, those on drives as they arrive, for which 4 B of GPU memory a row are taken. Without, only
     /// the drive says whether a row is what was written.
     pub check_rows: bool,
-    /// Plans go over to other tables when [`GpuExecutor::adopt`] says so, captured look-ups too. That costs look-ups of rows that all lie in
+    /// Plans go over to other tables when [`GpuExecutor::adopt`](crate::GpuExecutor::adopt) says so, captured look-ups too. That costs look-ups of rows that all lie in
     /// memory about a microsecond, and GPU memory a description for each slot and ticket.
     pub following: bool,
     /// Bytes of GPU memory for rows that are updated while the executor is attached, or were before and are not yet compacted:
-    /// [`Store::update`] puts them there, with rows of keys that it creates, and captured look-ups see them too. Half of them are for rows, each with 80 to 100 bytes beside; the other
+    /// [`Store::update`](warprow_store::Store::update) puts them there, with rows of keys that it creates, and captured look-ups see them too. Half of them are for rows, each with 80 to 100 bytes beside; the other
     /// half is for the copy without rows that were updated again, when the first is full. 0: the store takes no updates while the
     /// executor lives. It costs look-ups of rows that all lie in memory about two microseconds, and every look-up a load for each id once a
     /// row was updated, and another for each sparse id that was not compared and found once a key was created; and its plans take the kernels that know every type of elements.

@@ -65,7 +65,7 @@ impl BadUnit {
     }
 }
 
-/// The result of [`Store::verify`].
+/// The result of [`Store::verify`](crate::Store::verify).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
@@ -98,7 +98,7 @@ impl Verified {
     }
 }
 
-/// The result of [`Store::verify_metadata`].
+/// The result of [`Store::verify_metadata`](crate::Store::verify_metadata).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedMetadata {

@@ -23,7 +23,7 @@ pub enum RivalError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// A [`PlainFile`] cannot be read.
+    /// A [`PlainFile`](crate::rival::PlainFile) cannot be read.
     #[error("the plain file of the rows cannot be read: {source}")]
     PlainFile {
         /// The system's answer.
